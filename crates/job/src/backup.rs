@@ -21,6 +21,7 @@ use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::dirty::Dirty;
 use crate::error::{Action, Error, Side};
+use crate::host::{Exchange, Host, take_filter_off};
 use crate::layers::Scope;
 use crate::life::Life;
 use crate::mirror::{What, finish, mark_layers};
@@ -271,6 +272,20 @@ impl Backup {
                 Err(error) => life.judge(error).await?,
             }
         }
+    }
+
+    /// The copy is whole and durable: the filter is taken off.
+    pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
+        let change = host.change().await;
+        let last_look = async || host.bitmap_succeeds(self.filter.since()).await.map_err(Error::Bitmap);
+        let removed = host.exchange(&change, Exchange::WithoutFilter, last_look).await?;
+        host.close(removed).await;
+        Ok(())
+    }
+
+    pub(crate) async fn put_back<H: Host>(&self, host: &H, change: &H::Change) {
+        let settle = async || host.bitmap_fails(self.filter.left(), self.filter.since()).await;
+        take_filter_off(host, change, settle).await;
     }
 
     /// A guest may have copied a part of it meanwhile, and then written there.

@@ -84,6 +84,9 @@ pub enum Error {
         /// What the target is called.
         name: String,
     },
+    /// The bitmap of the job could not be changed.
+    #[error("the bitmap of the job cannot be changed")]
+    Bitmap(#[source] block::Error),
     /// The caller gave it up ([`crate::Counters::cancel`]).
     #[error("it was cancelled")]
     Cancelled,

@@ -5,7 +5,7 @@
 //! every byte of the range was written or proved to be right, and that the target is flushed.
 //!
 //! Jobs on disks at work are made of it: [`Mirror`], [`Stream`], [`Merge`], [`Backup`], each with the filter through which guests write
-//! meanwhile. [`Life`] is what their users see: states and verbs ([`Status`], [`Verb`]), limits, failures.
+//! meanwhile, and with its last step and its undo over a [`Host`] ([`Task`]). [`Life`] is what their users see: states and verbs ([`Status`], [`Verb`]), limits, failures.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod copy;
 mod counters;
 mod dirty;
 mod error;
+mod host;
 mod joined;
 mod layers;
 mod life;
@@ -26,9 +27,11 @@ mod plan;
 mod rate;
 mod read;
 mod runs;
+mod snapshot;
 mod state;
 mod stored;
 mod stream;
+mod task;
 mod terms;
 mod through;
 mod tracked;
@@ -39,14 +42,17 @@ pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
+pub use host::{Exchange, Host, NewBacking, Pivot};
 pub use joined::Joined;
 pub use layers::{Says, Scope};
 pub use life::Life;
 pub use marked::Marked;
 pub use merge::Merge;
-pub use mirror::{Ended, Mirror, What};
+pub use mirror::{Ended, Mirror, MirrorJob, What};
 pub use rate::{Clock, LoopClock, RateLimit};
+pub use snapshot::{Snapshot, SnapshotHost};
 pub use state::{Status, Verb};
-pub use stream::{Guarded, Stream};
+pub use stream::{Guarded, Stream, StreamJob};
+pub use task::Task;
 pub use terms::{End, IoStatus, Notice, OnError, Terms, VerbError, Verdict};
 pub use tracked::Tracked;

@@ -259,6 +259,12 @@ impl Life {
         }
     }
 
+    /// It ends early: what it put in is put back next. One that rests is woken first.
+    pub fn abort(&self) {
+        self.leave_rest();
+        self.enter(Status::Aborting);
+    }
+
     /// Whether what was done so far is worth nothing: by force, or cancelled before it was ready.
     pub fn is_given_up(&self) -> bool {
         match self.end.get() {

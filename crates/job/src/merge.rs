@@ -8,6 +8,7 @@ use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::host::{Exchange, Host, NewBacking};
 use crate::layers::Scope;
 use crate::life::Life;
 
@@ -23,6 +24,12 @@ pub struct Merge {
     pub layers: u32,
     /// Where it goes: as long as `top` at least.
     pub base: Arc<dyn Block>,
+    /// The image above the layers, whose backing layer the base becomes.
+    pub over: Arc<dyn Block>,
+    /// Guests write to that image.
+    pub is_uppermost: bool,
+    /// What its header names afterwards.
+    pub backing: NewBacking,
 }
 
 impl Merge {
@@ -62,5 +69,23 @@ impl Merge {
             options: CopyOptions::default(),
         };
         copy.transfer(counters).await
+    }
+
+    /// The base has all that the layers hold, durably: the header of the image above names it, and then it is below that image.
+    pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
+        let change = host.change().await;
+        host.name_backing(&self.over, &self.backing).await?;
+        let below = Exchange::Below(&self.over, Some(&self.base));
+        let removed = host.exchange(&change, below, async || Ok(())).await?;
+        self.put_back(host, &change).await;
+        host.close(removed).await;
+        Ok(())
+    }
+
+    pub(crate) async fn put_back<H: Host>(&self, host: &H, change: &H::Change) {
+        host.make_readable(change, &self.base).await;
+        if !self.is_uppermost {
+            host.make_readable(change, &self.over).await;
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::content::Content;
 use crate::copy::{Copy, CopyOptions, Zeroes};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::host::{Exchange, Host, NewBacking, take_filter_off};
 use crate::layers::{Says, Scope};
 use crate::life::Life;
 
@@ -142,5 +143,38 @@ impl Stream {
         let options = CopyOptions { in_flight: 1, zeroes: Zeroes::ByMap, ..CopyOptions::default() };
         let copy = Copy { source: image, from: from..to, target: image, to: from, scope, content, options };
         copy.transfer(counters).await
+    }
+}
+
+/// The job.
+#[derive(Debug)]
+pub struct StreamJob {
+    /// The copying.
+    pub stream: Stream,
+    /// The image, as the disk has it.
+    pub image: Arc<dyn Block>,
+    /// Guests write to the image, through a filter.
+    pub is_uppermost: bool,
+    /// What the header of the image names afterwards.
+    pub backing: NewBacking,
+}
+
+impl StreamJob {
+    /// The image has all that it is to hold, durably: its header names the base, and then the base is below it.
+    pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
+        let change = host.change().await;
+        host.name_backing(&self.image, &self.backing).await?;
+        let below = Exchange::Below(&self.image, self.stream.base.as_ref());
+        let removed = host.exchange(&change, below, async || Ok(())).await?;
+        self.put_back(host, &change).await;
+        host.close(removed).await;
+        Ok(())
+    }
+
+    pub(crate) async fn put_back<H: Host>(&self, host: &H, change: &H::Change) {
+        match self.is_uppermost {
+            true => take_filter_off(host, change, async || ()).await,
+            false => host.make_readable(change, &self.image).await,
+        }
     }
 }

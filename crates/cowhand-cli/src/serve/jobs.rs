@@ -6,6 +6,7 @@ mod amend;
 mod bitmap_sync;
 mod create;
 mod group;
+mod host;
 mod own_target;
 mod task;
 mod work;
@@ -24,7 +25,7 @@ pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::group::Group;
 pub use self::own_target::OwnTarget;
-pub use self::work::{Pivot, Work, file_name};
+pub use self::work::{Work, file_name};
 use super::inventory::Inventory;
 
 /// Jobs at a time at most, those included that wait to be dismissed.

@@ -109,11 +109,11 @@ impl Steering {
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "blockdev-snapshot" => {
-                overlay::snapshot(inventory, &change, arguments).await?.keep(inventory, &change).await;
+                overlay::snapshot(inventory, &change, arguments).await?.keep().await;
                 Ok(json!({}))
             }
             "blockdev-snapshot-sync" => {
-                overlay::snapshot_sync(inventory, &change, arguments).await?.keep(inventory, &change).await;
+                overlay::snapshot_sync(inventory, &change, arguments).await?.keep().await;
                 Ok(json!({}))
             }
             "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,

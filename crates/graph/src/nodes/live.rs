@@ -155,19 +155,6 @@ impl Graph {
         self.replace(change, &disk.name(), Edge::Root, Put::Filter(filter), last_look).await
     }
 
-    /// Takes the uppermost filter of a disk away. `last_look` runs while nobody is inside.
-    ///
-    /// # Errors
-    /// As [`Graph::replace`].
-    pub async fn take_filter_off(
-        &self,
-        change: &Change<'_>,
-        disk: &DiskNode,
-        last_look: impl AsyncFnOnce() -> Result<(), Error>,
-    ) -> Result<Replaced, ReplaceError> {
-        self.replace(change, &disk.name(), Edge::Root, Put::WithoutFilter, last_look).await
-    }
-
     /// Opens the layer that `block` is for writing, in its place; gives the one that is there now. A layer that can be written is given
     /// back as it is. A node that has the same file open for reading, and that only this disk uses, is closed: its name is the layer's.
     ///
@@ -206,7 +193,7 @@ impl Graph {
         self.set_layer_access(change, &disk.name(), at, LayerAccess::Read).await.map(drop)
     }
 
-    /// Puts the layer `below`, or nothing, below the image `of`; those between are taken out.
+    /// Puts the layer `below`, or nothing, below the image `of`; those between are taken out. `last_look` runs while no request does.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -216,6 +203,7 @@ impl Graph {
         disk: &Arc<DiskNode>,
         of: &Arc<dyn Block>,
         below: Option<&Arc<dyn Block>>,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
         let put = match below {
@@ -223,7 +211,7 @@ impl Graph {
             None => Put::Nothing,
         };
         let edge = Edge::Backing { of: place(&before, of)? };
-        let replaced = self.replace(change, &disk.name(), edge, put, async || Ok(())).await?;
+        let replaced = self.replace(change, &disk.name(), edge, put, last_look).await?;
         self.rename(disk, &before, None);
         Ok(replaced)
     }

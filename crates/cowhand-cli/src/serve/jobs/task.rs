@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use job::{End, Ended, Error, Life, Status};
+use job::{End, Ended, Error, Life};
 use serde_json::json;
 
 use super::{Group, Job, Work};
@@ -50,14 +50,8 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
             group.fail();
         }
         job.cancelled.set(matches!(failed, Failed::Cancelled));
-        // A job that rests is woken first.
-        match job.life.status() {
-            Status::Paused => job.life.enter(Status::Running),
-            Status::Standby => job.life.enter(Status::Ready),
-            _ => {}
-        }
-        job.life.enter(Status::Aborting);
-        work.abort(inventory).await;
+        job.life.abort();
+        work.abort(inventory, job).await;
     }
     job.let_go();
     *job.work.borrow_mut() = None;
@@ -86,7 +80,7 @@ async fn done(
         }
     };
     job.life.settle(others).await?;
-    work.finish(inventory, job, ended).await.map_err(|error| Failed::Because(error.desc))
+    work.finish(inventory, job, ended).await.map_err(|error| Failed::Because(said(&error)))
 }
 
 /// Works to the end, or until another job of the group has failed.

@@ -7,7 +7,7 @@ use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode};
-use job::{Backup, BackupPace, BeforeWrite};
+use job::{Backup, BackupPace, BeforeWrite, Task};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
@@ -95,7 +95,7 @@ async fn begin(
         group.join();
     }
     new.group = group;
-    let work = Work::Backup { disk, backup: Backup { filter, what, pace }, bitmap };
+    let work = Work::Disk { disk, task: Task::Backup(Backup { filter, what, pace }), bitmap };
     Jobs::start(inventory, new, work, holds);
     Ok(json!({}))
 }

@@ -75,7 +75,7 @@ fn cancel(job: &Job, is_older: bool, force: bool) -> Result<(), VerbError> {
 
 fn complete(job: &Job) -> Result<(), QmpError> {
     let id = &job.life.terms().id;
-    if job.work().is_some_and(|work| !work.is_completed_by_users()) {
+    if job.work().is_some_and(|work| work.tracked().is_none()) {
         return Err(QmpError::generic(format!("job {id:?} completes by itself")));
     }
     job.life.ask_to_end(End::Complete).map_err(refused)

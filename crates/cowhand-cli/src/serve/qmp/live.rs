@@ -7,14 +7,14 @@ use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode, User};
-use job::{Mirror, Terms, Tracked, What};
+use job::{Mirror, MirrorJob, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Pivot, Work, on_error};
+use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Work, on_error};
 
 /// The unit in which changes are tracked, unless the target has larger clusters or somebody says otherwise.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -217,9 +217,9 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
-    let mirror = converging(mirror, arguments);
-    let pivot = Pivot::Node { name: node.name(), keeps_backing };
-    Jobs::start(inventory, new, Work::Mirror { disk, tracked, mirror, pivot, bitmap }, holds);
+    let pivot = Pivot::Target { name: node.name(), keeps_backing };
+    let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
+    Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use control::{Arguments, QmpError};
 use graph::probe::Format;
-use graph::{Change, DiskNode, Node, Overlay, Replaced, bitmaps_of};
+use graph::{Change, DiskNode, Node, Overlay, bitmaps_of};
+use job::{Snapshot, SnapshotHost};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 use storage::{FileOptions, FileStorage};
@@ -15,87 +16,145 @@ use super::chain::{Chain, free_of_jobs};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::file_name;
 
-/// A snapshot that was taken, and can be undone while the disk is drained.
-pub struct Taken {
+/// A disk and the overlay that a snapshot puts over it.
+pub struct Over<'a> {
+    inventory: &'a Inventory,
+    change: &'a Change<'a>,
     disk: Arc<DiskNode>,
-    /// The node whose disk the overlay was.
-    node: Option<Arc<Node>>,
-    /// A file that was made.
-    made: Option<String>,
+    overlay: Source,
+}
+
+/// Where an overlay comes from.
+enum Source {
+    /// What the disk of this node is backed by.
+    Node(Arc<Node>),
+    /// A file that is opened for it.
+    File {
+        /// Its path.
+        file: String,
+        /// The node name of the overlay.
+        own: Option<String>,
+        /// It is made first.
+        is_made: bool,
+    },
 }
 
 /// Puts a node over another one.
-pub async fn snapshot(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
+pub async fn snapshot<'a>(
+    inventory: &'a Inventory,
+    change: &'a Change<'a>,
     arguments: Arguments<'_>,
-) -> Result<Taken, QmpError> {
+) -> Result<Snapshot<Over<'a>>, QmpError> {
     let (node, overlay) = (arguments.text("node")?, arguments.text("overlay")?);
     let disk = writable_disk(inventory, node)?;
     let over = inventory.graph.node(overlay).map_err(|error| inventory.refused(&error))?;
     free_of_jobs(inventory, &*inventory.disk(overlay)?)?;
-    let put = inventory.graph.put_over(change, &disk.name(), Overlay::Node(overlay.to_owned())).await;
-    told(&disk, put.map_err(|error| QmpError::because("no snapshot is taken", &error))?);
-    Ok(Taken { disk, node: Some(over), made: None })
+    Snapshot::take(Over { inventory, change, disk, overlay: Source::Node(over) }).await
 }
 
 /// Makes an image over a disk.
-pub async fn snapshot_sync(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
+pub async fn snapshot_sync<'a>(
+    inventory: &'a Inventory,
+    change: &'a Change<'a>,
     arguments: Arguments<'_>,
-) -> Result<Taken, QmpError> {
+) -> Result<Snapshot<Over<'a>>, QmpError> {
     let name = match (arguments.maybe_text("node-name"), arguments.maybe_text("device")) {
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
     let disk = writable_disk(inventory, name)?;
-    let file = arguments.text("snapshot-file")?;
+    let file = arguments.text("snapshot-file")?.to_owned();
     if let Some(format) = arguments.maybe_text("format").filter(|format| *format != "qcow2") {
         return Err(QmpError::generic(format!("argument 'format' is {format:?}; overlays are qcow2 images")));
     }
-    let own = arguments.maybe_text("snapshot-node-name");
-    if let Some(own) = own {
+    let own = arguments.maybe_text("snapshot-node-name").map(str::to_owned);
+    if let Some(own) = &own {
         inventory.graph.check_new_name(own).map_err(|error| inventory.refused(&error))?;
     }
     let is_made = arguments.maybe_text("mode") != Some("existing");
-    if is_made {
-        let below = disk.disk.top_image();
-        make_overlay(file, disk.disk.size(), Some((file_name(&*below), below.driver().to_owned()))).await?;
-    }
-    let made = is_made.then(|| file.to_owned());
-    match put_file_over(inventory, change, &disk, file, own).await {
-        Ok(replaced) => {
-            told(&disk, replaced);
-            Ok(Taken { disk, node: None, made })
-        }
-        Err(error) => {
-            remove(made.as_deref());
-            Err(error)
-        }
-    }
+    Snapshot::take(Over { inventory, change, disk, overlay: Source::File { file, own, is_made } }).await
 }
 
-async fn put_file_over(
-    inventory: &Inventory,
-    change: &Change<'_>,
-    disk: &DiskNode,
-    file: &str,
-    own: Option<&str>,
-) -> Result<Replaced, QmpError> {
-    let cache = disk.options().map(|options| options.layer.cache()).unwrap_or_default();
-    let options = json!({
-        "driver": "qcow2",
-        "file": { "driver": "file", "filename": file },
-        "backing": null,
-        "cache": { "direct": cache.direct, "no-flush": cache.no_flush },
-    });
-    let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-    let opened = inventory.graph.open_layers(change, &options).await;
-    let opened = opened.map_err(|error| inventory.refused(&error))?;
-    let overlay = Overlay::Opened(opened, own.map(str::to_owned));
-    let put = inventory.graph.put_over(change, &disk.name(), overlay).await;
-    put.map_err(|error| QmpError::because("no snapshot is taken", &error))
+impl SnapshotHost for Over<'_> {
+    type Overlay = Overlay;
+    type Error = QmpError;
+
+    async fn make(&self) -> Result<(), QmpError> {
+        let Source::File { file, is_made: true, .. } = &self.overlay else { return Ok(()) };
+        let below = self.disk.disk.top_image();
+        let backing = Some((file_name(&*below), below.driver().to_owned()));
+        make_overlay(file, self.disk.disk.size(), backing).await
+    }
+
+    async fn open(&self) -> Result<Overlay, QmpError> {
+        let (file, own) = match &self.overlay {
+            Source::Node(node) => return Ok(Overlay::Node(node.name())),
+            Source::File { file, own, .. } => (file, own),
+        };
+        let cache = self.disk.options().map(|options| options.layer.cache()).unwrap_or_default();
+        let options = json!({
+            "driver": "qcow2",
+            "file": { "driver": "file", "filename": file },
+            "backing": null,
+            "cache": { "direct": cache.direct, "no-flush": cache.no_flush },
+        });
+        let Value::Object(options) = options else {
+            return Err(QmpError::generic("options are an object"));
+        };
+        let opened = self.inventory.graph.open_layers(self.change, &options).await;
+        let opened = opened.map_err(|error| self.inventory.refused(&error))?;
+        Ok(Overlay::Opened(opened, own.clone()))
+    }
+
+    /// Layers below an overlay stay in use: nothing is taken out.
+    async fn put_over(&self, overlay: Overlay) -> Result<(), QmpError> {
+        let put = self.inventory.graph.put_over(self.change, &self.disk.name(), overlay).await;
+        let put = put.map_err(|error| QmpError::because("no snapshot is taken", &error))?;
+        tracing::info!(node = self.disk.name(), pause = ?put.pause, "a snapshot is taken");
+        Ok(())
+    }
+
+    async fn flush_below(&self) {
+        if let Err(error) = self.disk.disk.flush_below().await {
+            tracing::error!(%error, "what is below a snapshot is not durable; flushes of the disk try it again");
+        }
+    }
+
+    /// With a bitmap that lies in memory alone it stays as it is, because that would be lost.
+    async fn make_below_readable(&self) {
+        let Ok(chain) = Chain::of(self.inventory, &self.disk.name()) else { return };
+        let below = chain.layers.get(1).and_then(|layer| bitmaps_of(&*layer.block));
+        if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
+            chain.give_back(self.inventory, self.change, &[1]).await;
+        }
+    }
+
+    async fn take_off(&self) -> Result<(), QmpError> {
+        let node = match &self.overlay {
+            Source::Node(node) => Some(Arc::clone(node)),
+            Source::File { .. } => None,
+        };
+        let is_own = node.is_none();
+        match self.inventory.graph.take_off(self.change, &self.disk, node).await {
+            Ok(replaced) => {
+                // That of a node goes on being the node's.
+                if is_own && let Err(error) = replaced.removed.close().await {
+                    tracing::warn!(%error, "an overlay could not be closed in order");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let stays = format!("the overlay of {:?} stays ({error})", self.disk.name());
+                Err(QmpError::generic(stays))
+            }
+        }
+    }
+
+    fn remove(&self) {
+        if let Source::File { file, is_made: true, .. } = &self.overlay {
+            remove(file);
+        }
+    }
 }
 
 /// Makes an image of `size` bytes over `backing`, durable with its name.
@@ -120,13 +179,11 @@ pub async fn make_overlay(file: &str, size: u64, backing: Option<(String, String
     let image = qcow2::CreateOptions { size, backing_file, backing_format, ..Default::default() };
     let created = qcow2::create(&storage, None, &image).await;
     drop(storage);
-    created.map_err(|error| failed(&error)).inspect_err(|_| remove(Some(file)))
+    created.map_err(|error| failed(&error)).inspect_err(|_| remove(file))
 }
 
-fn remove(made: Option<&str>) {
-    if let Some(file) = made
-        && let Err(error) = std::fs::remove_file(file)
-    {
+fn remove(file: &str) {
+    if let Err(error) = std::fs::remove_file(file) {
         tracing::warn!(file, %error, "an image that was made for nothing stays");
     }
 }
@@ -135,45 +192,6 @@ fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, Qmp
     let disk = inventory.disk(name)?;
     free_of_jobs(inventory, &disk)?;
     Ok(disk)
-}
-
-/// Layers below an overlay stay in use: nothing was taken out.
-fn told(disk: &DiskNode, replaced: Replaced) {
-    tracing::info!(node = disk.name(), pause = ?replaced.pause, "a snapshot is taken");
-}
-
-impl Taken {
-    /// It stays. What is below is for reading from now on, so that others may read its file too; with a bitmap that lies in memory
-    /// alone it stays as it is, because that would be lost.
-    pub async fn keep(self, inventory: &Inventory, change: &Change<'_>) {
-        if let Err(error) = self.disk.disk.flush_below().await {
-            tracing::error!(%error, "what is below a snapshot is not durable; flushes of the disk try it again");
-        }
-        let Ok(chain) = Chain::of(inventory, &self.disk.name()) else { return };
-        let below = chain.layers.get(1).and_then(|layer| bitmaps_of(&*layer.block));
-        if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
-            chain.give_back(inventory, change, &[1]).await;
-        }
-    }
-
-    /// Takes it back; requests have been kept out since.
-    ///
-    /// # Errors
-    /// Says that the disk stays on the overlay, and why.
-    pub async fn undo(self, inventory: &Inventory, change: &Change<'_>) -> Result<(), String> {
-        let is_own = self.node.is_none();
-        match inventory.graph.take_off(change, &self.disk, self.node).await {
-            Ok(replaced) => {
-                // That of a node goes on being the node's.
-                if is_own && let Err(error) = replaced.removed.close().await {
-                    tracing::warn!(%error, "an overlay could not be closed in order");
-                }
-                remove(self.made.as_deref());
-            }
-            Err(error) => return Err(format!("the overlay of {:?} stays ({error})", self.disk.name())),
-        }
-        Ok(())
-    }
 }
 
 /// Has the header of an image name another backing file. What is open stays.

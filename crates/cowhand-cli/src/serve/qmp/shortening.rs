@@ -6,14 +6,14 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::{Change, resize_raw};
-use job::{Guarded, Merge, Stream, Tracked, What};
+use job::{Guarded, Merge, MirrorJob, Pivot, Stream, StreamJob, Task, Tracked, What};
 use qcow2::{Qcow2, ResizeOptions};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
 use super::live::{converging, name_filter, new_job, not_begun, track, unit};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Pivot, Work, file_name};
+use crate::serve::jobs::{Jobs, Work, file_name};
 
 /// An image takes over what lies below it: the one that guests write to, or one further down.
 pub async fn stream(
@@ -45,9 +45,8 @@ pub async fn stream(
     let count = u32::try_from(base.unwrap_or(chain.layers.len()) - at).unwrap_or(u32::MAX);
     let stream = Stream::new(guarded, base_block.clone(), count);
     let backing = named(arguments, base_block.as_ref());
-    let disk = Arc::clone(&chain.disk);
-    let work = Work::Stream { disk, image, is_uppermost: at == 0, base: base_block, backing, stream };
-    Jobs::start(inventory, new, work, holds);
+    let task = Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing });
+    Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
     Ok(json!({}))
 }
 
@@ -106,9 +105,9 @@ pub async fn commit(
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     let driver = if top == 0 { "mirror_top" } else { "commit_top" };
     name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
-    match commit_work(inventory, change, arguments, &chain, (top, base)).await {
-        Ok(work) => {
-            Jobs::start(inventory, new, work, holds);
+    match commit_task(inventory, change, arguments, &chain, (top, base)).await {
+        Ok(task) => {
+            Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
             Ok(json!({}))
         }
         Err(error) => {
@@ -118,14 +117,14 @@ pub async fn commit(
     }
 }
 
-/// The work of a commit of the layers from place `top` on into the one at `base`.
-async fn commit_work(
+/// A commit of the layers from place `top` on into the one at `base`.
+async fn commit_task(
     inventory: &Inventory,
     change: &Change<'_>,
     arguments: Arguments<'_>,
     chain: &Chain,
     (top, base): (usize, usize),
-) -> Result<Work, QmpError> {
+) -> Result<Task, QmpError> {
     let disk = Arc::clone(&chain.disk);
     let target = chain.writable(inventory, change, base).await?;
     let size = chain.layers.get(top).map_or(0, |layer| layer.block.size());
@@ -136,13 +135,12 @@ async fn commit_work(
         let tracked = Tracked::new("commit_top", disk.disk.root(), Arc::clone(&target), unit(&target), false);
         let mirror = track(inventory, change, &disk, &tracked, what, None).await?;
         let mirror = converging(mirror, arguments);
-        return Ok(Work::Mirror { disk, tracked, mirror, pivot: Pivot::Layer(target), bitmap: None });
+        return Ok(Task::Mirror(MirrorJob { mirror, pivot: Pivot::Layer(target) }));
     }
     let over = chain.writable(inventory, change, top - 1).await?;
     let Some(top_block) = over.below() else { return Err(QmpError::generic("there is nothing to commit")) };
     let backing = named(arguments, Some(&target));
-    let merge = Merge { top: top_block, layers, base: target };
-    Ok(Work::Merge { disk, over, is_uppermost: top == 1, backing, merge })
+    Ok(Task::Commit(Merge { top: top_block, layers, base: target, over, is_uppermost: top == 1, backing }))
 }
 
 /// Makes a base as long as what is committed to it. One that is longer stays so below an overlay; a disk cannot become longer.

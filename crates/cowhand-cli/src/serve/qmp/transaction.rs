@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use control::{Arguments, QmpError};
 use graph::{Change, DiskNode};
+use job::Snapshot;
 use serde_json::{Value, json};
 
-use super::overlay::{self, Taken};
+use super::overlay::{self, Over};
 use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Group, Job};
@@ -16,8 +17,8 @@ use crate::serve::jobs::{Group, Job};
 const BITMAPS: &str = "block-dirty-bitmap-";
 
 /// What was done and can be undone.
-enum Done {
-    Snapshot(Taken),
+enum Done<'a> {
+    Snapshot(Snapshot<Over<'a>>),
     Job(String),
     Bitmap(dirty_bitmaps::Before),
     /// An internal one, by disk and name.
@@ -70,7 +71,7 @@ async fn all_or_none(
             Err(error) => {
                 let mut left = Vec::new();
                 for step in done.into_iter().rev() {
-                    match undo(inventory, change, step).await {
+                    match undo(inventory, step).await {
                         Ok(job) => withdrawn.extend(job),
                         Err(stays) => left.push(stays),
                     }
@@ -84,7 +85,7 @@ async fn all_or_none(
     drop(at_rest);
     for step in done {
         if let Done::Snapshot(taken) = step {
-            taken.keep(inventory, change).await;
+            taken.keep().await;
         }
     }
     group.begin();
@@ -109,13 +110,13 @@ fn disks(
     Ok(disks)
 }
 
-async fn act(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
+async fn act<'a>(
+    inventory: &'a Rc<Inventory>,
+    change: &'a Change<'a>,
     kind: &str,
     data: Arguments<'_>,
     group: &Rc<Group>,
-) -> Result<Done, QmpError> {
+) -> Result<Done<'a>, QmpError> {
     match kind {
         "blockdev-snapshot" => overlay::snapshot(inventory, change, data).await.map(Done::Snapshot),
         "blockdev-snapshot-sync" => overlay::snapshot_sync(inventory, change, data).await.map(Done::Snapshot),
@@ -156,9 +157,9 @@ fn with_what_is_left(mut error: QmpError, left: &[String]) -> QmpError {
 ///
 /// # Errors
 /// Says what stays, and why.
-async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) -> Result<Option<Rc<Job>>, String> {
+async fn undo(inventory: &Inventory, step: Done<'_>) -> Result<Option<Rc<Job>>, String> {
     match step {
-        Done::Snapshot(taken) => taken.undo(inventory, change).await?,
+        Done::Snapshot(taken) => taken.undo().await.map_err(|error| error.desc)?,
         Done::Bitmap(before) => before.undo().await?,
         Done::Internal(device, name) => {
             let which = json!({ "device": device, "name": name });

@@ -6,15 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Block, ReadKind, ZeroOptions};
-use job::{End, Life, Notice, OnError, Status, Terms};
+use job::{End, Ended, Life, Notice, OnError, Snapshot, Status, Task, Terms};
 use qcow2::Qcow2;
 use sim::{Durability, Management, Subject, World};
 use storage::{Hints, IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
 
-use super::images::{SIZE, TOP};
+use super::host::Failed;
+use super::images::SIZE;
 use super::note::Note;
 use super::target::{Kind, Machine};
-use super::work::{Failed, Work};
+use super::work::task_of;
 
 /// How often a job is let go on that stopped because of errors.
 const RESUMED_MAX: usize = 3;
@@ -39,6 +40,10 @@ pub struct Parts {
     pub gate: RangeLocks,
     /// Nobody knows what the disk stands on.
     pub is_dead: Cell<bool>,
+    /// A mirror is taken off a copy that stays whole.
+    pub is_left: Cell<bool>,
+    /// The hash of a copy that the platform is told of when the job has succeeded.
+    pub whole: Cell<Option<u64>>,
     /// Failures of the job.
     failed: Cell<u64>,
     /// A job left requests under way behind.
@@ -72,6 +77,8 @@ impl Parts {
             unflushed: RefCell::default(),
             gate: RangeLocks::default(),
             is_dead: Cell::default(),
+            is_left: Cell::default(),
+            whole: Cell::default(),
             failed: Cell::default(),
             gave_up: Cell::default(),
         }
@@ -84,13 +91,19 @@ impl Parts {
         drained
     }
 
-    /// Flushes what the disk stands on, and first what it stood on before an overlay was put over that.
-    pub async fn flush(&self) -> Result<(), String> {
+    /// Flushes what the disk stood on before an overlay was put over that.
+    pub async fn flush_below(&self) -> Result<(), String> {
         let below = self.unflushed.borrow().clone();
         if let Some(below) = below {
             below.flush().await.map_err(|error| error.to_string())?;
             self.unflushed.take();
         }
+        Ok(())
+    }
+
+    /// Likewise, and then what it stands on.
+    pub async fn flush(&self) -> Result<(), String> {
+        self.flush_below().await?;
         let root = Arc::clone(&self.root.borrow());
         root.flush().await.map_err(|error| error.to_string())
     }
@@ -108,45 +121,39 @@ impl Parts {
         self.overlay.borrow().clone().into_iter().chain(layers).chain(self.copy.clone()).collect()
     }
 
-    fn fails(&self) {
+    pub fn fails(&self) {
         self.failed.set(self.failed.get() + 1);
     }
 
-    /// Works to the end and does the last step.
-    async fn done(&self, work: &Work, life: &Life) -> Result<(), Failed> {
-        let ended = work.run(life).await.map_err(Failed::of)?;
-        life.settle(std::future::ready(true)).await.map_err(Failed::of)?;
-        let finished = work.finish(self, ended).await?;
-        // A backup is told to be whole while guests write; the others have switched already.
-        if let Work::Backup(..) = work {
-            let drained = self.drain().await;
-            finished.put_in_force(self, drained).await.map_err(|_| Failed::Told)?;
-        } else if finished.note.stands_on == TOP {
-            self.take_filter_off().await;
+    /// Works to the end and does the last step. Then the platform is told of a copy that is whole.
+    async fn done(&self, task: Option<&Task>, life: &Life) -> Result<(), Failed> {
+        let ended = match task {
+            Some(task) => task.run(life).await?,
+            None => Ended::Complete,
+        };
+        life.settle(std::future::ready(true)).await?;
+        self.is_left.set(ended == Ended::Left && self.kind.copies());
+        match task {
+            Some(task) => task.finish(self, ended).await?,
+            None => Snapshot::take(self).await?.keep().await,
+        }
+        if let Some(whole) = self.whole.take() {
+            self.note(Note { stands_on: self.layers[0].0, whole: Some(whole) }).await?;
         }
         Ok(())
     }
 
-    async fn take_filter_off(&self) {
-        let _drained = self.drain().await;
-        *self.root.borrow_mut() = Arc::new(self.layers[0].1.clone());
-    }
-
-    async fn live(&self, work: Work, life: &Life) {
+    async fn live(&self, task: Option<Task>, life: &Life) {
         life.begin();
-        if let Err(failed) = self.done(&work, life).await {
+        if let Err(failed) = self.done(task.as_ref(), life).await {
             match failed {
                 Failed::Told => self.fails(),
                 Failed::GivenUp => self.gave_up.set(true),
             }
-            match life.status() {
-                Status::Paused => life.enter(Status::Running),
-                Status::Standby => life.enter(Status::Ready),
-                _ => {}
-            }
-            life.enter(Status::Aborting);
-            if !self.is_dead.get() {
-                self.take_filter_off().await;
+            life.abort();
+            self.is_left.set(false);
+            if let Some(task) = task.filter(|_| !self.is_dead.get()) {
+                task.abort(self).await;
             }
         }
         life.conclude(None);
@@ -163,7 +170,7 @@ impl Disk {
             // It is begun anew.
             parts.note(Note { whole: None, ..note }).await?;
         }
-        let (work, root) = Work::of(&parts).await?;
+        let (task, root) = task_of(&parts).await?;
         *parts.root.borrow_mut() = root;
         let policy = if parts.variant & 2 == 0 { OnError::Report } else { OnError::Stop };
         let terms = Terms { on_source_error: policy, on_target_error: policy, ..Terms::default() };
@@ -174,7 +181,7 @@ impl Disk {
             }
         }));
         let (worker, worked) = (Rc::clone(&parts), Rc::clone(&life));
-        sim::spawn(async move { worker.live(work, &worked).await });
+        sim::spawn(async move { worker.live(task, &worked).await });
         Ok(Self { parts, life: Some(life) })
     }
 

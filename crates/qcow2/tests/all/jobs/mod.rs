@@ -2,6 +2,7 @@
 //! which image the disk stands on.
 
 mod disk;
+mod host;
 mod images;
 mod judge;
 mod note;

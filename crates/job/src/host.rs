@@ -1,0 +1,100 @@
+//! What jobs need of the program around them: the layers, headers and bitmaps of one disk.
+//!
+//! The jobs say what is done in which order ([`crate::Task`]); a [`Host`] does it, to the disks of a server or to those of a simulation.
+
+use std::sync::Arc;
+
+use block::Block;
+
+use crate::dirty::Dirty;
+use crate::error::Error;
+
+/// The backing file that the header of an image is to name, and its format; none for an image that is to have none.
+pub type NewBacking = Option<(String, String)>;
+
+/// What a disk switches to when a mirror is completed.
+#[derive(Debug)]
+pub enum Pivot {
+    /// One of its own layers: a commit.
+    Layer(Arc<dyn Block>),
+    /// The target of the copy.
+    Target {
+        /// What the host calls it.
+        name: String,
+        /// It gets the backing layer of the disk's uppermost image.
+        keeps_backing: bool,
+    },
+}
+
+/// What comes in the place of what in a disk.
+#[derive(Clone, Copy, Debug)]
+pub enum Exchange<'a> {
+    /// A lower layer, or nothing, becomes the backing layer of the image. The layers between are taken out.
+    Below(&'a Arc<dyn Block>, Option<&'a Arc<dyn Block>>),
+    /// The job's filter is taken off.
+    WithoutFilter,
+    /// A copy of the disk, in which all that guests flushed is durable, becomes what the disk is backed by.
+    Root(&'a Pivot),
+}
+
+/// The disk that a job works on. Each method is one step; a step that fails has changed nothing.
+#[expect(async_fn_in_trait, reason = "jobs run on one loop: their futures need not be Send")]
+pub trait Host {
+    /// Held for a last step: nothing else changes the layers of a disk meanwhile.
+    type Change;
+    /// Layers that the disk is not backed by any more.
+    type Removed;
+    /// Why a step failed.
+    type Error: From<Error>;
+
+    /// Waits until other changes of layers have ended.
+    async fn change(&self) -> Self::Change;
+
+    /// Has the header of an image name another backing file, durably. What is open stays: the image must read the same with the old one
+    /// and with the new one, since a crash leaves either name. A layer without such a header is left alone.
+    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), Self::Error>;
+
+    /// Makes an exchange while guests use the disk: flushes what they wrote, unless the new root is a copy that has it; keeps requests out
+    /// and waits for those that run; calls `last_look`; exchanges. The first request afterwards finds the new layers.
+    ///
+    /// A crash leaves the disk as it was before or as it is afterwards; no header changes.
+    async fn exchange(
+        &self,
+        change: &Self::Change,
+        exchange: Exchange<'_>,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Self::Removed, Self::Error>;
+
+    /// Whether the job's filter is over the disk.
+    fn has_filter(&self) -> bool;
+
+    /// Reports that the job's filter could not be taken off. The disk works with it.
+    fn filter_stays(&self, error: Self::Error);
+
+    /// Opens a layer for reading again that only the job wrote to. It is durable then. If that fails it stays open for writing, reported.
+    async fn make_readable(&self, change: &Self::Change, layer: &Arc<dyn Block>);
+
+    /// Closes layers that were taken out. A failure is reported.
+    async fn close(&self, removed: Self::Removed);
+
+    /// In the last look of a job that succeeds: its bitmap, if any, becomes dirty where guests wrote `since` the moment of the copy.
+    async fn bitmap_succeeds(&self, since: Option<&Dirty>) -> Result<(), block::Error>;
+
+    /// In the last look of a job that failed: its bitmap, if any, becomes dirty where the copy may lack something. A failure is reported.
+    async fn bitmap_fails(&self, left: &Dirty, since: Option<&Dirty>);
+}
+
+/// Takes the filter of a job off, if it is there; `settle` runs while no request does. A filter that cannot be taken off is reported.
+pub(crate) async fn take_filter_off<H: Host>(host: &H, change: &H::Change, settle: impl AsyncFnOnce()) {
+    if !host.has_filter() {
+        return;
+    }
+    let last_look = async || {
+        settle().await;
+        Ok(())
+    };
+    // A filter has nothing to close.
+    if let Err(error) = host.exchange(change, Exchange::WithoutFilter, last_look).await {
+        host.filter_stays(error);
+    }
+}
