@@ -82,7 +82,10 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.abort(&JobDisk { inventory, job, disk, bitmap: bitmap.as_ref() }).await;
             }
-            Self::Create(creation) => creation.undo(),
+            Self::Create(creation) => {
+                let _change = inventory.graph.change().await;
+                creation.undo();
+            }
             Self::Amend(_) => {}
         }
     }
