@@ -16,7 +16,9 @@ use super::target::Kind;
 
 /// The job of a disk that nobody uses yet, unless it is a snapshot; with what guests are to write through.
 pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), String> {
-    let block = |at: usize| Arc::new(parts.layers[at].1.clone()) as Arc<dyn Block>;
+    // The layers themselves: a copy into one of them is recognised by that.
+    let disk = Arc::new(parts.layers[0].1.clone()) as Arc<dyn Block>;
+    let block = |at: usize| block::layers(Arc::clone(&disk)).nth(at).expect("a layer");
     let named = |at: usize| (FILES[parts.layers[at].0].to_owned(), "qcow2".to_owned());
     let copy = || parts.copy.clone().map(|copy| Arc::new(copy) as Arc<dyn Block>).ok_or("no copy");
     let (top, lowest) = (block(0), parts.layers.len() - 1);
