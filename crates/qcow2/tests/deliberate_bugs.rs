@@ -87,7 +87,7 @@ fn by_failing_resizes(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure
 #[test]
 fn a_failure_prints_seed_commit_and_the_command_that_shows_it_again() {
     let target = Qcow2Target::new(config("c4k"));
-    let sweep = Sweep::from_environment(SEEDS);
+    let sweep = Sweep::from_environment("c4k", SEEDS);
     let panic = std::panic::catch_unwind(AssertUnwindSafe(|| {
         put_in(Some(Bug::RefcountAfterL2));
         sweep.run(|seed| by_crashing(&target, seed))

@@ -37,7 +37,7 @@ pub use request::{IoKind, Leaves, Outcome, Part, Record, Request, Tick};
 pub use rng::Rng;
 pub use stamp::{Found, Stamp, fill};
 pub use subject::{Abilities, Durability, Management, Subject, Target};
-pub use sweep::{MINUTES_VARIABLE, SEED_VARIABLE, Sweep};
+pub use sweep::{MINUTES_VARIABLE, SCALE_VARIABLE, SEED_VARIABLE, Sweep, scaled};
 pub use workload::{Mix, Op, Shape, Step, Workload, shrink};
 pub use world::{
     DiskLock, Fault, FaultKind, IoCounts, Order, Persistence, Shortage, SimStorage, Sleep, UnlockedDisk,

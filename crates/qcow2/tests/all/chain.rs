@@ -10,14 +10,11 @@ use chain_support::{Built, Random, blocks};
 use on_reactor::reactor_run;
 use qcow2::Options;
 use qcow2::cache_sizes::CacheRequest;
+use sim::scaled;
 use storage::{ForeignBytes, Hints, IoBuf, IoBytes, IoVec};
 
-/// Random chains; `COWHAND_SIM_SCALE` times as many on request.
+/// Random chains; more or fewer on request (`COWHAND_SIM_SCALE`).
 const CHAINS: u64 = 60;
-
-fn scale() -> u64 {
-    std::env::var("COWHAND_SIM_SCALE").map_or(1, |text| text.parse().unwrap())
-}
 
 fn tiny() -> CacheRequest {
     CacheRequest { l2_bytes: Some(1), l2_entry_bytes: Some(512), ..CacheRequest::default() }
@@ -41,7 +38,7 @@ fn assert_tried_into(block: &dyn Block, offset: u64, expected: &[u8], tried: Opt
 #[test]
 fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
     let mut mapped = 0;
-    for seed in 0..CHAINS * scale() {
+    for seed in 0..scaled(CHAINS) {
         reactor_run(async {
             let mut random = Random::new(seed);
             let layers = 2 + random.below(39) as usize;
@@ -93,12 +90,13 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
             top.close().await.unwrap();
         });
     }
-    assert!(mapped > CHAINS as usize / 2, "only {mapped} chains had a map");
+    // A few chains may by chance be of a kind that has none.
+    assert!(scaled(CHAINS) < CHAINS || mapped > CHAINS as usize / 2, "only {mapped} chains had a map");
 }
 
 #[test]
 fn the_map_of_a_chain_says_what_walking_its_layers_says() {
-    for seed in 1000..1000 + CHAINS * scale() {
+    for seed in 1000..1000 + scaled(CHAINS) {
         reactor_run(async {
             let mut random = Random::new(seed);
             let layers = 3 + random.below(38) as usize;
@@ -190,7 +188,7 @@ impl Filter for Through {
 #[test]
 fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
     let mut filters = 0;
-    for seed in 0..CHAINS * scale() {
+    for seed in 0..scaled(CHAINS) {
         reactor_run(async {
             let mut random = Random::new(seed);
             let layers = 2 + random.below(12) as usize;
@@ -225,5 +223,5 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
             top.close().await.unwrap();
         });
     }
-    assert!(filters > CHAINS, "{filters} filters");
+    assert!(scaled(CHAINS) < CHAINS || filters > CHAINS, "{filters} filters");
 }

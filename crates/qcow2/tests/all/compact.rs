@@ -15,7 +15,7 @@ use common::broken::{KINDS, Kind};
 use common::faulty::Faulty;
 use common::{load, qemu, qemu_check, qemu_img, run, save};
 use harness::compacting::contents;
-use harness::{Qcow2Target, config, scale};
+use harness::{Qcow2Target, config};
 use on_reactor::{Loop, reactor_run};
 use qcow2::{
     CheckReport, CompactError, CompactOptions, CompactReport, Files, Host, Options, Progress, Qcow2, Repair,
@@ -251,7 +251,7 @@ fn images_of_any_history_stay_what_they_were() {
     ];
     for name in NAMES {
         let target = Qcow2Target::new(config(name));
-        for seed in 0..4 * scale() {
+        for seed in 0..sim::scaled(4).max(4) {
             let workload = Shape::new(target.abilities(), 120, 2).generate(seed);
             let ran = run_workload(&target, &workload, &Setup::shuffled(seed));
             let ran = ran.unwrap_or_else(|failure| panic!("{failure}"));

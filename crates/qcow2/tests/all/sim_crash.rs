@@ -4,9 +4,9 @@ use crate::harness;
 
 use std::cell::Cell;
 
-use harness::{Qcow2Target, config, scale};
+use harness::{Qcow2Target, config};
 use sim::campaign::{CrashCounts, CrashPlan, Setup, crash_everywhere};
-use sim::{CrashOptions, Shape, Sweep, Target};
+use sim::{CrashOptions, Shape, Sweep, Target, scaled};
 
 /// Of so many states one is shown to `qemu-img check`.
 const ASKED_OF_QEMU_ONE_IN: u64 = 400;
@@ -17,8 +17,8 @@ const GIVEN_BACK_ONE_IN: u64 = 16;
 /// Workloads from one seed after the other until so many crash states were looked at.
 fn run(name: &str, states: u64, steps: usize) {
     let target = Qcow2Target::new(config(name));
-    let sweep = Sweep::from_environment(2000 * scale());
-    let wanted = if sweep.is_asked_for() { u64::MAX } else { states * scale() };
+    let sweep = Sweep::from_environment(name, 2000);
+    let wanted = if sweep.is_asked_for() { u64::MAX } else { scaled(states) };
     let total = Cell::new(CrashCounts::default());
     let one = |seed: u64| {
         if total.get().states >= wanted {

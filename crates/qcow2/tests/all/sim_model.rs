@@ -4,7 +4,7 @@ use crate::harness;
 
 use std::cell::Cell;
 
-use harness::{Qcow2Target, config, scale};
+use harness::{Qcow2Target, config};
 use sim::campaign::{Setup, run_workload};
 use sim::{Failure, FailureKind, Shape, Sweep, Target, Workload};
 
@@ -34,7 +34,7 @@ fn run_resizes(name: &str, seeds: u64) {
 fn run_with(name: &str, seeds: u64, made: impl Fn(&Qcow2Target, u64) -> Workload) {
     let target = Qcow2Target::new(config(name));
     let operations = Cell::new(0);
-    Sweep::from_environment(seeds * scale()).run(|seed| {
+    Sweep::from_environment(name, seeds).run(|seed| {
         let workload = made(&target, seed);
         operations.set(operations.get() + workload.steps.len());
         let ran = run_workload(&target, &workload, &Setup::shuffled(seed))?;
