@@ -166,10 +166,6 @@ fn begin_computing(
                 stages.stage("unit: tests of the engine", || Err(error));
             }
         }
-        let build = || TestPrograms::build(&BUGS)?.command("crates/qcow2", "deliberate_bugs");
-        if let Some(bugs) = stages.making("unit: build with bugs put in on purpose", build) {
-            begin("unit: bugs put in on purpose are found", vec![bugs]);
-        }
     }
     if wanted(INTERLEAVINGS)
         && let Some(programs) = stages.making("interleavings: build", interleave::programs)
@@ -191,18 +187,6 @@ fn build_beside_peers() -> Result<TestPrograms, String> {
 
 /// The tests of the engine, most of which simulate: they take longer than those of all other crates.
 const SIMULATIONS: (&str, &str) = ("crates/qcow2", "all");
-
-/// The engine with bugs put in on purpose. With the workspace's features nothing is built again but what has bugs; building it for speed
-/// takes longer than all its tests.
-const BUGS: [&str; 7] = [
-    "--config",
-    "profile.test.package.cowhand-qcow2.opt-level=1",
-    "--workspace",
-    "--features",
-    "cowhand-qcow2/deliberate-bugs",
-    "--test",
-    "deliberate_bugs",
-];
 
 /// Whether this is root on a machine that lets it make block devices; where it is not, it is said aloud that `stage` is left out.
 fn has_loop_devices(stage: &str) -> bool {

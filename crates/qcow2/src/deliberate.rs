@@ -1,5 +1,8 @@
-//! Bugs put in on purpose, to show that the simulation can fail (docs/testing.md). Without the
-//! feature `deliberate-bugs` every question is the constant `false` and costs nothing.
+//! Bugs put in on purpose, to show that the simulation can fail (docs/testing.md). They exist in the engine's own tests alone: in every
+//! other build [`has`] is the constant `false` and costs nothing.
+
+#[cfg(test)]
+pub use switch::{has, put_in};
 
 /// A bug that other implementations really had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,4 +41,27 @@ pub enum Bug {
     BlocksForgottenFirst,
 }
 
-storage::bug_switch!();
+#[cfg(not(test))]
+pub const fn has(_bug: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PRESENT: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Puts a bug into everything that runs on this thread from now on.
+    pub fn put_in(bug: Option<Bug>) {
+        PRESENT.set(bug);
+    }
+
+    pub fn has(bug: Bug) -> bool {
+        PRESENT.get() == Some(bug)
+    }
+}

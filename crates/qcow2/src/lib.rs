@@ -9,6 +9,10 @@
 
 #![forbid(unsafe_code)]
 
+// The harness of the simulation, which `deliberate_bugs` shares with the tests outside, has this name for the engine.
+#[cfg(all(test, not(feature = "shuttle")))]
+extern crate self as qcow2;
+
 mod allocator;
 mod amend;
 mod as_block;
@@ -30,10 +34,10 @@ mod compact;
 mod compressed;
 mod compressing;
 mod create;
-#[cfg(feature = "deliberate-bugs")]
-pub mod deliberate;
-#[cfg(not(feature = "deliberate-bugs"))]
 mod deliberate;
+// The model checker has threads of its own.
+#[cfg(all(test, not(feature = "shuttle")))]
+mod deliberate_bugs;
 mod encryption;
 mod entries;
 mod foreign;

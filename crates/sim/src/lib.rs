@@ -16,6 +16,7 @@ pub mod campaign;
 mod clients;
 mod content;
 mod crash;
+pub mod deliberate;
 mod executor;
 mod failure;
 mod model;

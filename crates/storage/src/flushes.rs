@@ -10,8 +10,6 @@ use std::sync::Arc;
 use event_listener::Event;
 use parking_lot::Mutex;
 
-use crate::deliberate::{self, Bug};
-
 /// The flushes of one open file. A driver hands it the call that does the work.
 #[derive(Debug, Default)]
 pub struct Flushes {
@@ -72,12 +70,7 @@ impl Flushes {
     ) -> impl Future<Output = io::Result<()>> + 'a {
         let before = self.check();
         let target = self.state.lock().begun + 1;
-        let mut started = false;
-        let mut turn = move || {
-            let turn = self.turn(target, started);
-            started |= matches!(turn, Turn::Start(_));
-            turn
-        };
+        let turn = move || self.turn(target);
         if before.is_ok()
             && let Turn::Start(end) = turn()
         {
@@ -96,7 +89,7 @@ impl Flushes {
         }
     }
 
-    fn turn(self: &Arc<Self>, target: u64, started: bool) -> Turn {
+    fn turn(self: &Arc<Self>, target: u64) -> Turn {
         let mut state = self.state.lock();
         if let Some(errno) = state.failure {
             return Turn::Done(Err(io::Error::from_raw_os_error(errno)));
@@ -104,8 +97,7 @@ impl Flushes {
         if state.succeeded >= target {
             return Turn::Done(Ok(()));
         }
-        let beside = !started && deliberate::has(Bug::FlushesSideBySide);
-        if state.running && !beside {
+        if state.running {
             return Turn::Wait;
         }
         state.running = true;

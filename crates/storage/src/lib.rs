@@ -9,10 +9,6 @@
 //! storage under its lock ([`open_locked`]).
 
 mod contract;
-#[cfg(feature = "deliberate-bugs")]
-pub mod deliberate;
-#[cfg(not(feature = "deliberate-bugs"))]
-mod deliberate;
 mod file;
 mod flushes;
 mod holders;

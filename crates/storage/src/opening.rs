@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::deliberate::{self, Bug};
 use crate::{LockError, OpenError, Role, Storage};
 
 /// How long a lock is waited for that no living process is seen to hold.
@@ -58,10 +57,6 @@ pub async fn open_locked<F: Unlocked>(
     role: Role,
     clock: &impl LockClock,
 ) -> Result<(F::Storage, F::Lock), LockedOpenError> {
-    if deliberate::has(Bug::LengthBeforeLock) {
-        let early = file.measured(None)?;
-        return Ok((early, lock(file, role, clock).await?));
-    }
     let lock = lock(file, role, clock).await?;
     Ok((file.measured(Some(&lock))?, lock))
 }

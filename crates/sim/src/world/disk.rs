@@ -13,6 +13,7 @@ use storage::{
 use super::World;
 use super::io_future::IoInFlight;
 use super::machine::Told;
+use crate::deliberate::{self, Bug};
 use crate::request::{IoKind, Leaves, Request};
 
 /// An open disk of a [`World`].
@@ -28,6 +29,9 @@ pub struct SimStorage {
     length: Arc<AtomicU64>,
     flush_failed: Arc<AtomicBool>,
     flushes: Arc<Flushes>,
+    /// Those that do not wait for `flushes`, where that is the bug to be found.
+    flushes_beside: Arc<Flushes>,
+    flush_count: AtomicU64,
 }
 
 impl SimStorage {
@@ -47,7 +51,15 @@ impl SimStorage {
             length,
             flush_failed: Arc::default(),
             flushes: Arc::default(),
+            flushes_beside: Arc::default(),
+            flush_count: AtomicU64::new(0),
         }
+    }
+
+    /// The same disk, taken to be of this length.
+    pub(super) fn believing(self, length: u64) -> Self {
+        self.length.store(length, Ordering::Relaxed);
+        self
     }
 
     /// The number of the disk in its world.
@@ -131,7 +143,10 @@ impl Storage for SimStorage {
         if self.capabilities.read_only {
             return self.change(Request::Flush);
         }
-        Box::pin(self.flushes.flush(|end| self.sync(end)))
+        let count = self.flush_count.fetch_add(1, Ordering::Relaxed);
+        let beside = count % 2 == 1 && deliberate::has(Bug::FlushesSideBySide);
+        let flushes = if beside { &self.flushes_beside } else { &self.flushes };
+        Box::pin(flushes.flush(|end| self.sync(end)))
     }
 
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {

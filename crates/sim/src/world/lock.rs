@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use storage::{Conflict, LockClock, LockError, OpenError, Permissions, Role, Unlocked};
+use storage::{Conflict, LockClock, LockError, OpenError, Permissions, Role, Storage, Unlocked};
 
 use super::{SimStorage, World};
+use crate::deliberate::{self, Bug};
 
 /// Who holds a disk's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) enum Locked {
 pub struct UnlockedDisk {
     world: World,
     disk: usize,
+    /// The length from before the lock, where that is the bug to be found.
+    early: Option<u64>,
 }
 
 /// A lock on a disk, given back when dropped. Its holder is never seen: a refused opener waits.
@@ -32,7 +35,8 @@ pub struct DiskLock {
 impl World {
     /// The disk as one finds it who does not know whether others use it.
     pub fn find(&self, disk: usize) -> UnlockedDisk {
-        UnlockedDisk { world: self.clone(), disk }
+        let early = deliberate::has(Bug::LengthBeforeLock).then(|| self.open(disk).length());
+        UnlockedDisk { world: self.clone(), disk, early }
     }
 }
 
@@ -55,7 +59,11 @@ impl Unlocked for UnlockedDisk {
     }
 
     fn measured(&self, _lock: Option<&DiskLock>) -> Result<SimStorage, OpenError> {
-        Ok(self.world.open(self.disk))
+        let storage = self.world.open(self.disk);
+        Ok(match self.early {
+            Some(length) => storage.believing(length),
+            None => storage,
+        })
     }
 }
 

@@ -1,20 +1,22 @@
 //! The simulation can fail: each bug that is put in on purpose is found, and soon.
 //!
-//! `cargo test -p cowhand-qcow2 --features deliberate-bugs --test deliberate_bugs`
+//! It stands in the engine's library because only tests inside it can have bugs that no program has, without building the engine once more.
+//!
+//! `cargo test -p cowhand-qcow2 --lib deliberate_bugs::`
 
-#[path = "all/harness/mod.rs"]
+#[path = "../tests/all/harness/mod.rs"]
 mod harness;
 
 use std::panic::AssertUnwindSafe;
 
+use crate::deliberate::{Bug, put_in};
 use harness::{Qcow2Target, RAW, config};
-use qcow2::deliberate::{Bug, put_in};
 use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
+use sim::deliberate::Bug as DiskBug;
 use sim::{
     CrashOptions, Durability, Failure, FaultKind, IoKind, Management, Mix, Op, Order, Persistence, Rng,
     Shape, Step, Sweep, Target, Workload,
 };
-use storage::deliberate::Bug as StorageBug;
 
 /// Seeds among which a bug must be found: all of them take seconds.
 const SEEDS: u64 = 400;
@@ -28,11 +30,11 @@ fn found(bug: Bug, name: &str, one: impl Fn(&Qcow2Target, u64) -> Result<(), Box
     say_and_confirm(&format!("{bug:?}"), name, first, |seed| one(&target, seed));
 }
 
-/// The same for a bug of the storage below.
-fn found_below(bug: StorageBug, name: &str, one: impl Fn(u64) -> Result<(), Box<Failure>>) {
-    storage::deliberate::put_in(Some(bug));
+/// The same for a bug of the disks below.
+fn found_below(bug: DiskBug, name: &str, one: impl Fn(u64) -> Result<(), Box<Failure>>) {
+    sim::deliberate::put_in(Some(bug));
     let first = first_seed(&one);
-    storage::deliberate::put_in(None);
+    sim::deliberate::put_in(None);
     say_and_confirm(&format!("{bug:?}"), name, first, one);
 }
 
@@ -96,7 +98,7 @@ fn a_failure_prints_seed_commit_and_the_command_that_shows_it_again() {
     let said = panic.downcast_ref::<String>().expect("a panic with words");
     let seed = said.strip_prefix("seed ").and_then(|rest| rest.split_once(':')).map(|(seed, _)| seed);
     let seed: u64 = seed.and_then(|seed| seed.parse().ok()).expect("the seed comes first");
-    let name = "a_failure_prints_seed_commit_and_the_command_that_shows_it_again";
+    let name = "deliberate_bugs::a_failure_prints_seed_commit_and_the_command_that_shows_it_again";
     assert!(said.contains(&format!("replay: cargo xtask sim --seed {seed} {name}\n")), "{said}");
     assert!(
         said.contains(&format!("seed {seed} at commit ")) && said.contains("workload, 30 steps:"),
@@ -189,14 +191,14 @@ fn raw_range_shared() {
 #[test]
 fn length_before_lock() {
     let target = Qcow2Target::new(config("c4k_second_writer"));
-    found_below(StorageBug::LengthBeforeLock, "c4k_second_writer", |seed| by_the_model(&target, seed));
+    found_below(DiskBug::LengthBeforeLock, "c4k_second_writer", |seed| by_the_model(&target, seed));
 }
 
 #[test]
 fn length_before_lock_where_the_other_cuts_the_file() {
     let name = "c512_second_writer_resized";
     let target = Qcow2Target::new(config(name));
-    found_below(StorageBug::LengthBeforeLock, name, |seed| by_the_model(&target, seed));
+    found_below(DiskBug::LengthBeforeLock, name, |seed| by_the_model(&target, seed));
 }
 
 /// Two clients of a raw disk flushed at once, and writeback had failed. The kernel told one of the flushes; the other
@@ -216,7 +218,7 @@ fn flushes_side_by_side() {
         };
         fail_every_io(&RAW, &shape.generate(seed), seed, &plan).map(drop)
     };
-    found_below(StorageBug::FlushesSideBySide, "raw", one);
+    found_below(DiskBug::FlushesSideBySide, "raw", one);
 }
 
 #[test]
