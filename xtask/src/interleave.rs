@@ -2,13 +2,14 @@
 
 use std::process::{Command, ExitCode};
 
+use crate::test::Tier;
 use crate::test_programs::{TestPrograms, tests_of};
 
 /// Arguments of `cargo xtask interleave`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Schedules explored in total, shared evenly by the tests
-    #[arg(long, value_name = "N", default_value_t = CI_ITERATIONS, conflicts_with = "each")]
+    #[arg(long, value_name = "N", default_value_t = Tier::Full.interleavings(), conflicts_with = "each")]
     iterations: u64,
     /// Schedules explored by each test, instead of a total
     #[arg(long, value_name = "N")]
@@ -23,9 +24,6 @@ pub struct Args {
     #[arg(long, value_name = "SCHEDULE", requires = "test")]
     schedule: Option<String>,
 }
-
-/// What every test run explores.
-pub const CI_ITERATIONS: u64 = 60_000;
 
 /// A test program that has such tests.
 struct Place {
@@ -42,8 +40,13 @@ const PLACES: [Place; 3] = [
     Place { directory: "crates/job", name: Some("interleavings"), prefix: "" },
 ];
 
-/// All of them at once: one by one they would need what they stand on with different features, each built again.
-const BUILT: [&str; 11] = [
+/// All of them at once: one by one they would need what they are built of with different features, each built again. The engine is built once
+/// more for this alone, and what explores it takes most of the time: so it is built quickly.
+const BUILT: [&str; 15] = [
+    "--config",
+    "profile.test.package.cowhand-qcow2.opt-level=1",
+    "--config",
+    "profile.test.package.cowhand-qcow2.codegen-units=16",
     "--package",
     "cowhand-map-cache",
     "--package",
@@ -68,20 +71,20 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Explores [`CI_ITERATIONS`] schedules; gives their exact number.
+/// Explores as many schedules as the full tier does; gives their exact number.
 ///
 /// # Errors
 /// If a law does not hold under one of them; how to replay it is printed.
 pub fn stage() -> Result<u64, String> {
-    explore(&Args::of_every_run())
+    explore(&Args::of_run(Tier::Full.interleavings()))
 }
 
-/// What [`stage`] runs, built: one program after the other, each for some of [`CI_ITERATIONS`] schedules.
+/// What explores so many schedules, built: one program after the other, each for some of them.
 ///
 /// # Errors
 /// If it cannot be built.
-pub fn programs() -> Result<Vec<Command>, String> {
-    Exploration::new(&Args::of_every_run()).map(|exploration| exploration.programs)
+pub fn programs(iterations: u64) -> Result<Vec<Command>, String> {
+    Exploration::new(&Args::of_run(iterations)).map(|exploration| exploration.programs)
 }
 
 fn explore(args: &Args) -> Result<u64, String> {
@@ -139,9 +142,9 @@ impl Exploration {
 }
 
 impl Args {
-    /// What every test run explores.
-    fn of_every_run() -> Self {
-        Self { iterations: CI_ITERATIONS, each: None, seed: 0, test: None, schedule: None }
+    /// What a run of the tests explores.
+    fn of_run(iterations: u64) -> Self {
+        Self { iterations, each: None, seed: 0, test: None, schedule: None }
     }
 }
 

@@ -9,6 +9,7 @@ mod figures;
 mod fuzz;
 mod interleave;
 mod package;
+mod packages;
 mod peers;
 mod sim;
 mod stage;
@@ -48,7 +49,7 @@ enum Command {
     Package(package::Args),
     /// Hold what the tree says of itself against the tree
     Tidy(tidy::Args),
-    /// Install what the tests compare with (as root, on Debian), then run every test
+    /// Install what the tests compare with (as root, on Debian), then run the first tier of the tests, or all of them
     Test(test::Args),
 }
 

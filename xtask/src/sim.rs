@@ -11,13 +11,13 @@ use crate::workspace;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The first seed; without --minutes the only one [default: with --minutes the time, otherwise what
-    /// continuous integration runs]
+    /// the full tier of the tests runs]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Go on with the seeds that follow for so many minutes, shared by all tests
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
-    /// So many times as many seeds and states as continuous integration looks at
+    /// So many times as many seeds and states as the full tier looks at
     #[arg(long, value_name = "N")]
     scale: Option<u64>,
     /// Go on until about so many crash states were looked at, over all configurations
@@ -44,7 +44,7 @@ pub const PACKAGE: &str = "cowhand-qcow2";
 pub const TESTS: [&str; 6] =
     ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::", "sim_jobs::"];
 
-/// What one run of each looks at in continuous integration, as `cargo xtask sim` prints it.
+/// What the full tier looks at in each, as `cargo xtask sim` prints it.
 const CRASH_STATES: u64 = 257_500;
 const WORKLOADS: u64 = 462;
 const OPERATIONS: u64 = 1_000_000;

@@ -92,12 +92,24 @@ impl TestPrograms {
     /// # Errors
     /// When there are none.
     pub fn suite(&self, directory: &str, name: &str, suite: &str) -> Result<Command, String> {
-        let mut command = self.command(directory, name)?;
         let mut tests = tests_of(self.command(directory, name)?)?;
         tests.retain(|test| test.starts_with(&format!("{suite}::")));
         if tests.is_empty() {
             return Err(format!("no tests {name} are in {suite}"));
         }
+        self.exactly(directory, name, &tests)
+    }
+
+    /// As [`TestPrograms::command`], for these tests alone.
+    ///
+    /// # Errors
+    /// When one of them is not there.
+    pub fn exactly(&self, directory: &str, name: &str, tests: &[String]) -> Result<Command, String> {
+        let there = tests_of(self.command(directory, name)?)?;
+        if let Some(missing) = tests.iter().find(|test| !there.contains(test)) {
+            return Err(format!("there is no test {missing}"));
+        }
+        let mut command = self.command(directory, name)?;
         command.arg("--exact").args(tests);
         Ok(command)
     }

@@ -9,6 +9,7 @@ mod names;
 mod offsets;
 mod rows;
 mod sizes;
+mod tiers;
 mod tree;
 mod unsafety;
 
@@ -24,11 +25,12 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("commands of the control socket", commands::complaints),
+    ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),
     ("rooms with unsafe code", unsafety::complaints),
     ("offsets that could be taken for each other", offsets::complaints),

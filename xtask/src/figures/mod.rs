@@ -1,4 +1,4 @@
-//! `cargo xtask figures`: what one run of all checks looks at, in numbers, and whether that is enough.
+//! `cargo xtask figures`: what one run of the full tier looks at, in numbers, and whether that is enough.
 
 mod sums;
 
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 pub use self::sums::Figures;
 use crate::stage::Stages;
+use crate::test::Tier;
 use crate::workspace::{binary, cargo, cargo_test, root};
 use crate::{interleave, sim};
 
@@ -18,7 +19,7 @@ pub struct Args {
     #[arg(long)]
     write: bool,
     /// How long all fuzz targets together make up cases beside the corpus
-    #[arg(long, value_name = "S", default_value_t = crate::test::FUZZ_SECONDS)]
+    #[arg(long, value_name = "S", default_value_t = Tier::Full.fuzz_seconds())]
     fuzz_seconds: u64,
 }
 
@@ -101,7 +102,8 @@ pub fn follow(mut command: Command, figures: &mut Figures) -> Result<(), String>
 
 /// The table, and whether everything reaches what is wanted.
 fn table(figures: &Figures) -> (String, bool) {
-    let mut table = String::from("| looked at by one run | number | at least |\n|---|---|---|\n");
+    let mut table =
+        String::from("| looked at by one run of the full tier | number | at least |\n|---|---|---|\n");
     let mut enough = true;
     for (name, wanted, what) in WANTED {
         let found = figures.get(name);

@@ -1,0 +1,51 @@
+//! How much of everything a run looks at.
+
+use std::process::Command;
+
+/// What a run of the tests proves (docs/testing.md, "Tiers").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// For every commit: every law once, a tenth of what is searched by chance.
+    First,
+    /// Before an issue is resolved and before a release: everything.
+    Full,
+}
+
+/// The part of the simulation's seeds and states in the first tier.
+const SIMULATION_PART: &str = "1/10";
+
+/// Kills of each kind in the first tier: each cache mode once.
+const KILLS: &str = "8";
+
+impl Tier {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::First => "first tier",
+            Self::Full => "full tier",
+        }
+    }
+
+    /// Schedules of threads that are explored.
+    pub fn interleavings(self) -> u64 {
+        match self {
+            Self::First => 6_000,
+            Self::Full => 60_000,
+        }
+    }
+
+    /// How long all fuzz targets together make up cases, beside the corpus.
+    pub fn fuzz_seconds(self) -> u64 {
+        match self {
+            Self::First => 6,
+            Self::Full => 60,
+        }
+    }
+
+    /// Has `program`, tests, look at as much as this tier does. The full tier sets nothing: what somebody sets by hand goes further than it.
+    pub fn set(self, program: &mut Command) {
+        if self == Self::First {
+            program.env("COWHAND_SIM_SCALE", SIMULATION_PART).env("COWHAND_KILL_ROUNDS", KILLS);
+        }
+    }
+}
