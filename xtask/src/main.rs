@@ -11,6 +11,7 @@ mod interleave;
 mod package;
 mod packages;
 mod peers;
+mod quick;
 mod sim;
 mod stage;
 mod test;
@@ -47,6 +48,8 @@ enum Command {
     Interleave(interleave::Args),
     /// Make Debian packages, and test them in a clean Debian
     Package(package::Args),
+    /// Check one crate and run its tests, within a minute
+    Quick(quick::Args),
     /// Hold what the tree says of itself against the tree
     Tidy(tidy::Args),
     /// Install what the tests compare with (as root, on Debian), then run the first tier of the tests, or all of them
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),
         Command::Package(args) => package::run(&args),
+        Command::Quick(args) => quick::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Tidy(args) => tidy::run(&args),
     }
