@@ -300,8 +300,8 @@ mod tests {
     /// As with QEMU: a deflate stream that has all of a cluster and no end is one, a zstd frame is not; frames may follow each other.
     #[test]
     fn what_has_a_cluster_and_no_end_is_judged_as_qemu_does() {
-        let mut stored = Vec::new();
-        stored.push(0);
+        // A stored block that is not the last one.
+        let mut stored = vec![0];
         stored.extend((SIZE as u16).to_le_bytes());
         stored.extend((!(SIZE as u16)).to_le_bytes());
         stored.extend(content(SIZE));
