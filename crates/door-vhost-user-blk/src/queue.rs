@@ -291,9 +291,6 @@ impl Queue {
         // Its data came from or went to memory that is no longer the guest's: it is not what was asked for.
         let is_lost = memory.is_lost();
         let status = if is_lost { Status::IoError } else { status };
-        if is_lost {
-            self.fail(&RingFault::Lost);
-        }
         if let Err(outside) = memory.write(request.status_at, &[status.byte()]) {
             self.fail(&outside);
         }
@@ -308,7 +305,8 @@ impl Queue {
                 .and_then(|()| ledger.done(ticket, written, log.as_deref())),
             None => Ok(()),
         };
-        if let Err(fault) = told {
+        // The driver sees the answer before it hears that the ring is of no use.
+        if let Err(fault) = told.and(if is_lost { Err(RingFault::Lost) } else { Ok(()) }) {
             self.fail(&fault);
         }
         self.untold.set(self.untold.get() + 1);
