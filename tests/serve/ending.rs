@@ -87,8 +87,11 @@ fn a_loop_that_does_not_answer_is_named_and_keeps_the_end_of_no_other_disk() {
     let mut said = BufReader::new(debugger.stderr.take().expect("its errors"));
     said.read_line(&mut String::new()).expect("it says that it is attached");
     server.signal(Signal::TERM);
-    let outcome = server.outcome();
+    // A thread that is traced ends when nobody traces it any more.
+    let over = |server: &Server| server.stderr().contains("ended without a loop").then_some(());
+    server.wait_until(over).expect("it ends");
     debugger.kill().and_then(|()| debugger.wait()).expect("strace ends");
+    let outcome = server.outcome();
     assert_eq!(outcome.status.code(), Some(1), "{outcome}");
     assert!(outcome.stderr.contains("cowhand-loop-0 does not answer"), "{outcome}");
     assert!(!Path::new(&pid_file).exists());
