@@ -185,20 +185,18 @@ impl Life {
 
     /// Waits until it is forgotten.
     pub async fn over(&self) {
-        loop {
-            let changed = self.changed.listen();
-            if self.status.get() == Status::Null {
-                return;
-            }
-            changed.await;
-        }
+        self.reaches(&[Status::Null]).await;
     }
 
     /// Waits until the job has ended: its last step is done, or it was cancelled.
     pub async fn concluded(&self) {
+        self.reaches(&[Status::Concluded, Status::Null]).await;
+    }
+
+    async fn reaches(&self, states: &[Status]) {
         loop {
             let changed = self.changed.listen();
-            if matches!(self.status.get(), Status::Concluded | Status::Null) {
+            if states.contains(&self.status.get()) {
                 return;
             }
             changed.await;
@@ -281,13 +279,10 @@ impl Life {
     pub async fn pause_point(&self) -> Result<(), Error> {
         loop {
             let changed = self.changed.listen();
-            if self.is_given_up() {
+            let is_given_up = self.is_given_up();
+            if is_given_up || !self.paused.get() {
                 self.leave_rest();
-                return Err(Error::Cancelled);
-            }
-            if !self.paused.get() {
-                self.leave_rest();
-                return Ok(());
+                return if is_given_up { Err(Error::Cancelled) } else { Ok(()) };
             }
             match self.status.get() {
                 Status::Running => self.enter(Status::Paused),
