@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::Block;
 
-use crate::content::Content;
+use crate::content::{self, Content, Zeroing};
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
@@ -53,9 +53,22 @@ impl Merge {
             }
             life.charge(counters.progress().written - before).await?;
         }
+        while let Err(error) = self.zero_behind_end(&counters).await {
+            life.judge(error).await?;
+        }
         life.set_progress(size, size);
         let base = &*self.base;
         base.flush().await.map_err(Error::request(Side::Target, base, Action::Flush, 0))
+    }
+
+    /// The image above reads zeroes where the layers have ended. What a longer base has there must not show when it is below that image.
+    async fn zero_behind_end(&self, counters: &Counters) -> Result<(), Error> {
+        let behind = self.top.size()..self.over.size().min(self.base.size());
+        if behind.is_empty() {
+            return Ok(());
+        }
+        let how = Zeroing { unmap: true, unit_bytes: 1 };
+        content::zero(&*self.base, &Content::Unknown, behind, how, counters).await
     }
 
     async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
