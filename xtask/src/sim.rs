@@ -40,9 +40,12 @@ pub struct Args {
 /// The package with simulations.
 pub const PACKAGE: &str = "cowhand-qcow2";
 
+/// The programs of its tests.
+pub const PROGRAMS: [&str; 2] = ["all", "unlike"];
+
 /// The modules of its tests.
-pub const TESTS: [&str; 6] =
-    ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::", "sim_jobs::"];
+pub const TESTS: [&str; 7] =
+    ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::", "sim_jobs::", "unlike::"];
 
 /// What the full tier looks at in each, as `cargo xtask sim` prints it.
 const CRASH_STATES: u64 = 257_500;
@@ -103,7 +106,8 @@ fn run_tests(args: &Args, tests: &[&str], scale: Option<u64>) -> ExitCode {
 /// `cargo test` of the tests that were asked for, open for arguments of the test harness.
 fn cargo_test(args: &Args, tests: &[&str]) -> Command {
     let asked: Vec<&str> = args.tests.iter().map(String::as_str).collect();
-    let mut command = workspace::cargo_test(PACKAGE, if asked.is_empty() { tests } else { &asked });
+    let mut command =
+        workspace::cargo_test(PACKAGE, &PROGRAMS, if asked.is_empty() { tests } else { &asked });
     // A whole name, as failures print it, is not the beginning of others: it has a module and what is in it.
     let whole =
         |test: &&str| TESTS.iter().any(|module| test.starts_with(module) && test.len() > module.len());

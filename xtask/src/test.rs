@@ -104,6 +104,9 @@ const BLACK_BOX_TESTS: &str = "all";
 /// The tests of the engine, most of which simulate: they take longer than those of all other crates.
 const SIMULATIONS: (&str, &str) = ("crates/qcow2", "all");
 
+/// Jobs and tools on chains of images that are not alike, simulated.
+const UNLIKE_CHAINS: (&str, &str) = ("crates/qcow2", "unlike");
+
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let known = |name: &str| [UNIT, INTERLEAVINGS, FUZZ].contains(&name) || suite(name).is_some();
@@ -172,7 +175,7 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
 fn run_units(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
     let examples = ["test", "--workspace", "--doc"];
     stages.command("unit: examples of the documentation", cargo().args(examples));
-    let every = programs.all_but(&[BLACK_BOX], &[SIMULATIONS, CORPUS]);
+    let every = programs.all_but(&[BLACK_BOX], &[SIMULATIONS, UNLIKE_CHAINS, CORPUS]);
     stages.programs("unit: tests of every crate", args.set(args.tier(), every));
     if has_loop_devices("unit: block devices") {
         stages.tests("unit: block devices", programs.command("crates/storage", "all"), |tests| {
@@ -246,8 +249,9 @@ fn begin_simulation(
     programs: &TestPrograms,
     stages: &mut Stages,
 ) -> Option<Beside> {
-    match programs.command(SIMULATIONS.0, SIMULATIONS.1) {
-        Ok(engine) => Some(Beside::begin(name.to_owned(), args.set(tier, vec![engine]))),
+    let simulations = [SIMULATIONS, UNLIKE_CHAINS].map(|(directory, test)| programs.command(directory, test));
+    match simulations.into_iter().collect::<Result<Vec<_>, String>>() {
+        Ok(engine) => Some(Beside::begin(name.to_owned(), args.set(tier, engine))),
         Err(error) => {
             stages.stage(name, || Err(error));
             None

@@ -39,11 +39,15 @@ pub fn cargo() -> Command {
     command
 }
 
-/// `cargo test` of some modules of a package's test program `all`; what is added to it goes to the test harness.
+/// `cargo test` of some modules of a package's test programs; what is added to it goes to the test harness.
 /// A name of a module ends with `::`.
-pub fn cargo_test(package: &str, names: &[&str]) -> Command {
+pub fn cargo_test(package: &str, programs: &[&str], names: &[&str]) -> Command {
     let mut command = cargo();
-    command.args(["test", "--package", package, "--test", "all", "--"]).args(names);
+    command.args(["test", "--package", package]);
+    for program in programs {
+        command.args(["--test", program]);
+    }
+    command.arg("--").args(names);
     command
 }
 

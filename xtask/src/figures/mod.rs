@@ -24,10 +24,11 @@ pub struct Args {
 }
 
 /// What every run must look at, at the least: name as the tests print it, number, and what it says in the table.
-const WANTED: [(&str, u64, &str); 7] = [
+const WANTED: [(&str, u64, &str); 8] = [
     ("crash states", 100_000, "crash states checked"),
     ("workloads with failing I/O", 20, "workloads of which every I/O failed"),
     ("operations against the model", 1_000_000, "random operations against the model"),
+    ("unlike chains", 400, "jobs and tools on chains of unlike images"),
     ("interleavings", 50_000, "interleavings explored"),
     ("fuzz executions", 60_000, "fuzz executions, all targets"),
     ("kills", 50, "kills of the daemon"),
@@ -63,18 +64,18 @@ fn commands(args: &Args) -> Vec<(&'static str, Command)> {
     fuzz.env("COWHAND_FUZZ_SECONDS", args.fuzz_seconds.to_string());
     let mut build = cargo();
     build.args(["test", "--workspace", "--no-run"]);
-    let mut outside = tests("black-box", &["kill::", "hostile::", "matrix::"]);
+    let mut outside = tests("black-box", &["all"], &["kill::", "hostile::", "matrix::"]);
     outside.env("COWHAND_BIN", binary());
     vec![
-        ("simulation", tests(sim::PACKAGE, &sim::TESTS)),
+        ("simulation", tests(sim::PACKAGE, &sim::PROGRAMS, &sim::TESTS)),
         ("fuzzing", fuzz),
         ("build", build),
         ("black box", outside),
     ]
 }
 
-fn tests(package: &str, modules: &[&str]) -> Command {
-    let mut command = cargo_test(package, modules);
+fn tests(package: &str, programs: &[&str], modules: &[&str]) -> Command {
+    let mut command = cargo_test(package, programs, modules);
     command.arg("--nocapture");
     command
 }

@@ -22,7 +22,12 @@ impl Model {
         let mut history = History::default();
         history.add(Op::settled(Value::Zero));
         let resize = history.add(Op::settled(Value::Size(size)));
-        let known: Vec<u64> = image.keys().copied().collect();
+        // Zeroes that were read are looked at again, too.
+        let sectors = |(offset, bytes): &(u64, Vec<u8>)| {
+            let first = offset / SECTOR_BYTES;
+            first..first + bytes.len() as u64 / SECTOR_BYTES
+        };
+        let known: Vec<u64> = found.iter().flat_map(sectors).collect();
         let seen = history.add(Op::settled(Value::Image(Arc::new(image))));
         for sector in known {
             history.touch(seen, sector * SECTOR_BYTES, SECTOR_BYTES);

@@ -83,6 +83,11 @@ impl World {
         SimStorage::new(self.clone(), disk, name, capabilities, length)
     }
 
+    /// What a disk was called when it was added.
+    pub fn disk_name(&self, disk: usize) -> String {
+        self.machine.lock().disk(disk).name.clone()
+    }
+
     /// How many disks there are.
     pub fn disks(&self) -> usize {
         self.machine.lock().disks.len()

@@ -1,0 +1,159 @@
+//! The steps of a job on the disk of a case. What is done in which order is in crate `job`; an exchange is what `graph::Graph::replace` does.
+
+use std::sync::Arc;
+
+use block::Block;
+use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot};
+use qcow2::Qcow2;
+
+use super::disk::Parts;
+use super::guest::{read_all, same};
+use super::images::{Layer, format_name};
+use super::note::{Note, hash};
+use super::shape::Backing;
+
+/// Why a job ended early.
+pub enum Failed {
+    /// A request failed, or a law does not hold.
+    Told(String),
+    /// No request did: it was given up, or a guest's write was.
+    GivenUp,
+}
+
+impl From<String> for Failed {
+    fn from(error: String) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Cancelled | Error::Dropped { .. } => Self::GivenUp,
+            error => Self::Told(error.to_string()),
+        }
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Host for Parts {
+    type Change = ();
+    type Removed = ();
+    type Error = Failed;
+
+    async fn change(&self) {}
+
+    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), Failed> {
+        let Some(image) = image.downcast_ref::<Qcow2>() else { return Ok(()) };
+        let (name, format) = backing.clone().unzip();
+        Ok(image.set_backing_name(name, format).await.map_err(told)?)
+    }
+
+    async fn exchange(
+        &self,
+        (): &(),
+        exchange: Exchange<'_>,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<(), Failed> {
+        if !matches!(exchange, Exchange::Root(_)) {
+            self.flush().await?;
+        }
+        let _drained = self.drain().await;
+        last_look().await?;
+        match exchange {
+            Exchange::Below(image, below) => self.put_below(image, below.cloned()).await?,
+            Exchange::WithoutFilter => {
+                let top = Arc::clone(&self.top().block);
+                if self.is_left.get() && self.kind().is_mirror() {
+                    self.whole.set(Some(hash(&read_all(&*top).await?)));
+                }
+                *self.root.borrow_mut() = top;
+            }
+            Exchange::Root(pivot) => self.switch(pivot).await?,
+        }
+        Ok(())
+    }
+
+    fn has_filter(&self) -> bool {
+        !Arc::ptr_eq(&self.root.borrow(), &self.top().block)
+    }
+
+    fn filter_stays(&self, error: Failed) {
+        if let Failed::Told(error) = error {
+            self.fails(error);
+        }
+    }
+
+    async fn make_readable(&self, (): &(), _: &Arc<dyn Block>) {}
+
+    async fn close(&self, (): ()) {}
+
+    async fn bitmap_succeeds(&self, _: Option<&Dirty>) -> Result<(), block::Error> {
+        Ok(())
+    }
+
+    async fn bitmap_fails(&self, _: &Dirty, _: Option<&Dirty>) {}
+}
+
+impl Parts {
+    /// The disk, which is drained, has another layer below one of its images.
+    async fn put_below(
+        &self,
+        image: &Arc<dyn Block>,
+        mut below: Option<Arc<dyn Block>>,
+    ) -> Result<(), String> {
+        let at = self.layers.iter().position(|layer| layer.block.name() == image.name()).ok_or("no layer")?;
+        let images: Vec<&Qcow2> =
+            self.layers[..=at].iter().filter_map(|layer| layer.qcow2.as_ref()).collect();
+        let mut still = Vec::new();
+        for image in &images {
+            still.push(image.hold_still().await.map_err(told)?);
+        }
+        for (still, image) in still.iter().zip(&images).rev() {
+            still.set_backing(below).map_err(told)?;
+            below = Some(Arc::new((*image).clone()));
+        }
+        Ok(())
+    }
+
+    /// The disk, which is drained, switches to a copy of it, if that reads the same.
+    async fn switch(&self, pivot: &Pivot) -> Result<(), String> {
+        let source = read_all(&*self.top().block).await?;
+        let new = match pivot {
+            Pivot::Layer(base) => self.layers.iter().find(|layer| Arc::ptr_eq(&layer.block, base)),
+            Pivot::Target { .. } => self.target.as_ref(),
+        };
+        let new = new.ok_or("the copy is gone")?;
+        if let (Pivot::Target { keeps_backing: true, .. }, Some(image)) = (pivot, &new.qcow2) {
+            let still = image.hold_still().await.map_err(told)?;
+            still.set_backing(self.top().block.below()).map_err(told)?;
+        }
+        same(&read_all(&*new.block).await?, &source, "the copy, when the disk switches to it")?;
+        if let Pivot::Target { .. } = pivot {
+            self.name_target(new).await?;
+        }
+        self.note(Note { root: new.image, is_begun: true, whole: None }).await?;
+        *self.root.borrow_mut() = Arc::clone(&new.block);
+        Ok(())
+    }
+
+    /// A job that leaves a copy has ended: the platform notes that the copy is whole.
+    pub async fn note_copy(&self) -> Result<(), String> {
+        let (Some(target), Some(hash)) = (&self.target, self.whole.get()) else { return Ok(()) };
+        self.name_target(target).await?;
+        self.note(Note { root: self.top().image, is_begun: true, whole: Some(hash) }).await
+    }
+
+    /// A target whose header did not say what it is over says so now.
+    async fn name_target(&self, target: &Layer) -> Result<(), String> {
+        let images = &self.images;
+        let (Backing::NamedAtTheEnd, Some(image)) = (images.case.backing(), &target.qcow2) else {
+            return Ok(());
+        };
+        let below = &images.list[images.under_target.unwrap_or(1)];
+        image.set_backing_name(Some(below.name.clone()), Some(format_name(below))).await.map_err(told)
+    }
+}

@@ -1,0 +1,508 @@
+//! What unlike chains differ in, and which seed has which: an array of cases in which each pair of values that can occur together does.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use sim::Rng;
+
+/// What cases differ in. Each is a number of one of its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factor {
+    Kind,
+    Mode,
+    Depth,
+    Top,
+    Middle,
+    Lower,
+    Base,
+    MiddleLength,
+    BaseLength,
+    End,
+    Target,
+    Backing,
+    Granularity,
+    Bitmap,
+    Guests,
+}
+
+/// All of them with the names of their values.
+const FACTORS: [(Factor, &[&str]); 15] = [
+    (Factor::Kind, &KINDS),
+    (Factor::Mode, &["background", "write-blocking", "switching"]),
+    (Factor::Depth, &["2", "3", "4"]),
+    (Factor::Top, &FORMATS),
+    (Factor::Middle, &FORMATS),
+    (Factor::Lower, &FORMATS),
+    (Factor::Base, &FORMATS),
+    (Factor::MiddleLength, &LENGTHS),
+    (Factor::BaseLength, &LENGTHS),
+    (Factor::End, &["whole cluster", "odd sector"]),
+    (Factor::Target, &FORMATS),
+    (Factor::Backing, &["none", "opened", "named", "named at the end"]),
+    (Factor::Granularity, &["512", "4k", "64k", "1M"]),
+    (Factor::Bitmap, &["512", "4k", "64k", "1M"]),
+    (Factor::Guests, &["write", "zero", "discard", "everything"]),
+];
+
+const KINDS: [&str; 23] = [
+    "commit top",
+    "commit several",
+    "commit middle",
+    "commit several middle",
+    "stream",
+    "stream to base",
+    "stream middle",
+    "stream middle to base",
+    "mirror full",
+    "mirror top",
+    "mirror none",
+    "backup full",
+    "backup top",
+    "backup none",
+    "backup incremental",
+    "flatten",
+    "flatten to base",
+    "rebase",
+    "rebase -u",
+    "convert -B",
+    "commit tool",
+    "commit tool to base",
+    "backup tool",
+];
+const FORMATS: [&str; 12] = [
+    "v2 512",
+    "v2 64k",
+    "512",
+    "4k",
+    "64k",
+    "2M",
+    "sub 16k",
+    "sub 64k",
+    "sub 2M",
+    "data file 4k",
+    "raw data 64k",
+    "raw",
+];
+const LENGTHS: [&str; 5] = ["same", "shorter", "odd shorter", "longer", "odd longer"];
+
+/// What is done to the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    CommitTop,
+    CommitSeveral,
+    CommitMiddle,
+    CommitSeveralMiddle,
+    Stream,
+    StreamToBase,
+    StreamMiddle,
+    StreamMiddleToBase,
+    MirrorFull,
+    MirrorTop,
+    MirrorNone,
+    BackupFull,
+    BackupTop,
+    BackupNone,
+    BackupIncremental,
+    Flatten,
+    FlattenToBase,
+    Rebase,
+    RebaseUnsafe,
+    ConvertOver,
+    Commit,
+    CommitToBase,
+    BackupTool,
+}
+
+impl Kind {
+    const ALL: [Self; KINDS.len()] = [
+        Self::CommitTop,
+        Self::CommitSeveral,
+        Self::CommitMiddle,
+        Self::CommitSeveralMiddle,
+        Self::Stream,
+        Self::StreamToBase,
+        Self::StreamMiddle,
+        Self::StreamMiddleToBase,
+        Self::MirrorFull,
+        Self::MirrorTop,
+        Self::MirrorNone,
+        Self::BackupFull,
+        Self::BackupTop,
+        Self::BackupNone,
+        Self::BackupIncremental,
+        Self::Flatten,
+        Self::FlattenToBase,
+        Self::Rebase,
+        Self::RebaseUnsafe,
+        Self::ConvertOver,
+        Self::Commit,
+        Self::CommitToBase,
+        Self::BackupTool,
+    ];
+
+    /// Layers at least.
+    fn depth_min(self) -> u64 {
+        match self {
+            Self::CommitSeveral
+            | Self::CommitMiddle
+            | Self::StreamToBase
+            | Self::StreamMiddle
+            | Self::FlattenToBase
+            | Self::CommitToBase => 3,
+            Self::CommitSeveralMiddle | Self::StreamMiddleToBase => 4,
+            _ => 2,
+        }
+    }
+
+    /// The disk's uppermost image goes into one below, and guests go on there.
+    pub fn is_commit_of_top(self) -> bool {
+        matches!(self, Self::CommitTop | Self::CommitSeveral)
+    }
+
+    pub fn is_mirror(self) -> bool {
+        matches!(self, Self::MirrorFull | Self::MirrorTop | Self::MirrorNone)
+    }
+
+    pub fn is_backup(self) -> bool {
+        matches!(self, Self::BackupFull | Self::BackupTop | Self::BackupNone | Self::BackupIncremental)
+    }
+
+    /// A tool works on images that nobody else has open.
+    pub fn is_tool(self) -> bool {
+        self >= Self::Flatten
+    }
+
+    /// There is an image beside the chain that the copy goes to, or that the chain is put over.
+    pub fn has_target(self) -> bool {
+        self.is_mirror()
+            || self.is_backup()
+            || matches!(self, Self::Rebase | Self::RebaseUnsafe | Self::ConvertOver | Self::BackupTool)
+    }
+
+    /// The target holds all of the disk by itself.
+    pub fn copies_everything(self) -> bool {
+        matches!(self, Self::MirrorFull | Self::BackupFull)
+    }
+}
+
+/// How an image is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    pub cluster: u64,
+    pub is_v2: bool,
+    pub subclusters: bool,
+    pub data_file: bool,
+    pub raw_data: bool,
+    /// No image at all: bytes in a file.
+    pub raw: bool,
+}
+
+impl Format {
+    /// What images are when nothing else is asked for.
+    pub const PLAIN: Self = Self::of(4);
+
+    const fn of(number: u64) -> Self {
+        let plain = Self {
+            cluster: 512,
+            is_v2: false,
+            subclusters: false,
+            data_file: false,
+            raw_data: false,
+            raw: false,
+        };
+        match number {
+            0 => Self { is_v2: true, ..plain },
+            1 => Self { cluster: 64 << 10, is_v2: true, ..plain },
+            2 => plain,
+            3 => Self { cluster: 4096, ..plain },
+            4 => Self { cluster: 64 << 10, ..plain },
+            5 => Self { cluster: 2 << 20, ..plain },
+            6 => Self { cluster: 16 << 10, subclusters: true, ..plain },
+            7 => Self { cluster: 64 << 10, subclusters: true, ..plain },
+            8 => Self { cluster: 2 << 20, subclusters: true, ..plain },
+            9 => Self { cluster: 4096, data_file: true, ..plain },
+            10 => Self { cluster: 64 << 10, data_file: true, raw_data: true, ..plain },
+            _ => Self { raw: true, ..plain },
+        }
+    }
+
+    /// Whether it may have a backing file.
+    fn takes_backing(self) -> bool {
+        !self.raw && !self.raw_data
+    }
+}
+
+/// How the target is put over its own backing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    None,
+    Opened,
+    Named,
+    NamedAtTheEnd,
+}
+
+/// How a mirror writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Background,
+    Blocking,
+    Switching,
+}
+
+/// A value of each factor; [`NONE`] where it means nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Case([u8; FACTORS.len()]);
+
+const NONE: u8 = u8::MAX;
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for ((factor, names), value) in FACTORS.iter().zip(self.0).filter(|(_, value)| *value != NONE) {
+            write!(f, "{factor:?}: {}; ", names[usize::from(value)])?;
+        }
+        Ok(())
+    }
+}
+
+impl Case {
+    fn get(&self, factor: Factor) -> Option<u64> {
+        Some(self.0[factor as usize]).filter(|value| *value != NONE).map(u64::from)
+    }
+
+    pub fn kind(&self) -> Kind {
+        Kind::ALL[usize::from(self.0[Factor::Kind as usize])]
+    }
+
+    pub fn mode(&self) -> Mode {
+        match self.get(Factor::Mode) {
+            Some(1) => Mode::Blocking,
+            Some(2) => Mode::Switching,
+            _ => Mode::Background,
+        }
+    }
+
+    pub fn depth(&self) -> usize {
+        2 + self.get(Factor::Depth).unwrap_or(0) as usize
+    }
+
+    fn format(&self, factor: Factor) -> Option<Format> {
+        self.get(factor).map(Format::of)
+    }
+
+    pub fn target(&self) -> Option<Format> {
+        self.format(Factor::Target)
+    }
+
+    pub fn backing(&self) -> Backing {
+        match self.get(Factor::Backing) {
+            Some(1) => Backing::Opened,
+            Some(2) => Backing::Named,
+            Some(3) => Backing::NamedAtTheEnd,
+            _ => Backing::None,
+        }
+    }
+
+    /// The unit in which a job keeps what is to be copied.
+    pub fn granularity(&self) -> u64 {
+        512 << [0, 3, 7, 11][self.get(Factor::Granularity).unwrap_or(2) as usize]
+    }
+
+    pub fn bitmap_granularity(&self) -> u64 {
+        512 << [0, 3, 7, 11][self.get(Factor::Bitmap).unwrap_or(2) as usize]
+    }
+
+    /// How often guests write, zero and discard.
+    pub fn guests(&self) -> (u64, u64, u64) {
+        match self.get(Factor::Guests) {
+            Some(0) => (8, 1, 0),
+            Some(1) => (2, 8, 0),
+            Some(2) => (2, 2, 8),
+            _ => (4, 4, 4),
+        }
+    }
+
+    /// Formats and lengths of the layers, from the upper to the lower.
+    pub fn layers(&self) -> Vec<(Format, u64)> {
+        let size = self.size();
+        let length = |factor| match self.get(factor) {
+            Some(1) => size / 2 / 4096 * 4096,
+            Some(2) => size / 2 / 4096 * 4096 + 3 * 512,
+            Some(3) => size + (96 << 10),
+            Some(4) => size + (40 << 10) + 512,
+            _ => size,
+        };
+        let mut layers = vec![(self.format(Factor::Top), size)];
+        layers.push((self.format(Factor::Middle), length(Factor::MiddleLength)));
+        layers.push((self.format(Factor::Lower), size));
+        layers.push((self.format(Factor::Base), length(Factor::BaseLength)));
+        // A raw file may end inside a sector.
+        let ragged = |format: Format, length: u64| match format.raw && length % 4096 == 3 * 512 {
+            true => length - 412,
+            false => length,
+        };
+        layers.into_iter().filter_map(|(format, length)| Some((format?, ragged(format?, length)))).collect()
+    }
+
+    /// Bytes of the disk: a few clusters of the largest image, or more than one of 2 MiB.
+    pub fn size(&self) -> u64 {
+        let formats = [Factor::Top, Factor::Middle, Factor::Lower, Factor::Base, Factor::Target];
+        let largest =
+            formats.into_iter().filter_map(|factor| self.format(factor)).map(|format| format.cluster);
+        let clusters = match largest.max().unwrap_or(0) {
+            large if large > 1 << 20 => large + (128 << 10),
+            _ => 192 << 10,
+        };
+        clusters + if self.get(Factor::End) == Some(1) { 9 * 512 } else { 0 }
+    }
+
+    /// A case with these values, without those that mean nothing in it; `None` if they contradict each other.
+    fn of(values: Values) -> Option<Self> {
+        let mut case = Self(values);
+        let kind = case.kind();
+        let depth = if kind == Kind::RebaseUnsafe { 2 } else { case.depth() as u64 };
+        let is_shallow = (kind.is_mirror() || kind.is_backup()) && !kind.copies_everything();
+        let has_bitmap = matches!(kind, Kind::BackupIncremental | Kind::BackupTool);
+        let used = [
+            (Factor::Mode, kind.is_mirror() || kind.is_commit_of_top()),
+            (Factor::Depth, kind != Kind::RebaseUnsafe),
+            (Factor::Middle, depth > 2),
+            (Factor::MiddleLength, depth > 2),
+            (Factor::Lower, depth > 3),
+            (Factor::Target, kind.has_target()),
+            (Factor::Backing, (kind.is_mirror() || kind.is_backup()) && kind != Kind::BackupNone),
+            (Factor::Granularity, kind.is_mirror() || kind.is_backup()),
+            (Factor::Bitmap, has_bitmap),
+        ];
+        for (factor, _) in used.into_iter().filter(|(_, is_used)| !is_used) {
+            case.0[factor as usize] = NONE;
+        }
+        let layers = [Factor::Top, Factor::Middle, Factor::Lower].map(|factor| case.format(factor));
+        let is_below = layers.into_iter().flatten().all(Format::takes_backing);
+        let top = Format::of(case.get(Factor::Top)?);
+        let target = match case.target() {
+            Some(target) if is_shallow || kind == Kind::ConvertOver => target.takes_backing(),
+            Some(target) if case.backing() != Backing::None => target.takes_backing(),
+            _ => true,
+        };
+        let backing = match (case.get(Factor::Backing), kind.copies_everything()) {
+            (None, _) => true,
+            (Some(_), true) => case.backing() != Backing::NamedAtTheEnd,
+            (Some(_), false) => case.backing() != Backing::None,
+        };
+        // Clients of the disk would see another size.
+        let committed_to = match kind {
+            Kind::CommitTop if depth > 2 => case.get(Factor::MiddleLength),
+            Kind::CommitTop | Kind::CommitSeveral => case.get(Factor::BaseLength),
+            _ => None,
+        };
+        // A version 2 image that becomes longer cannot hide what a longer one below it has there.
+        let is_short = |length| matches!(case.get(length), Some(1 | 2));
+        let is_v2 = |image| case.format(image).is_some_and(|format| format.is_v2);
+        let grows = match kind {
+            Kind::CommitTop | Kind::Commit => is_v2(Factor::Middle) && is_short(Factor::MiddleLength),
+            Kind::CommitMiddle => is_v2(Factor::Lower),
+            _ => false,
+        };
+        let fits = depth >= kind.depth_min()
+            && !grows
+            && is_below
+            && target
+            && backing
+            && !(has_bitmap && top.is_v2)
+            && !(kind == Kind::Commit && top.data_file)
+            && committed_to.is_none_or(|length| length < 3);
+        fits.then_some(case)
+    }
+
+    /// One that has this pair, if the generator finds any.
+    fn with(pair: Pair, rng: &mut Rng) -> Option<Self> {
+        (0..TRIES).find_map(|_| {
+            let mut values = FACTORS.map(|(_, names)| rng.below(names.len() as u64) as u8);
+            values[usize::from(pair.0.0)] = pair.0.1;
+            values[usize::from(pair.1.0)] = pair.1.1;
+            Self::of(values).filter(|case| case.has(pair))
+        })
+    }
+
+    fn has(&self, pair: Pair) -> bool {
+        self.0[usize::from(pair.0.0)] == pair.0.1 && self.0[usize::from(pair.1.0)] == pair.1.1
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
+        let used = |&factor: &u8| self.0[usize::from(factor)] != NONE;
+        let value = |factor: u8| (factor, self.0[usize::from(factor)]);
+        let factors = || (0..FACTORS.len() as u8).filter(used);
+        factors().flat_map(move |one| {
+            let later = (one + 1..FACTORS.len() as u8).filter(used);
+            later.map(move |other| (value(one), value(other)))
+        })
+    }
+}
+
+type Values = [u8; FACTORS.len()];
+
+/// A factor and its value, and another.
+type Pair = ((u8, u8), (u8, u8));
+
+/// Cases that are made up before a pair counts as impossible.
+const TRIES: usize = 3000;
+/// Cases with a pair of which the one is taken that has most others.
+const CANDIDATES: usize = 24;
+
+/// The first cases, in which each possible pair occurs, and what these pairs are.
+struct Array {
+    cases: Vec<Case>,
+    pairs: BTreeSet<Pair>,
+}
+
+fn array() -> &'static Array {
+    static ARRAY: OnceLock<Array> = OnceLock::new();
+    ARRAY.get_or_init(|| {
+        let mut rng = Rng::new(8);
+        let (mut cases, mut pairs, mut covered) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for pair in every_pair() {
+            if covered.contains(&pair) {
+                continue;
+            }
+            let candidates: Vec<Case> = match Case::with(pair, &mut rng) {
+                None => continue,
+                Some(first) => {
+                    let more = (1..CANDIDATES).filter_map(|_| Case::with(pair, &mut rng));
+                    more.chain([first]).collect()
+                }
+            };
+            let new = |case: &Case| case.pairs().filter(|pair| !covered.contains(pair)).count();
+            let best = candidates.into_iter().max_by_key(new).expect("at least one");
+            covered.extend(best.pairs());
+            pairs.extend(best.pairs());
+            cases.push(best);
+        }
+        Array { cases, pairs }
+    })
+}
+
+fn every_pair() -> impl Iterator<Item = Pair> {
+    let values = |factor: usize| (0..FACTORS[factor].1.len() as u8).map(move |value| (factor as u8, value));
+    (0..FACTORS.len()).flat_map(move |one| {
+        (one + 1..FACTORS.len())
+            .flat_map(move |other| values(one).flat_map(move |a| values(other).map(move |b| (a, b))))
+    })
+}
+
+/// The case of a seed: those of the array in turns.
+pub fn case(seed: u64) -> Case {
+    let cases = &array().cases;
+    cases[(seed % cases.len() as u64) as usize]
+}
+
+/// So many seeds in a row cover each possible pair.
+pub fn seeds() -> u64 {
+    array().cases.len() as u64
+}
+
+/// Pairs of values that occur in so many seeds, and pairs that can occur.
+pub fn pairs_covered(seeds: u64) -> (usize, usize) {
+    let covered: BTreeSet<Pair> =
+        (0..seeds).flat_map(|seed| case(seed).pairs().collect::<Vec<_>>()).collect();
+    (array().pairs.intersection(&covered).count(), array().pairs.len())
+}

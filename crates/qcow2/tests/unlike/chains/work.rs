@@ -1,0 +1,155 @@
+//! The job of a case. What it does is in crate `job`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::{Block, Filter};
+use job::{
+    Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Pivot, Stream, StreamJob, Task,
+    Tracked, What,
+};
+
+use super::disk::Parts;
+use super::guest::read_all;
+use super::images::{BITMAP, Layer, format_name};
+use super::note::hash;
+use super::shape::{Kind, Mode};
+use super::tools::grow;
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A disk below an image that is given what clients overwrite before they do.
+#[derive(Debug)]
+pub struct Changing(pub Arc<dyn Block>);
+
+impl Filter for Changing {
+    fn driver(&self) -> &'static str {
+        "changing"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.0
+    }
+
+    fn changes(&self) -> bool {
+        true
+    }
+}
+
+/// The unit in which changes of a copy in `target` are tracked, unless somebody says otherwise: the server's.
+fn unit(target: &dyn Block) -> u64 {
+    target.capabilities().cluster_bytes.unwrap_or(0).max(64 << 10)
+}
+
+/// A target that does not get all of a disk is read over another image later, whether its header names one yet or not.
+fn await_backing(target: &Layer, what: What) {
+    if let Some(image) = target.qcow2.as_ref().filter(|_| what != What::Everything) {
+        image.await_backing();
+    }
+}
+
+/// The job of a disk that nobody uses yet, with what guests are to write through.
+pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
+    let kind = parts.kind();
+    let block = |at: usize| Arc::clone(&parts.layers[at].block);
+    let (top, lowest) = (block(0), parts.layers.len() - 1);
+    Ok(match kind {
+        Kind::CommitTop | Kind::CommitSeveral => {
+            let base = if kind == Kind::CommitTop { 1 } else { lowest };
+            grow(&parts.layers[base], top.size()).await?;
+            let (target, what) = (block(base), What::Layers(base as u32));
+            let unit = unit(&*target);
+            mirror(parts, "commit_top", (&target, unit), what, Pivot::Layer(Arc::clone(&target))).await?
+        }
+        Kind::CommitMiddle | Kind::CommitSeveralMiddle => {
+            let base = if kind == Kind::CommitMiddle { 2 } else { 3 };
+            grow(&parts.layers[base], block(1).size()).await?;
+            let (over, backing) = (Arc::clone(&top), Some(named(parts, base)));
+            let (layers, is_uppermost) = (base as u32 - 1, true);
+            let merge = Merge { top: block(1), layers, base: block(base), over, is_uppermost, backing };
+            (Task::Commit(merge), top)
+        }
+        Kind::Stream | Kind::StreamToBase | Kind::StreamMiddle | Kind::StreamMiddleToBase => {
+            let at = usize::from(matches!(kind, Kind::StreamMiddle | Kind::StreamMiddleToBase));
+            let base = matches!(kind, Kind::StreamToBase | Kind::StreamMiddleToBase).then_some(lowest);
+            let guarded = Guarded::new(block(at));
+            let over = if at == 0 { Arc::clone(&guarded) as Arc<dyn Block> } else { top };
+            let layers = base.unwrap_or(lowest + 1) - at;
+            let stream = Stream::new(guarded, base.map(block), layers as u32);
+            let (image, backing) = (block(at), base.map(|base| named(parts, base)));
+            (Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing }), over)
+        }
+        Kind::MirrorFull | Kind::MirrorTop | Kind::MirrorNone => {
+            let what = match kind {
+                Kind::MirrorFull => What::Everything,
+                Kind::MirrorTop => What::Layers(1),
+                _ => What::Nothing,
+            };
+            let target = parts.target.as_ref().ok_or("no target")?;
+            let keeps_backing =
+                what != What::Everything && parts.layers.len() > 1 && target.block.below().is_none();
+            await_backing(target, what);
+            let pivot = Pivot::Target { name: parts.images.list[target.image].name.clone(), keeps_backing };
+            let unit = parts.images.case.granularity();
+            mirror(parts, "mirror_top", (&target.block, unit), what, pivot).await?
+        }
+        _ => backup(parts).await?,
+    })
+}
+
+/// What headers call the image of a layer, and its format.
+fn named(parts: &Parts, at: usize) -> (String, String) {
+    let image = &parts.images.list[parts.layers[at].image];
+    (image.name.clone(), format_name(image))
+}
+
+async fn mirror(
+    parts: &Parts,
+    driver: &'static str,
+    (target, unit): (&Arc<dyn Block>, u64),
+    what: What,
+    pivot: Pivot,
+) -> Result<(Task, Arc<dyn Block>), String> {
+    let is_blocking = parts.images.case.mode() == Mode::Blocking;
+    let top = Arc::clone(&parts.top().block);
+    let tracked = Tracked::new(driver, top, Arc::clone(target), unit, is_blocking);
+    let mirror = Mirror::new(Arc::clone(&tracked));
+    mirror.mark(what).await.map_err(told)?;
+    let switched = Arc::clone(&tracked);
+    *parts.switch.borrow_mut() = Some(Rc::new(move || switched.be_synchronous()));
+    Ok((Task::Mirror(MirrorJob { mirror, pivot }), tracked))
+}
+
+async fn backup(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
+    let target = parts.target.as_ref().ok_or("no target")?;
+    let unit = unit(&*target.block).max(parts.images.case.granularity());
+    let top = Arc::clone(&parts.top().block);
+    let what = match parts.kind() {
+        Kind::BackupFull => What::Everything,
+        Kind::BackupTop => What::Layers(1),
+        Kind::BackupNone => What::Nothing,
+        _ => What::Marked,
+    };
+    let moment = read_all(&*top).await?;
+    await_backing(target, what);
+    if what == What::Nothing {
+        let image = target.qcow2.as_ref().ok_or("a raw target has no backing file")?;
+        let below: Arc<dyn Block> = Arc::new(Changing(Arc::clone(&top)));
+        image.hold_still().await.and_then(|still| still.set_backing(Some(below))).map_err(told)?;
+    }
+    let filter = BeforeWrite::new(top, Arc::clone(&target.block), unit, None, false);
+    filter.mark(what).await.map_err(told)?;
+    if what == What::Marked {
+        let image = parts.top().qcow2.as_ref().ok_or("a raw disk has no bitmap")?;
+        let bitmaps = image.bitmaps();
+        let bitmap = bitmaps.iter().find(|bitmap| bitmap.name() == BITMAP).ok_or("the bitmap is gone")?;
+        let ranges = bitmap.dirty_ranges().await.map_err(told)?;
+        ranges.into_iter().for_each(|range| filter.left().mark(range));
+    }
+    parts.whole.set(Some(hash(&moment)));
+    *parts.moment.borrow_mut() = (what == What::Nothing).then_some(moment);
+    let pace = BackupPace::default();
+    Ok((Task::Backup(Backup { filter: Arc::clone(&filter), what, pace }), filter))
+}

@@ -1,0 +1,80 @@
+//! Every copy there is, between images that are not alike: clusters of 512 bytes to 2 MiB, subclusters, versions, data files, raw files, lengths.
+//!
+//! A seed decides the case, the guests and the order of all requests. In the seeds of one run each pair of values that can occur together does.
+
+mod chains;
+
+/// The tests that `cargo xtask sim unlike` runs.
+mod unlike {
+    use std::ops::RangeInclusive;
+
+    use sim::{Sweep, scaled};
+
+    use super::chains::{Kind, case, pairs_covered, run, seeds};
+
+    /// Runs the seeds of these kinds, all of them, so that a failure says which others there are.
+    fn run_kinds(name: &str, kinds: RangeInclusive<Kind>) {
+        let (mut workloads, mut states, mut failed) = (0, 0, Vec::new());
+        Sweep::from_environment(name, FULL * seeds()).run(|seed| {
+            if kinds.contains(&case(seed).kind()) && failed.len() < FAILED_MAX {
+                workloads += 1;
+                match run(seed) {
+                    Ok(looked_at) => states += looked_at,
+                    Err(failure) => failed.push((seed, failure)),
+                }
+            }
+            Ok(())
+        });
+        println!(
+            "looked at in unlike {name}: {workloads} unlike chains, {states} crash states of unlike chains"
+        );
+        let seeds: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
+        if let Some((seed, first)) = failed.into_iter().next() {
+            let first = first.replayed_by(format!("cargo xtask sim --seed {seed} unlike::{name}"));
+            panic!("seeds {seeds:?} fail; seed {seed}: {first}");
+        }
+    }
+
+    /// The full tier runs each case so many times, with other data and in other orders; the first tier, a tenth of it, once.
+    const FULL: u64 = 10;
+
+    /// A run ends after so many failures.
+    const FAILED_MAX: usize = 20;
+
+    #[test]
+    fn commits() {
+        run_kinds("commits", Kind::CommitTop..=Kind::CommitSeveralMiddle);
+    }
+
+    #[test]
+    fn streams() {
+        run_kinds("streams", Kind::Stream..=Kind::StreamMiddleToBase);
+    }
+
+    #[test]
+    fn mirrors() {
+        run_kinds("mirrors", Kind::MirrorFull..=Kind::MirrorNone);
+    }
+
+    #[test]
+    fn backups() {
+        run_kinds("backups", Kind::BackupFull..=Kind::BackupIncremental);
+    }
+
+    #[test]
+    fn tools() {
+        run_kinds("tools", Kind::Flatten..=Kind::BackupTool);
+    }
+
+    /// A fault that needs two values shows in one seed that has both.
+    #[test]
+    fn each_pair_of_values_that_can_occur_together_does() {
+        let count = scaled(FULL * seeds());
+        let (covered, possible) = pairs_covered(count);
+        println!("pairs of values covered: {covered} of {possible} that are possible, in {count} seeds");
+        assert!(covered == possible || count < seeds(), "{covered} of {possible}");
+        assert!(possible >= PAIRS_MIN, "{possible} pairs are possible: a rule excludes more than it should");
+    }
+
+    const PAIRS_MIN: usize = 4500;
+}
