@@ -6,6 +6,7 @@ use block::{Block, Hints, ZeroOptions};
 use buffer::{IoBuf, IoBytes};
 
 use crate::counters::Counters;
+use crate::deliberate::{self, Bug};
 use crate::error::{Action, Error, Side};
 use crate::layers::{needs_zero, widened};
 use crate::read::read;
@@ -107,7 +108,8 @@ pub(crate) async fn zero(
         if !needs_zero(known, &status, awaits_backing) {
             continue;
         }
-        let units = widened(found, how.unit_bytes, &range);
+        let is_asked_in_part = matches!(known, Content::As(_)) && deliberate::has(Bug::BaseAskedInPart);
+        let units = widened(found, if is_asked_in_part { 1 } else { how.unit_bytes }, &range);
         at = at.max(units.end);
         needed = match needed {
             Some(before) if before.end >= units.start => Some(before.start..units.end),

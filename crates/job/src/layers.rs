@@ -7,6 +7,7 @@ use std::ops::Range;
 use block::{Block, BlockStatus};
 
 use crate::content::Content;
+use crate::deliberate::{self, Bug};
 
 /// Which parts of the source count: a range of its layers, from an upper one down to, and without, a base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ impl Scope {
 fn layer(status: &BlockStatus) -> u32 {
     match status.present {
         true => status.depth,
+        false if deliberate::has(Bug::ShortLayerSaysNothing) => u32::MAX,
         false => status.depth.saturating_add(1),
     }
 }
@@ -85,7 +87,7 @@ pub(crate) fn needs_zero(known: &Content<'_>, status: &BlockStatus, awaits_backi
 pub(crate) fn unit(content: &Content<'_>, target: &dyn Block, align_bytes: u64) -> u64 {
     let is_widened = match content {
         // The rest comes from the source, for want of a backing file.
-        Content::Overlay => true,
+        Content::Overlay => !deliberate::has(Bug::RestFromTarget) && !deliberate::has(Bug::ZeroesLeftOut),
         Content::Unknown => target.awaits_backing(),
         // "It reads so anyway" is asked of whole units: zeroes of a part cannot be recorded without the rest.
         Content::As(_) => true,

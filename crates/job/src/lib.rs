@@ -14,6 +14,10 @@ mod content;
 pub mod copies;
 mod copy;
 mod counters;
+#[cfg(feature = "deliberate-bugs")]
+pub mod deliberate;
+#[cfg(not(feature = "deliberate-bugs"))]
+mod deliberate;
 mod dirty;
 mod error;
 mod host;

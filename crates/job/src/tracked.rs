@@ -18,6 +18,7 @@ use sync::Mutex;
 use sync::{Event, EventListener};
 
 use crate::content::Content;
+use crate::deliberate::{self, Bug};
 use crate::dirty::Dirty;
 use crate::error::{Action, Side};
 use crate::through::{Part, copy_unit, has_all, parts};
@@ -90,7 +91,8 @@ impl Tracked {
         unit_bytes: u64,
         synchronous: bool,
     ) -> Arc<Self> {
-        let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
+        let is_whole = !deliberate::has(Bug::RestFromTarget);
+        let cluster_bytes = target.capabilities().cluster_bytes.filter(|_| is_whole).unwrap_or(1);
         // What lies below a layer of the disk itself is what the disk has there.
         let is_layer = block::layers(Arc::clone(&over)).any(|layer| Arc::ptr_eq(&layer, &target));
         Arc::new(Self {
@@ -259,7 +261,8 @@ impl Tracked {
 
     /// A part of the change where the job has nothing to copy.
     async fn write_clean(&self, range: &Range<u64>, clean: Range<u64>, change: &Change) {
-        let pieces = match self.is_overlay.load(Ordering::SeqCst) {
+        let is_widened = self.is_overlay.load(Ordering::SeqCst) && !deliberate::has(Bug::PartWrittenThrough);
+        let pieces = match is_widened {
             true => parts(clean, self.dirty.unit_bytes(), self.over.size()),
             false => vec![Part::Whole(clean)],
         };

@@ -37,6 +37,8 @@ pub enum Bug {
     TablesForgottenAtTheEnd,
     /// A table that was being read ahead when it was freed lands in the map cache all the same.
     StaleLoadLands,
+    /// Zeroes that are written where a disk reads as zeroes anyway are not recorded: parts of clusters, and what has nothing below.
+    ZeroesNotRecorded,
     /// A shrink forgets refcount blocks in memory before the medium's table does.
     BlocksForgottenFirst,
 }

@@ -4,13 +4,17 @@
 //!
 //! `cargo test -p cowhand-qcow2 --lib deliberate_bugs::`
 
+#[path = "../tests/unlike/chains/mod.rs"]
+mod chains;
 #[path = "../tests/all/harness/mod.rs"]
 mod harness;
 
 use std::panic::AssertUnwindSafe;
 
 use crate::deliberate::{Bug, put_in};
+use chains::Kind;
 use harness::{Qcow2Target, RAW, config};
+use job::deliberate::Bug as CopyBug;
 use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
 use sim::deliberate::Bug as DiskBug;
 use sim::{
@@ -242,4 +246,87 @@ fn blocks_forgotten_first() {
         fail_every_io(target, &Workload { steps: steps.to_vec() }, seed, &plan).map(drop)
     };
     found(Bug::BlocksForgottenFirst, "c512_resized", one);
+}
+
+/// Seeds among which a fault of copies must be found: some hundred are of one kind.
+const COPY_SEEDS: u64 = 8000;
+
+/// A fault of copies, which may need one of the engine to show; it is found in the seeds of one kind of job or tool.
+fn found_in_copies(bugs: (Option<CopyBug>, Option<Bug>), kind: Kind) {
+    let put = |(copy, engine)| {
+        job::deliberate::put_in(copy);
+        put_in(engine);
+    };
+    put(bugs);
+    let mut seeds = (0..COPY_SEEDS).filter(|seed| chains::case(*seed).kind() == kind);
+    let first = seeds.find_map(|seed| chains::run(seed).err().map(|failure| (seed, failure)));
+    put((None, None));
+    say_and_confirm(&format!("{bugs:?}"), &format!("{kind:?}"), first, |seed| chains::run(seed).map(drop));
+}
+
+/// Old data of the base showed behind the end of a short middle layer when that was committed.
+#[test]
+fn short_layer_says_nothing() {
+    found_in_copies((Some(CopyBug::ShortLayerSaysNothing), None), Kind::CommitMiddle);
+}
+
+/// The same with the tool.
+#[test]
+fn short_layer_says_nothing_to_the_tool() {
+    found_in_copies((Some(CopyBug::ShortLayerSaysNothing), None), Kind::CommitToBase);
+}
+
+/// A guest wrote to both sides of a shallow mirror, less than a cluster of the target: the rest of that became zeroes.
+#[test]
+fn part_written_through() {
+    found_in_copies((Some(CopyBug::PartWrittenThrough), None), Kind::MirrorTop);
+}
+
+/// The unit of a shallow mirror was smaller than a cluster of its target.
+#[test]
+fn rest_from_target() {
+    found_in_copies((Some(CopyBug::RestFromTarget), None), Kind::MirrorTop);
+}
+
+/// Zeroes of the layers that went were left out where the base had data in the rest of a cluster.
+#[test]
+fn base_asked_in_part_by_a_stream() {
+    found_in_copies((Some(CopyBug::BaseAskedInPart), Some(Bug::ZeroesNotRecorded)), Kind::StreamToBase);
+}
+
+/// Likewise for the base that an image was put over.
+#[test]
+fn base_asked_in_part_by_a_rebase() {
+    found_in_copies((Some(CopyBug::BaseAskedInPart), Some(Bug::ZeroesNotRecorded)), Kind::Rebase);
+}
+
+/// A restored disk showed what the point before had where a guest had zeroed less than a cluster of the backup since.
+#[test]
+fn zeroes_left_out_of_an_incremental_backup() {
+    let bugs = (Some(CopyBug::ZeroesLeftOut), Some(Bug::ZeroesNotRecorded));
+    found_in_copies(bugs, Kind::BackupIncremental);
+}
+
+/// The same with the tool.
+#[test]
+fn zeroes_left_out_by_the_backup_tool() {
+    found_in_copies((Some(CopyBug::ZeroesLeftOut), Some(Bug::ZeroesNotRecorded)), Kind::BackupTool);
+}
+
+/// The same in a shallow backup.
+#[test]
+fn zeroes_left_out_of_a_shallow_backup() {
+    found_in_copies((Some(CopyBug::ZeroesLeftOut), Some(Bug::ZeroesNotRecorded)), Kind::BackupTop);
+}
+
+/// The same in a shallow mirror.
+#[test]
+fn zeroes_left_out_of_a_shallow_mirror() {
+    found_in_copies((Some(CopyBug::ZeroesLeftOut), Some(Bug::ZeroesNotRecorded)), Kind::MirrorTop);
+}
+
+/// An image was written and then put over a base by `rebase -u`: the base showed where zeroes had been written.
+#[test]
+fn zeroes_not_recorded() {
+    found_in_copies((None, Some(Bug::ZeroesNotRecorded)), Kind::RebaseUnsafe);
 }

@@ -116,6 +116,9 @@ impl Inner {
     /// Makes the subcluster around `part` zeroes by metadata, if all of it reads so: what lies below may be exchanged for something else
     /// later, and `part` must not change with it. Returns whether `part` is recorded as zeroes now.
     async fn zero_whole_around(self: &Arc<Self>, part: GuestRange) -> Result<bool, Error> {
+        if deliberate::has(Bug::ZeroesNotRecorded) {
+            return self.is_zero(part).await;
+        }
         let sub = self.medium.geometry.subcluster_size();
         let whole = GuestRange { start: part.start / sub * sub, end: part.end.next_multiple_of(sub) };
         {
@@ -213,8 +216,10 @@ impl Inner {
     /// Whether clusters that hold nothing, with nothing below them, stay as they are. In front of a raw data file they do: nothing is
     /// ever put below such an image.
     fn leaves_empty(&self, empty: Empty) -> bool {
-        let is_recorded =
-            empty == Empty::Recorded && self.medium.geometry.version == Version::V3 && !self.medium.raw_data;
+        let is_recorded = empty == Empty::Recorded
+            && self.medium.geometry.version == Version::V3
+            && !self.medium.raw_data
+            && !deliberate::has(Bug::ZeroesNotRecorded);
         !is_recorded && !self.has_backing() && !self.awaits_backing()
     }
 
