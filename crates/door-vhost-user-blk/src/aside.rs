@@ -213,7 +213,9 @@ mod tests {
             let stuck: Vec<_> = (0..=WAITING_THREADS_MAX)
                 .map(|_| {
                     let (end, ended) = mpsc::channel::<()>();
-                    aside.start(Box::new(move || drop(ended.recv())));
+                    aside.start(Box::new(move || {
+                        let _ = ended.recv();
+                    }));
                     end
                 })
                 .collect();

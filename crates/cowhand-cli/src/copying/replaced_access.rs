@@ -106,7 +106,9 @@ mod tests {
             access.unwrap().give_to(&file).unwrap();
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, mode);
             assert!(create_beside(&new, access.as_ref()).is_err(), "it took a file that is there");
-            [&old, &new].map(|path| std::fs::remove_file(path).unwrap());
+            for path in [&old, &new] {
+                std::fs::remove_file(path).unwrap();
+            }
         }
         assert!(ReplacedAccess::of_path(&old).unwrap().is_none());
     }

@@ -144,7 +144,7 @@ impl TheEnd<'_> {
     fn of_loops(&self, hands_over: bool, ended: &Shutdown, door: LoopsThread) -> Option<Result<(), Failure>> {
         let Self { own, inventory, signals, .. } = self;
         // The command at work may begin a job; those that come later find that the program is ending. It ends first.
-        let change = self.before_the_loops();
+        let change = self.before_the_loops(hands_over);
         let shutdown = inventory.loops.shutdown();
         if hands_over {
             shutdown.hand_over();
@@ -181,8 +181,10 @@ impl TheEnd<'_> {
 
     /// Waits for commands and jobs, then closes the doors. `None` if that would wait for a loop that does not answer: then the doors are
     /// closed at least, as far as that waits for nobody.
-    fn before_the_loops(&self) -> Option<Change<'_>> {
+    fn before_the_loops(&self, hands_over: bool) -> Option<Change<'_>> {
         let inventory = self.inventory;
+        // Clients that connect during a take-over are the next process's: a loop that is only slow must not have them sent away.
+        let patience = if hands_over { LOST_LOOP_PATIENCE } else { Roll::PATIENCE };
         let steps = async {
             drop(inventory.graph.change().await);
             inventory.jobs.end_all().await;
@@ -191,7 +193,7 @@ impl TheEnd<'_> {
             change
         };
         let in_time = async {
-            match select(pin!(steps), pin!(self.roll.lost(Roll::PATIENCE))).await {
+            match select(pin!(steps), pin!(self.roll.lost(patience))).await {
                 Either::Left((change, _)) => Some(change),
                 Either::Right(_) => None,
             }
@@ -228,7 +230,10 @@ impl TheEnd<'_> {
             reactor::sleep(CLOSING_PATIENCE).await;
             tracing::error!("{otherwise}");
         };
-        self.own.run(patiently(async { drop(select(pin!(part), pin!(patience)).await) }, self.signals));
+        let ended = async {
+            let _ = select(pin!(part), pin!(patience)).await;
+        };
+        self.own.run(patiently(ended, self.signals));
     }
 }
 

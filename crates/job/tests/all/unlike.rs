@@ -65,10 +65,11 @@ impl Image {
     fn put(&self, offset: usize, data: &[u8]) {
         let now = self.now();
         let (bytes, own) = &mut *self.state.lock().unwrap();
-        for cluster in offset / self.cluster..(offset + data.len()).div_ceil(self.cluster) {
+        let clusters = offset / self.cluster..(offset + data.len()).div_ceil(self.cluster);
+        for (cluster, own) in own.iter_mut().enumerate().take(clusters.end).skip(clusters.start) {
             let whole = cluster * self.cluster..((cluster + 1) * self.cluster).min(BYTES);
             bytes[whole.clone()].copy_from_slice(&now[whole]);
-            own[cluster] = Own::Data;
+            *own = Own::Data;
         }
         bytes[offset..offset + data.len()].copy_from_slice(data);
     }
