@@ -12,7 +12,7 @@ pub enum Bug {
     PartWrittenThrough,
     /// "The base is zero here" is asked of a part of a cluster, and the whole cluster is skipped.
     BaseAskedInPart,
-    /// Zeroes smaller than a cluster of a target without its backing file are written as such parts.
+    /// Zeroes are not stored where a target that was opened without its backing file reads as zeroes.
     ZeroesLeftOut,
 }
 

@@ -56,6 +56,8 @@ pub struct Guest {
     units: Vec<u64>,
     disk: u32,
     version: u64,
+    /// What it has written so far, to whichever image.
+    written: Vec<(u64, u64)>,
     /// Which bytes it ever changed, if somebody wants to know.
     pub touched: Option<Vec<bool>>,
 }
@@ -68,7 +70,7 @@ impl Guest {
         let parts: Vec<u64> = units.iter().map(|unit| (unit / 32).max(512)).collect();
         units.extend(parts);
         units.extend([512, 4096, 64 << 10]);
-        Self { rng, case, units, disk, version: 0, touched: None }
+        Self { rng, case, units, disk, version: 0, written: Vec::new(), touched: None }
     }
 
     /// A range around the boundaries of the clusters of some image.
@@ -92,17 +94,40 @@ impl Guest {
         (at, len.min(96 << 10).min(size - at))
     }
 
+    /// Half of the time what was written before, perhaps to a lower image: zeroes that hide something are those that matter.
+    fn range_to_clear(&mut self, size: u64) -> (u64, u64) {
+        match self.written.is_empty() || self.rng.chance(1, 2) {
+            true => self.range(size),
+            false => {
+                let (at, len) = self.rng.pick(&self.written);
+                if at < size { (at, len.min(size - at)) } else { self.range(size) }
+            }
+        }
+    }
+
+    /// Writes all of the block.
+    pub async fn fill(&mut self, block: &dyn Block, flat: &mut [u8]) -> Result<(), String> {
+        self.version += 1;
+        flat.copy_from_slice(&fill(self.disk, self.version, 0, flat.len()));
+        let data = IoBytes::copy_from(flat).into();
+        block.write(0, data, Hints::NONE).await.map_err(|error| error.to_string())
+    }
+
     /// Does something to the block, and the same to the array.
     pub async fn change(&mut self, block: &dyn Block, flat: &mut [u8]) -> Result<(), String> {
-        let (at, len) = self.range(flat.len() as u64);
-        let range = at as usize..(at + len) as usize;
         let (write, zero, discard) = self.case.guests();
         let chosen = self.rng.below(write + zero + discard);
+        let (at, len) = match chosen < write {
+            true => self.range(flat.len() as u64),
+            false => self.range_to_clear(flat.len() as u64),
+        };
+        let range = at as usize..(at + len) as usize;
         if let Some(touched) = &mut self.touched {
             touched[range.clone()].fill(chosen < write + zero);
         }
         if chosen < write {
             self.version += 1;
+            self.written.push((at, len));
             let bytes = fill(self.disk, self.version, at, len as usize);
             let data = IoBytes::copy_from(&bytes).into();
             block.write(at, data, Hints::NONE).await.map_err(|error| error.to_string())?;

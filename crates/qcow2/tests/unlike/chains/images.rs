@@ -276,6 +276,10 @@ impl Maker {
     ) -> Result<Arc<dyn Block>, String> {
         let host = Arc::default();
         let opened = open(&self.world, (number, image), options(true, 0), below.clone(), &host).await?;
+        // Data is everywhere below what is copied, half of the time.
+        if number > 0 && below.is_none() && self.rng.chance(1, 2) {
+            guest.fill(&*opened.block, flat).await?;
+        }
         for _ in 0..OPERATIONS {
             guest.change(&*opened.block, flat).await?;
         }
