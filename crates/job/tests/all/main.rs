@@ -6,6 +6,7 @@ mod beside_guests;
 mod copies;
 mod faults;
 mod made_up;
+mod merges;
 mod rates;
 mod scopes;
 mod unlike;
