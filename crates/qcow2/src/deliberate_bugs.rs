@@ -13,7 +13,7 @@ use std::panic::AssertUnwindSafe;
 
 use crate::deliberate::{Bug, put_in};
 use chains::Kind;
-use harness::{Qcow2Target, RAW, config};
+use harness::{Qcow2Target, RAW, config, judge};
 use job::deliberate::Bug as CopyBug;
 use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
 use sim::deliberate::Bug as DiskBug;

@@ -4,6 +4,10 @@
 
 mod chains;
 
+#[path = "../all/harness/judge.rs"]
+#[allow(dead_code, clippy::allow_attributes, reason = "each test program uses its own part of this")]
+mod judge;
+
 /// The tests that `cargo xtask sim unlike` runs.
 mod unlike {
     use std::ops::RangeInclusive;

@@ -123,7 +123,9 @@ impl Guest {
         };
         let range = at as usize..(at + len) as usize;
         if let Some(touched) = &mut self.touched {
-            touched[range.clone()].fill(chosen < write + zero);
+            // Version 2 has no zero flag: over nothing, zeroes are not recorded there (docs/copies.md).
+            let records_zeroes = !self.case.layers()[0].0.is_v2;
+            touched[range.clone()].fill(chosen < write || (chosen < write + zero && records_zeroes));
         }
         if chosen < write {
             self.version += 1;

@@ -7,9 +7,6 @@
     reason = "each test program uses its own part of this"
 )]
 
-#[path = "../../all/harness/judge.rs"]
-mod judge;
-
 mod disk;
 mod guest;
 mod host;
@@ -22,6 +19,7 @@ mod target;
 mod tools;
 mod work;
 
+use super::judge;
 use sim::campaign::{CrashPlan, Setup, crash_everywhere};
 use sim::{CrashOptions, Failure, FailureKind, Mix, Rng, Shape, Target, Workload};
 
