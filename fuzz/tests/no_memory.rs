@@ -118,10 +118,9 @@ async fn on_open(
 
 #[test]
 fn l1_tables_that_memory_does_not_hold_are_refused_in_words() {
-    for writable in [false, true] {
-        let image = image_with(L1_ENTRIES_MAX);
-        refuse_each_of(L1_PIECE_BYTES, &image, async |image| open(image, writable).await.map(drop));
-    }
+    // Without entries a table takes memory only where it may be written.
+    let image = image_with(L1_ENTRIES_MAX);
+    refuse_each_of(L1_PIECE_BYTES, &image, async |image| open(image, true).await.map(drop));
 }
 
 #[test]

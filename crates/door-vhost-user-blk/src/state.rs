@@ -180,6 +180,8 @@ mod tests {
             let (from, to) = pipe().expect("a pipe");
             let saved = begin(0, 0, to, state).expect("room");
             assert_eq!(saved.end(1).expect("a save"), None);
+            // A pipe is closed aside: its end is awaited.
+            poll(&mut [PollFd::new(&from, PollFlags::HUP)], None).expect("the end");
             let loads = begin(1, 0, from, state).expect("a load");
             assert_eq!(loads.end(state.size).expect("a state"), Some(state));
         }

@@ -288,7 +288,7 @@ mod tests {
         ] {
             assert_eq!(from.join(location).unwrap(), Url::parse(to).unwrap(), "{location}");
         }
-        assert_eq!(from.join("file:///etc/passwd"), Err(UrlError::Shape));
+        assert_eq!(from.join("file:///etc/passwd"), Err(UrlError::Scheme));
     }
 
     /// A name that is signed lets everybody in who sees its query.

@@ -15,7 +15,10 @@ const ROOMS: [(&str, &str); 14] = [
     ("crates/storage/src/page_cache.rs", "what the page cache has of a file, which no crate wraps"),
     ("crates/storage-rbd/src/librbd/", "functions of Ceph's library, in a process of its own"),
     ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
-    ("crates/cowhand-cli/tests/sandbox/", "calls and rings of a program that attacks the sandbox from inside"),
+    (
+        "crates/cowhand-cli/tests/sandbox/",
+        "calls and rings of a program that attacks the sandbox from inside",
+    ),
     ("tests/src/libblkio.rs", "answers that libblkio leaves in memory of ours"),
     ("tests/src/virtio_driver.rs", "memory of a guest, mapped, for a driver of others"),
     ("fuzz/src/memory.rs", "an allocator that refuses on purpose"),
