@@ -29,8 +29,8 @@ const L1_ENTRIES: u64 = 5 << 17;
 const L1_ENTRIES_MAX: u64 = 4 << 20;
 const L1_PIECE_BYTES: usize = 4 << 20;
 
-/// Tables of large entries, and of as many as there can be: count and bytes of a name.
-const TABLES: [(u32, usize); 2] = [(6000, 1000), (65_535, 6)];
+/// A table of as many entries as there can be: count and bytes of a name. Large entries are read in parts, which are small.
+const TABLES: [(u32, usize); 1] = [(65_535, 6)];
 
 type Image = Arc<MemoryStorage>;
 
