@@ -92,10 +92,10 @@ fn an_image_that_names_one_table_many_times_is_measured_in_bounded_time() {
     let scratch = Scratch::new();
     let mut image = header(None, 65536, 5 * CLUSTER);
     // A table in which every second cluster is one of zeroes, and the others are one cluster of data.
-    let data = 4 * CLUSTER | 1 << 63;
+    let data = (4 * CLUSTER) | (1 << 63);
     image.extend((0..CLUSTER / 8).flat_map(|entry| if entry % 2 == 0 { 1 } else { data }.to_be_bytes()));
     image.extend(vec![b'x'; CLUSTER as usize]);
-    image.extend((0..65536_u32).flat_map(|_| (3 * CLUSTER | 1 << 63).to_be_bytes()));
+    image.extend((0..65536_u32).flat_map(|_| ((3 * CLUSTER) | (1 << 63)).to_be_bytes()));
     let image = scratch.write("same", &image);
     let outcome = bounded(&["measure", "-O", "qcow2", "-f", "qcow2"], &image.display().to_string());
     assert!(outcome.stderr.contains("its files have no room for"), "{outcome}");
