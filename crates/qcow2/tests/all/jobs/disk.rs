@@ -13,8 +13,9 @@ use storage::{Hints, IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
 
 use super::host::Failed;
 use super::images::SIZE;
+use super::machine::Machine;
 use super::note::Note;
-use super::target::{Kind, Machine};
+use super::target::Kind;
 use super::work::task_of;
 
 /// How often a job is let go on that stopped because of errors.

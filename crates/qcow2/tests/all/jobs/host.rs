@@ -7,6 +7,7 @@ use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot, SnapshotHost};
 use qcow2::{CreateOptions, Qcow2, create};
 
 use super::disk::Parts;
+use super::exchange::put_below;
 use super::images::{CLUSTER, COPY, FILES, OVERLAY, SIZE, TOP, number};
 use super::judge::read_all;
 use super::note::{Note, hash};
@@ -148,22 +149,10 @@ impl Parts {
     }
 
     /// The disk, which is drained, has another layer below one of its images.
-    async fn put_below(
-        &self,
-        image: &Arc<dyn Block>,
-        mut below: Option<Arc<dyn Block>>,
-    ) -> Result<(), String> {
+    async fn put_below(&self, image: &Arc<dyn Block>, below: Option<Arc<dyn Block>>) -> Result<(), String> {
         let at = self.layers.iter().position(|(_, layer)| layer.name() == image.name()).expect("a layer");
         let images: Vec<&Qcow2> = self.layers[..=at].iter().map(|(_, image)| image).collect();
-        let mut still = Vec::new();
-        for image in &images {
-            still.push(image.hold_still().await.map_err(told)?);
-        }
-        for (still, image) in still.iter().zip(&images).rev() {
-            still.set_backing(below).map_err(told)?;
-            below = Some(Arc::new((*image).clone()));
-        }
-        Ok(())
+        put_below(&images, below).await
     }
 
     /// The disk, which is drained, switches to a copy of it.

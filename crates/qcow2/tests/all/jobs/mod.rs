@@ -2,9 +2,11 @@
 //! which image the disk stands on.
 
 mod disk;
+mod exchange;
 mod host;
 mod images;
 mod judge;
+mod machine;
 mod note;
 mod target;
 mod work;

@@ -2,17 +2,16 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use block::Block;
-use event_listener::Event;
-use qcow2::{Files, Host, Options, Qcow2, Work};
+use qcow2::{Files, Host, Options, Qcow2};
 use sim::{Abilities, DiscardedReads, Model, Target, World};
 use storage::{Capabilities, Storage};
 
 use super::disk::{Disk, Parts};
 use super::images::{BASE, CLUSTER, COPY, FILES, MIDDLE, SIZE, TOP, images, number};
 use super::judge;
+use super::machine::Machine;
 use super::note::{BYTES, NOTE, Note};
 use crate::harness;
 
@@ -41,42 +40,6 @@ pub enum Kind {
 
 /// A disk with one kind of job.
 pub struct JobTarget(pub Kind);
-
-/// What runs the work that requests leave behind when they are dropped.
-#[derive(Debug, Default)]
-pub struct Machine(Arc<Works>);
-
-/// Work that has not ended.
-#[derive(Debug, Default)]
-struct Works {
-    running: AtomicUsize,
-    ended: Event,
-}
-
-impl Host for Machine {
-    fn spawn(&self, work: Work) {
-        let works = Arc::clone(&self.0);
-        works.running.fetch_add(1, Ordering::SeqCst);
-        sim::spawn(async move {
-            work.await;
-            works.running.fetch_sub(1, Ordering::SeqCst);
-            works.ended.notify(usize::MAX);
-        });
-    }
-}
-
-impl Machine {
-    /// Waits until nothing is at work any more.
-    pub async fn idle(&self) {
-        loop {
-            let ended = self.0.ended.listen();
-            if self.0.running.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            ended.await;
-        }
-    }
-}
 
 /// How images of guests are open.
 pub fn options(variant: u32) -> Options {

@@ -7,6 +7,7 @@ use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot};
 use qcow2::Qcow2;
 
 use super::disk::Parts;
+use super::exchange::put_below;
 use super::guest::{read_all, same};
 use super::images::{Layer, format_name};
 use super::note::{Note, hash};
@@ -100,23 +101,11 @@ impl Host for Parts {
 
 impl Parts {
     /// The disk, which is drained, has another layer below one of its images.
-    async fn put_below(
-        &self,
-        image: &Arc<dyn Block>,
-        mut below: Option<Arc<dyn Block>>,
-    ) -> Result<(), String> {
+    async fn put_below(&self, image: &Arc<dyn Block>, below: Option<Arc<dyn Block>>) -> Result<(), String> {
         let at = self.layers.iter().position(|layer| layer.block.name() == image.name()).ok_or("no layer")?;
         let images: Vec<&Qcow2> =
             self.layers[..=at].iter().filter_map(|layer| layer.qcow2.as_ref()).collect();
-        let mut still = Vec::new();
-        for image in &images {
-            still.push(image.hold_still().await.map_err(told)?);
-        }
-        for (still, image) in still.iter().zip(&images).rev() {
-            still.set_backing(below).map_err(told)?;
-            below = Some(Arc::new((*image).clone()));
-        }
-        Ok(())
+        put_below(&images, below).await
     }
 
     /// The disk, which is drained, switches to a copy of it, if that reads the same.

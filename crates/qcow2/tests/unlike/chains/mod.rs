@@ -8,10 +8,13 @@
 )]
 
 mod disk;
+#[path = "../../all/jobs/exchange.rs"]
+mod exchange;
 mod guest;
 mod host;
 mod images;
 mod law;
+#[path = "../../all/jobs/machine.rs"]
 mod machine;
 mod note;
 mod shape;
