@@ -40,9 +40,8 @@ pub fn rebase<'a>(
 
 /// What `layers` images say, of which `top` is the uppermost one, goes to the one below them. It is opened by itself, with what lies below it.
 pub fn commit<'a>(top: &'a dyn Block, layers: u32, base: &'a dyn Block, options: CopyOptions) -> Copy<'a> {
-    let scope = Scope::Layers(layers);
     let options = CopyOptions { zeroes: Zeroes::ByMap, ..options };
-    Copy { source: top, from: 0..top.size(), target: base, to: 0, scope, content: Content::Unknown, options }
+    from_end_to_end(top, base, Scope::Layers(layers), Content::Unknown, options)
 }
 
 /// What the uppermost image of `source` says goes to an overlay, which is opened with its own backing file: that reads as the source's does.
@@ -52,21 +51,13 @@ pub fn overlay<'a>(
     content: Content<'a>,
     options: CopyOptions,
 ) -> Copy<'a> {
-    Copy { source, from: 0..source.size(), target, to: 0, scope: Scope::Overlay, content, options }
+    from_end_to_end(source, target, Scope::Overlay, content, options)
 }
 
 /// What is marked goes to an overlay that is read over an earlier copy, and is opened without it.
 pub fn incremental<'a>(marked: &'a Marked, target: &'a dyn Block, options: CopyOptions) -> Copy<'a> {
-    let from = 0..Block::size(marked);
-    Copy {
-        source: marked,
-        from,
-        target,
-        to: 0,
-        scope: Scope::Layers(1),
-        content: Content::Overlay,
-        options: CopyOptions { zeroes: Zeroes::ByMap, ..options },
-    }
+    let options = CopyOptions { zeroes: Zeroes::ByMap, ..options };
+    from_end_to_end(marked, target, Scope::Layers(1), Content::Overlay, options)
 }
 
 /// All of `source` goes to `target`, which reads as `content` before.
@@ -76,19 +67,18 @@ pub fn whole<'a>(
     content: Content<'a>,
     options: CopyOptions,
 ) -> Copy<'a> {
-    Copy { source, from: 0..source.size(), target, to: 0, scope: Scope::Everything, content, options }
+    from_end_to_end(source, target, Scope::Everything, content, options)
 }
 
-/// An image that stands on nothing afterwards.
+/// An image that is backed by nothing afterwards.
 fn alone<'a>(image: &'a dyn Block, target: &'a dyn Block, options: CopyOptions) -> Copy<'a> {
     let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
     let options =
         CopyOptions { align_bytes: cluster_bytes, zeroes: Zeroes::Detect(cluster_bytes), ..options };
-    let (scope, content) = (Scope::BelowTop, Content::Zeroes);
-    Copy { source: image, from: 0..image.size(), target, to: 0, scope, content, options }
+    from_end_to_end(image, target, Scope::BelowTop, Content::Zeroes, options)
 }
 
-/// An image that stands on `base` afterwards.
+/// An image that is backed by `base` afterwards.
 fn over<'a>(
     image: &'a dyn Block,
     target: &'a dyn Block,
@@ -98,5 +88,16 @@ fn over<'a>(
 ) -> Copy<'a> {
     let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
     let options = CopyOptions { align_bytes: cluster_bytes, zeroes: Zeroes::ByMap, ..options };
-    Copy { source: image, from: 0..image.size(), target, to: 0, scope, content: Content::As(base), options }
+    from_end_to_end(image, target, scope, Content::As(base), options)
+}
+
+/// A copy of the whole source to the same place of the target.
+fn from_end_to_end<'a>(
+    source: &'a dyn Block,
+    target: &'a dyn Block,
+    scope: Scope,
+    content: Content<'a>,
+    options: CopyOptions,
+) -> Copy<'a> {
+    Copy { source, from: 0..source.size(), target, to: 0, scope, content, options }
 }
