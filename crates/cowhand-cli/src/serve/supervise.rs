@@ -166,12 +166,8 @@ impl TheEnd<'_> {
         if !all_ended {
             return None;
         }
-        if change.is_none() {
-            // A loop was slow, and answered after all: what was not waited for then is waited for now.
-            drop(own.run(inventory.graph.change()));
-            own.run(patiently(inventory.jobs.end_all(), signals));
-            own.run(patiently(inventory.close_doors(), signals));
-        }
+        // A loop was slow, and answered after all: what was not waited for then is waited for now.
+        let change = change.unwrap_or_else(|| own.run(patiently(self.commands_and_doors(), signals)));
         drop(change);
         match door.join() {
             Ok(ran) => Some(ran.map_err(|error| Failure::because("the server ended", &error))),
@@ -185,13 +181,7 @@ impl TheEnd<'_> {
         let inventory = self.inventory;
         // Clients that connect during a take-over are the next process's: a loop that is only slow must not have them sent away.
         let patience = if hands_over { LOST_LOOP_PATIENCE } else { Roll::PATIENCE };
-        let steps = async {
-            drop(inventory.graph.change().await);
-            inventory.jobs.end_all().await;
-            let change = inventory.graph.change().await;
-            inventory.close_doors().await;
-            change
-        };
+        let steps = self.commands_and_doors();
         let in_time = async {
             match select(pin!(steps), pin!(self.roll.lost(patience))).await {
                 Either::Left((change, _)) => Some(change),
@@ -202,6 +192,16 @@ impl TheEnd<'_> {
         if change.is_none() {
             inventory.close_sockets();
         }
+        change
+    }
+
+    /// Waits for commands and jobs, then closes the doors; no command begins any more.
+    async fn commands_and_doors(&self) -> Change<'_> {
+        let inventory = self.inventory;
+        drop(inventory.graph.change().await);
+        inventory.jobs.end_all().await;
+        let change = inventory.graph.change().await;
+        inventory.close_doors().await;
         change
     }
 
