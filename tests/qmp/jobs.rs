@@ -12,7 +12,7 @@ use black_box::peer::{assert_clean, assert_leaks_at_most, converted, qemu_img, q
 use black_box::qmp::Qmp;
 use black_box::random::Random;
 use black_box::server::Start;
-use black_box::{Client, Scratch, Server};
+use black_box::{Client, Scratch};
 use serde_json::{Value, json};
 
 use super::{Steered, create, qcow2};
@@ -501,7 +501,8 @@ fn a_mirror_whose_target_dies_rests_and_can_be_cancelled() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let target = create(&steered.scratch, "t", "64M");
-    let far = Server::start([&target]);
+    let start = Start::new([&target]).socket(steered.scratch.file("far.sock"));
+    let far = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
     let address = json!({ "type": "unix", "path": far.socket() });
     let nbd = json!({ "driver": "nbd", "server": address, "export": "t" });
     qmp.ok("blockdev-add", json!({ "driver": "raw", "node-name": "t", "file": nbd }));

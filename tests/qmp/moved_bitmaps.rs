@@ -16,8 +16,8 @@ const GRANULARITY: u64 = 64 << 10;
 /// Another machine's server, with an image `far` and a control socket.
 fn far(scratch: &Scratch) -> (Server, String, String) {
     let (image, qmp) = (create(scratch, "far.qcow2", "64M"), scratch.name("far.qmp"));
-    let mut server =
-        Start::new(["--qmp", &qmp, &image]).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let start = Start::new(["--qmp", &qmp, &image]).socket(scratch.file("far.sock"));
+    let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
     server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
     (server, image, qmp)
 }

@@ -93,6 +93,12 @@ impl Start {
         self
     }
 
+    /// Its socket is this one, for instance where another server may connect to it.
+    #[must_use]
+    pub fn socket(self, socket: impl AsRef<Path>) -> Self {
+        self.arg("--socket").arg(socket.as_ref()).listening_on(socket)
+    }
+
     /// An environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
