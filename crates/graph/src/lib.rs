@@ -42,7 +42,7 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    AtRest, Change, DescriptionError, DiskNode, Edge, FileToFill, FilterNode, Graph, Hold, JobFilter,
+    AtRest, Change, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode, Graph, Hold, JobFilter,
     KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed,
     ReplaceError, Replaced, User,
 };

@@ -123,7 +123,7 @@ impl Daemon {
             sandbox::enter(&names.collect::<Vec<_>>(), &[], &[]);
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
-        until_told(&self.reactor, &self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
+        until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
         Ok(ExitCode::SUCCESS)
     }
 }

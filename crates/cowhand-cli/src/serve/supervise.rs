@@ -74,7 +74,7 @@ pub enum Ended {
 /// When a loop fails, or a disk cannot be closed: what was acknowledged without a flush may then be lost.
 pub fn until_told(
     own: &Reactor,
-    inventory: &Rc<Inventory>,
+    inventory: Rc<Inventory>,
     sockets: &Sockets,
     signals: &SignalStreams,
     view: View,
@@ -82,12 +82,12 @@ pub fn until_told(
     let quit = Shutdown::new();
     let (door, ended) = start_loops(&inventory.loops)?;
     let shutdown = inventory.loops.shutdown();
-    let running = own.run(async { Running::start(sockets, inventory, &quit) });
-    let heir = own.run(watch(inventory, (sockets, shutdown, &quit), signals, view));
+    let running = own.run(async { Running::start(sockets, &inventory, &quit) });
+    let heir = own.run(watch(&inventory, (sockets, shutdown, &quit), signals, view));
     let asked = quit.is_triggered();
     quit.trigger();
-    let end = TheEnd { own, inventory, signals, roll: Roll::call(&inventory.loops) };
-    let heir = heir.and_then(|exchange| prepare_to_give(exchange, inventory));
+    let end = TheEnd { own, inventory: &inventory, signals, roll: Roll::call(&inventory.loops) };
+    let heir = heir.and_then(|exchange| prepare_to_give(exchange, &inventory));
     if heir.is_some() {
         tracing::info!("another process takes over: requests in flight are answered");
         own.run(running.hand_over());
@@ -101,6 +101,9 @@ pub fn until_told(
         end.without_lost_loops();
         return Err(Failure::new("the server ended without a loop that does not answer"));
     };
+    // Its tasks have the disks.
+    drop(running);
+    let ends = inventory.graph.ends();
     // The disks are closed however the server ended.
     let closed = own.run(patiently(inventory.close_all(), signals));
     let closed = closed.map_err(|error| Failure::because("not everything is closed", &error)).and(door);
@@ -110,6 +113,9 @@ pub fn until_told(
         front_ends: inventory.vhost.take_handed(),
         ..estate
     };
+    drop(inventory);
+    // Tasks of this loop that were cancelled are dropped when it runs again, and disks with them: the heir would find their files locked.
+    own.run(patiently(ends.reached(), signals));
     Ok(match closed {
         Ok(()) => Ended::GivenAway(exchange, estate),
         Err(failure) => Ended::Kept(exchange, estate, failure),

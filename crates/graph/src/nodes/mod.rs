@@ -62,7 +62,7 @@ pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;
 pub(crate) use self::node::Links;
 pub use self::node::{Node, NodeKind};
-pub use self::removal::Removed;
+pub use self::removal::{Ends, Removed};
 pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use crate::front::ThrottleGroup;
 use crate::open::OpenRules;

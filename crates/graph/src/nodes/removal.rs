@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 
 use super::error::NodeError;
 use super::filter_node::FilterNode;
@@ -49,15 +49,13 @@ impl Graph {
     pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<Removed, NodeError> {
         let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
-        let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
-        let ends: Vec<_> = self.nodes().iter().filter_map(end).collect();
+        let ends = self.ends();
         let left = names_left(&node);
         let closed = self.close(&node).await;
         self.nodes.lock().extend(left);
         drop(node);
-        for (name, end) in ends.iter().filter(|(name, _)| self.node(name).is_err()) {
-            let_go(name, end).await;
-        }
+        let gone = ends.0.into_iter().filter(|(name, _)| self.node(name).is_err());
+        Ends(gone.collect()).reached().await;
         Ok(Removed { not_written: closed.err() })
     }
 
@@ -96,7 +94,14 @@ impl Graph {
         }
     }
 
-    /// Closes every disk, also after one has failed, and also those in use; gives what failed.
+    /// The ends of all disks, for those who wait until their files are closed.
+    pub fn ends(&self) -> Ends {
+        let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
+        Ends(self.nodes().iter().filter_map(end).collect())
+    }
+
+    /// Closes every disk, also after one has failed, and also those in use; gives what failed. Files stay open, and locked, while somebody has a
+    /// disk: see [`Graph::ends`].
     pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
         // What stands on a disk goes before it.
@@ -142,6 +147,18 @@ impl Graph {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Disks that are to be closed, without a reference to any.
+#[derive(Debug)]
+pub struct Ends(Vec<(String, DiskEnd)>);
+
+impl Ends {
+    /// Waits until no reference to these disks is left, so that their files are closed and the locks released; a second at most for those whose
+    /// references stay, which are named in the log. The loops that have references must run meanwhile.
+    pub async fn reached(self) {
+        join_all(self.0.iter().map(|(name, end)| let_go(name, end))).await;
     }
 }
 
