@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use black_box::Scratch;
+use black_box::at_end::SetAtEnd;
 use black_box::peer::dirty_by_qemu;
 use black_box::qmp::Qmp;
 use black_box::server::Start;
@@ -23,7 +24,7 @@ fn a_raw_disk_gets_another_size_while_clients_use_it() {
     qmp.ok("block-dirty-bitmap-add", json!({ "node": "r", "name": "b", "persistent": true }));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (server, stop) = (&server, &stop);
+        let (server, stop, end) = (&server, &stop, SetAtEnd(&stop));
         // Writes where the disk always is are answered, whatever becomes of its end; others are written or refused.
         let inside = scope.spawn(move || {
             let mut client = server.client("r");
@@ -48,7 +49,7 @@ fn a_raw_disk_gets_another_size_while_clients_use_it() {
             assert_eq!(length(), bytes, "round {round}");
             assert_eq!(server.client("r").size(), bytes.next_multiple_of(512));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(inside.join().expect("it ends") > 0);
         assert!(beyond.join().expect("it ends") > 0, "the disk never was too small");
     });

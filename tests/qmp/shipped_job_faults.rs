@@ -22,6 +22,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use black_box::at_end::SetAtEnd;
 use black_box::bytes::are_all;
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::{Run, Scratch};
@@ -57,7 +58,7 @@ fn a_stream_and_queries_of_nodes_do_not_disturb_each_other() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut other = steered.talk();
-        let is_over = &over;
+        let (is_over, end) = (&over, SetAtEnd(&over));
         let queries = scope.spawn(move || {
             let mut count = 0;
             while !is_over.load(Ordering::Relaxed) {
@@ -77,7 +78,7 @@ fn a_stream_and_queries_of_nodes_do_not_disturb_each_other() {
             completed(&mut qmp, "j");
             device = name;
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(queries.join().expect("no query fails") > 6);
     });
     let held = load.end();
@@ -208,7 +209,7 @@ fn a_backup_that_starts_beside_writes_is_of_one_moment() {
     let over = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let mut client = steered.server.client("a");
-        let is_over = &over;
+        let (is_over, end) = (&over, SetAtEnd(&over));
         let writer = scope.spawn(move || {
             let mut number = 0_u64;
             while !is_over.load(Ordering::Relaxed) {
@@ -234,7 +235,7 @@ fn a_backup_that_starts_beside_writes_is_of_one_moment() {
             let (first, second) = (number(0), number(FAR as usize));
             assert!(first == second || first == second + 1, "round {round}: {first} and {second}");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         writer.join().expect("no write fails")
     });
     assert!(written > 10, "{written} numbers were written");

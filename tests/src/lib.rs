@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod at_end;
 pub mod bytes;
 pub mod ceph;
 pub mod client;

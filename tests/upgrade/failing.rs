@@ -1,9 +1,10 @@
 //! A new process that fails in every way: the old one goes on serving, and its clients see nothing but a pause.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use black_box::Random;
+use black_box::at_end::SetAtEnd;
 use black_box::vhost_user::{FrontEnd, Ways};
 use serde_json::json;
 
@@ -21,6 +22,7 @@ fn under_load(fail: impl FnOnce(&mut Daemon)) -> Written {
     let stop = AtomicBool::new(false);
     let socket = daemon.socket.clone();
     let written = std::thread::scope(|scope| {
+        let end = SetAtEnd(&stop);
         let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
         std::thread::sleep(Duration::from_millis(50));
         fail(&mut daemon);
@@ -28,7 +30,7 @@ fn under_load(fail: impl FnOnce(&mut Daemon)) -> Written {
         std::thread::sleep(Duration::from_millis(50));
         daemon.upgrade();
         std::thread::sleep(Duration::from_millis(50));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         writer.join().expect("the client's thread")
     });
     daemon.stop();

@@ -1,8 +1,9 @@
 //! Clients and guests that work while one process takes over from another, again and again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use black_box::at_end::SetAtEnd;
 use black_box::peer::{converted, fio};
 use black_box::vhost_user::{Ask, FrontEnd, Ways};
 
@@ -29,13 +30,14 @@ fn a_client_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
     let stop = AtomicBool::new(false);
     let socket = daemon.socket.clone();
     let written = std::thread::scope(|scope| {
+        let end = SetAtEnd(&stop);
         let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
         for _ in 0..upgrades() {
             std::thread::sleep(Duration::from_millis(150));
             daemon.upgrade();
         }
         std::thread::sleep(Duration::from_millis(150));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         writer.join().expect("the client's thread")
     });
     println!("{} writes, the longest wait {:?}", written.answered, written.longest);
@@ -87,17 +89,15 @@ fn a_guest_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
         let mut guest = Guest::new(ways, 5);
         let mut daemon = Daemon::start(|scratch| vec!["--vhost-user-blk".to_owned(), scratch.name("v.sock")]);
         let mut front = FrontEnd::start(&daemon.scratch.file("v.sock"), &mut guest.machine);
-        let over = AtomicBool::new(false);
         let mut longest = Duration::ZERO;
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let upgrades = scope.spawn(|| {
                 for _ in 0..upgrades() {
                     std::thread::sleep(Duration::from_millis(100));
                     daemon.upgrade();
                 }
-                over.store(true, Ordering::Relaxed);
             });
-            while !over.load(Ordering::Relaxed) {
+            while !upgrades.is_finished() {
                 let start = Instant::now();
                 guest.work(guest.acknowledged + 1);
                 longest = longest.max(start.elapsed());

@@ -57,6 +57,7 @@ impl Daemon {
         let heir = self.heir(&self.disk, &[]);
         let outcome = self.server.outcome();
         assert!(outcome.status.success(), "{outcome}\n--- of the new process\n{}", heir.stderr());
+        assert!(!outcome.stderr.contains("in use somewhere"), "it gave away what it still had: {outcome}");
         self.pauses.push(pause(&outcome.stderr));
         self.server = heir;
         outcome.stderr
