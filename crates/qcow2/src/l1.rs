@@ -11,6 +11,8 @@ use crate::tables_account::{TablesAccount, TablesFull};
 
 /// L1 entries written at a time: one 512-byte sector, which the medium never tears.
 const SECTOR_ENTRIES: usize = 64;
+/// Empty entries that are looked at for one answer.
+const EMPTY_ENTRIES: usize = 4096;
 /// Bytes of an L1 entry.
 const ENTRY_BYTES: u64 = 8;
 /// The first eight segments have a sector each, the next four two, the next four four, and so on: a quarter of what is in
@@ -183,6 +185,25 @@ impl L1Table {
         entries.filter_map(|index| L1Entry::decode(self.word(index), geometry).ok()?.table)
     }
 
+    /// Where the empty entries end that begin at `index`: at `end` at the latest, and after [`EMPTY_ENTRIES`] that are in memory, however many
+    /// follow. What is not in memory costs nothing.
+    pub(crate) fn empty_until(&self, index: u64, end: u64) -> u64 {
+        let (mut at, mut looks) = (index, 0);
+        while at < end && looks < EMPTY_ENTRIES {
+            let Ok(entry) = usize::try_from(at).map(|at| at.min(self.len())) else { return end };
+            let segment = place(entry).0;
+            match self.segments.get(segment) {
+                _ if entry == self.len() => return end,
+                Some(words) if words.get().is_none() => {
+                    at = (segment_start(segment) + segment_len(segment)) as u64;
+                }
+                _ if self.word(entry) == 0 => (at, looks) = (at + 1, looks + 1),
+                _ => return at,
+            }
+        }
+        at.min(end)
+    }
+
     fn slot(&self, index: usize) -> Option<&AtomicU64> {
         let (segment, index) = place(index);
         self.segments.get(segment)?.get()?.get(index)
@@ -263,6 +284,20 @@ mod tests {
         assert_eq!(other.reserve(4 << 20), Err(TablesFull::Account { bytes_max: 9 << 20 }));
         drop((table, other));
         assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn empty_entries_are_skipped_up_to_the_next_one_that_is_not() {
+        let table = L1Table::empty(512, 4 << 20, TablesAccount::unlimited());
+        assert_eq!((table.empty_until(3, 9), table.empty_until(9, 9)), (9, 9));
+        assert_eq!(table.empty_until(3, 4 << 20), 4 << 20);
+        assert_eq!(table.empty_until(3, u64::MAX), u64::MAX, "nothing is allocated behind the table");
+        table.load(3 << 20, 512).unwrap();
+        let (segment, _) = place(3 << 20);
+        assert_eq!(segment_start(segment), 3 << 20);
+        assert_eq!((table.empty_until(3, 4 << 20), table.empty_until(3 << 20, 4 << 20)), (3 << 20, 3 << 20));
+        let some = (3 << 20) + 1 + EMPTY_ENTRIES as u64;
+        assert_eq!(table.empty_until((3 << 20) + 1, 4 << 20), some, "one answer looks at so many");
     }
 
     #[test]

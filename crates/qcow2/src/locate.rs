@@ -205,7 +205,13 @@ impl Chain {
                 *len = known;
                 place
             }
-            Found::Missing(key) => return Some(Onward::Missing(Missing::Chain(self, key))),
+            Found::Missing(key) => match self.nothing(GuestRange::at(guest, *len)) {
+                Some((layer, empty)) => {
+                    *len = empty;
+                    UnitPlace::Nothing { layer }
+                }
+                None => return Some(Onward::Missing(Missing::Chain(self, key))),
+            },
         };
         let (index, source) = match place {
             UnitPlace::Walk => return None,

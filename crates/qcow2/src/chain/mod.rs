@@ -156,6 +156,32 @@ impl Chain {
         found.unwrap_or(Found::Missing(key))
     }
 
+    /// A part of `range`, from its start on, of which no layer has anything, and the lowest layer that could have; `None` where that is less than a
+    /// slice, or cannot be said without a load. Costs a look at the L1 table of every layer, which a load does, too: a chain of empty disks of
+    /// petabytes would otherwise be loaded slice by slice.
+    pub(crate) fn nothing(&self, range: GuestRange) -> Option<(usize, u64)> {
+        let slice_bytes = 1 << (self.unit_bits + UNIT_BITS);
+        let mut range = range.before(self.covered);
+        if range.len() < slice_bytes || self.goes_on {
+            return None;
+        }
+        let mut lowest = 0;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if range.start >= layer.size() {
+                break;
+            }
+            let Below::Image(image) = layer else { return None };
+            range = range.before(layer.size());
+            let len = image.inner.map.empty_tables(&image.inner.medium.geometry, range, 0);
+            range = range.before(range.start + len);
+            if range.len() < slice_bytes {
+                return None;
+            }
+            lowest = index;
+        }
+        Some((lowest, range.len()))
+    }
+
     /// Where in the file of its layer `guest` is, for a place of data whose unit holds it.
     #[inline]
     pub(crate) fn host(&self, guest: u64, unit: u64) -> HostOffset {

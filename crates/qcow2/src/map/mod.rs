@@ -102,7 +102,7 @@ impl Map {
         }
         match self.l1_entry(medium, range.start)?.table {
             Some(_) => Ok(Mapped::Missing(key)),
-            None => Ok(Mapped::Extent(without_table(&medium.geometry, range))),
+            None => Ok(Mapped::Extent(self.without_table(&medium.geometry, range))),
         }
     }
 
@@ -135,7 +135,7 @@ impl Map {
                 return medium.noticing_corruption(Contradiction::MapEntry, found);
             }
             if self.l1_entry(medium, guest)?.table.is_none() {
-                return Ok((without_table(&medium.geometry, range), L2Entry::UNALLOCATED));
+                return Ok((self.without_table(&medium.geometry, range), L2Entry::UNALLOCATED));
             }
             self.load(medium, key).await?;
         }
@@ -228,13 +228,19 @@ impl Map {
         };
         Ok(Extent { len, kind })
     }
-}
 
-/// Where there is no L2 table all of its range is unallocated.
-fn without_table(geometry: &Geometry, range: GuestRange) -> Extent {
-    let table = geometry.bytes_per_l2_table();
-    let told = range.before((range.start / table + 1).saturating_mul(table));
-    Extent { len: told.len(), kind: Kind::Unallocated { host: None } }
+    /// Where there is no L2 table all of its range is unallocated: a disk of 2 PiB has 4 Mi tables at most, and most chains of such disks have none.
+    fn without_table(&self, geometry: &Geometry, range: GuestRange) -> Extent {
+        let told = self.empty_tables(geometry, range, 1);
+        Extent { len: told, kind: Kind::Unallocated { host: None } }
+    }
+
+    /// Bytes at the start of `range` for which there is no L2 table; of the first `known` tables it is known already.
+    pub(crate) fn empty_tables(&self, geometry: &Geometry, range: GuestRange, known: u64) -> u64 {
+        let (first, last) = (geometry.l1_index(range.start), geometry.l1_index(range.end - 1));
+        let end = self.l1.empty_until(first + known, last + 1);
+        range.before(end.saturating_mul(geometry.bytes_per_l2_table()).max(range.start)).len()
+    }
 }
 
 /// The map entry of `guest` makes no sense.

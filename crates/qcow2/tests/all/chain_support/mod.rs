@@ -174,6 +174,25 @@ impl Built {
         built
     }
 
+    /// Layers of up to 2 GiB and of many lengths, with a few clusters each: `flat` has nothing of them.
+    pub async fn sparse(random: &mut Random, layers: usize) -> Self {
+        let mut built = Self::empty();
+        for _ in 0..layers {
+            let (cluster, extended_l2, version) = SHAPES[random.below(9) as usize];
+            let size = (1 + random.below(4 << 20)) * 512;
+            built.add_image(size, (cluster, extended_l2, version), false).await;
+            let top = built.open(Options { writable: true, ..Options::default() }, false).await;
+            for _ in 0..random.below(4) {
+                let offset = random.below(size / 512) * 512;
+                let byte = random.below(256) as u8;
+                let data = IoBytes::copy_from(&[byte; 512]);
+                top.write(offset, IoVec::from(data), Hints::NONE).await.unwrap();
+            }
+            top.close().await.unwrap();
+        }
+        built
+    }
+
     /// One image, all of whose clusters are mapped and read as zeroes.
     pub async fn full(size: u64, cluster_size: u64) -> Self {
         let mut built = Self::empty();
@@ -211,22 +230,7 @@ impl Built {
         (cluster, extended_l2, version): (u64, bool, Version),
     ) {
         let external = version == Version::V3 && random.below(8) == 0;
-        let options = CreateOptions {
-            size,
-            version,
-            cluster_size: cluster,
-            extended_l2,
-            backing_file: (!self.layers.is_empty()).then(|| "below".to_owned()),
-            backing_format: (!self.layers.is_empty()).then(|| "qcow2".to_owned()),
-            data_file: external.then(|| "data".to_owned()),
-            ..CreateOptions::default()
-        };
-        let file = self.medium("qcow2");
-        let data = external.then(|| self.medium("data"));
-        create(&*file, data.as_deref().map(|data| data as &dyn Storage), &options).await.unwrap();
-        let what =
-            format!("qcow2 {size} in {cluster}, extended {extended_l2}, {version:?}, external {external}");
-        self.layers.push(Stored { what, file, data, raw: false });
+        self.add_image(size, (cluster, extended_l2, version), external).await;
         self.flat.resize(size as usize, 0);
         let top = self.open(Options { writable: true, discard: true, ..Options::default() }, false).await;
         for _ in 0..random.below(8) {
@@ -245,6 +249,31 @@ impl Built {
             }
         }
         top.close().await.unwrap();
+    }
+
+    /// An empty image over the others.
+    async fn add_image(
+        &mut self,
+        size: u64,
+        (cluster, extended_l2, version): (u64, bool, Version),
+        external: bool,
+    ) {
+        let options = CreateOptions {
+            size,
+            version,
+            cluster_size: cluster,
+            extended_l2,
+            backing_file: (!self.layers.is_empty()).then(|| "below".to_owned()),
+            backing_format: (!self.layers.is_empty()).then(|| "qcow2".to_owned()),
+            data_file: external.then(|| "data".to_owned()),
+            ..CreateOptions::default()
+        };
+        let file = self.medium("qcow2");
+        let data = external.then(|| self.medium("data"));
+        create(&*file, data.as_deref().map(|data| data as &dyn Storage), &options).await.unwrap();
+        let what =
+            format!("qcow2 {size} in {cluster}, extended {extended_l2}, {version:?}, external {external}");
+        self.layers.push(Stored { what, file, data, raw: false });
     }
 
     /// Opens the whole chain. With `writable_below`, the lower layers are opened for writing too, so that none
