@@ -79,6 +79,57 @@ fn a_shallow_mirror_keeps_the_rest_of_each_cluster_that_a_guest_writes_in_part()
     }
 }
 
+/// A mirror of nothing copies what guests write meanwhile. Its target was put over what lies below the disk's image, and what that image had was gone.
+#[test]
+fn a_mirror_of_nothing_is_put_over_the_disk() {
+    for (command, mode) in [
+        ("blockdev-mirror", "background"),
+        ("blockdev-mirror", "write-blocking"),
+        ("drive-mirror", "background"),
+        ("drive-mirror", "write-blocking"),
+    ] {
+        let scratch = Scratch::new();
+        let base = image(&scratch, "base.qcow2", "8M", "cluster_size=64k", None);
+        qemu_io_ok(&["-f", "qcow2"], &base, &["write -P 17 0 8M"]);
+        let top = image(&scratch, "top.qcow2", "8M", "cluster_size=4k", Some(&base));
+        qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 18 1M 1M", "write -z 3M 4k"]);
+        let (server, mut qmp) = super::begin_with_nothing(&scratch);
+        add(&mut qmp, "base", &base, Value::Null, false);
+        add(&mut qmp, "top", &top, json!("base"), true);
+        let uri = export(&mut qmp, &scratch);
+        let mut mirror = json!({ "job-id": "j", "device": "top", "sync": "none", "copy-mode": mode });
+        let target = if command == "drive-mirror" {
+            mirror["target"] = json!(scratch.name("t.qcow2"));
+            mirror["format"] = json!("qcow2");
+            scratch.name("t.qcow2")
+        } else {
+            let target = image(&scratch, "t.qcow2", "8M", "cluster_size=2M", Some(&top));
+            add(&mut qmp, "t", &target, Value::Null, true);
+            mirror["target"] = json!("t");
+            target
+        };
+        // Not flushed before the disk switches: the next flush is one of what lies below, too.
+        qemu_io_ok(&["-f", "raw", "-t", "unsafe"], &uri, &["write -P 50 7M 4k"]);
+        qmp.ok(command, mirror);
+        told(&mut qmp, "BLOCK_JOB_READY", "j");
+        qemu_io_ok(&["-f", "raw"], &uri, &["write -P 51 1025k 2k", "write -z 5000k 1k"]);
+        qmp.ok("job-complete", json!({ "id": "j" }));
+        completed(&mut qmp, "j");
+        qemu_io_ok(&["-f", "raw"], &uri, &["write -P 52 6M 1k", "read -P 18 1500k 500k", "flush"]);
+        server.stop();
+        let mut wanted = vec![17; 8 * MIB];
+        wanted[MIB..2 * MIB].fill(18);
+        wanted[1025 * KIB..1027 * KIB].fill(51);
+        wanted[3 * MIB..3 * MIB + 4 * KIB].fill(0);
+        wanted[5000 * KIB..5001 * KIB].fill(0);
+        wanted[6 * MIB..6 * MIB + KIB].fill(52);
+        wanted[7 * MIB..7 * MIB + 4 * KIB].fill(50);
+        let found = converted(&target, "qcow2", &[], &scratch.file("converted"));
+        let wrong = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted);
+        assert_eq!(wrong, None, "{command} {mode}");
+    }
+}
+
 #[test]
 fn a_backup_over_an_earlier_one_stores_zeroes_of_any_size() {
     for sync in ["top", "bitmap"] {

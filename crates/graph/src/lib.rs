@@ -44,7 +44,7 @@ pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
     AtRest, Change, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode, Graph, Hold, JobFilter,
     KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed,
-    ReplaceError, Replaced, User,
+    ReplaceError, Replaced, Under, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};
 pub use crate::resize_raw::resize_raw;

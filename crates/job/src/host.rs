@@ -8,6 +8,7 @@ use block::Block;
 
 use crate::dirty::Dirty;
 use crate::error::Error;
+use crate::mirror::What;
 
 /// The backing file that the header of an image is to name, and its format; none for an image that is to have none.
 pub type NewBacking = Option<(String, String)>;
@@ -21,9 +22,33 @@ pub enum Pivot {
     Target {
         /// What the host calls it.
         name: String,
-        /// It gets the backing layer of the disk's uppermost image.
-        keeps_backing: bool,
+        /// What it is put over.
+        over: Over,
     },
+}
+
+/// What the target of a mirror is put over when the disk switches to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It keeps what it has: it is a copy of everything, or has a backing layer of its own.
+    Own,
+    /// The backing layer of the disk's uppermost image, of which it is a copy.
+    Below,
+    /// The disk's uppermost image: it has what guests wrote since the job began, and nothing else.
+    Disk,
+}
+
+impl Over {
+    /// For a target of which nothing but `what` is copied from the disk whose uppermost image is `source`.
+    pub fn of(what: What, source: &dyn Block, target: &dyn Block) -> Self {
+        match what {
+            _ if target.below().is_some() => Self::Own,
+            What::Layers(_) if source.below().is_some() => Self::Below,
+            What::Nothing => Self::Disk,
+            // Who gives a bitmap has an earlier copy of the disk in the target.
+            What::Everything | What::Layers(_) | What::Marked => Self::Own,
+        }
+    }
 }
 
 /// What comes in the place of what in a disk.

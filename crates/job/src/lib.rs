@@ -46,7 +46,7 @@ pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
-pub use host::{Exchange, Host, NewBacking, Pivot};
+pub use host::{Exchange, Host, NewBacking, Over, Pivot};
 pub use joined::Joined;
 pub use layers::{Says, Scope};
 pub use life::Life;

@@ -13,7 +13,7 @@ use super::error::NodeError;
 use super::hold::User;
 use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
-use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
+use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
 use super::{Change, Graph};
 use crate::child::Child;
 use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
@@ -105,7 +105,7 @@ impl Graph {
             }
             Overlay::Node(node) => {
                 let own = self.own_of(&node)?;
-                (Put::NodeOver(node), own)
+                (Put::NodeOver(node, Under::There), own)
             }
         };
         let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
@@ -236,23 +236,33 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Has a disk stand on what the disk of the node `target` stands on, a copy of it, whose name it has afterwards. With `keeps_backing` it stands
-    /// there over what lies below its uppermost image now. When `last_look` has ended, all that guests flushed is durable in the copy.
+    /// Has a disk stand on what the disk of the node `target` stands on, a copy of it, whose name it has afterwards. With `over` it is an
+    /// image without a backing layer, and gets that one. When `last_look` has ended, all that guests flushed is durable in the copy, or in what it is
+    /// over.
     ///
     /// # Errors
     /// As [`Graph::replace`].
     pub async fn stand_on_node(
         &self,
-        _change: &Change<'_>,
+        change: &Change<'_>,
         disk: &Arc<DiskNode>,
         target: &str,
-        keeps_backing: bool,
+        over: Option<Under>,
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         let (before, own) = (disk.disk.layers(), self.own_of(target)?);
         let target = target.to_owned();
-        let put = if keeps_backing { Put::NodeOverBelow(target) } else { Put::Node(target) };
-        let replaced = self.switch(disk, put, last_look).await?;
+        let replaced = match over {
+            None => self.switch(disk, Put::Node(target), last_look).await?,
+            Some(under @ Under::BelowTop) => {
+                self.switch(disk, Put::NodeOver(target, under), last_look).await?
+            }
+            // What it does not have is in the disk, and is flushed there.
+            Some(under) => {
+                self.replace(change, &disk.name(), Edge::Root, Put::NodeOver(target, under), last_look)
+                    .await?
+            }
+        };
         self.rename(disk, &before, Some(own));
         Ok(replaced)
     }

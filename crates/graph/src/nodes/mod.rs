@@ -63,7 +63,7 @@ pub use self::name::NodeName;
 pub(crate) use self::node::Links;
 pub use self::node::{Node, NodeKind};
 pub use self::removal::{Ends, Removed};
-pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
+pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
 use crate::front::ThrottleGroup;
 use crate::open::OpenRules;
 

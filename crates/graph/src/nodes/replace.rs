@@ -14,6 +14,7 @@ use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
 pub(super) use self::found::Found;
+pub use self::found::Under;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::hold::User;
@@ -49,10 +50,8 @@ pub enum Put {
     Layer(usize),
     /// What the disk of another node stands on. The node is gone afterwards.
     Node(String),
-    /// Likewise, over what is there now: an image that has no backing layer yet gets that one.
-    NodeOver(String),
-    /// Likewise, over what lies below the uppermost image now.
-    NodeOverBelow(String),
+    /// Likewise, an image that has no backing layer yet and gets that one.
+    NodeOver(String, Under),
     /// What is below the filter that is there.
     WithoutFilter,
     /// A filter over what is there now, which it is given.
@@ -189,8 +188,12 @@ impl Graph {
         let layers = Layers::new(top, &list, bitmaps);
         let removed = layers.missing(old);
         // What is put over the uppermost image, but for one whose place it takes.
-        let layers = match &found.over {
-            Some(_) if !found.over_below => layers.over(node.disk.layers()),
+        let layers = match (&found.over, backings.first()) {
+            (Some((_, Under::There)), _) => layers.over(node.disk.layers()),
+            (Some((_, Under::BelowFilter)), Some((_, Some(below)))) => {
+                let below = Layers::new(Arc::clone(below), &old.list, None);
+                layers.over(Arc::new(below))
+            }
             _ => layers,
         };
         node.disk.stand_on(Arc::new(layers), drained);
@@ -231,10 +234,11 @@ impl DiskNode {
             return Err(self.no_layer(old, edge.at() - 1));
         }
         let mut backings = Vec::new();
-        if let Some(over) = &found.over {
-            let under = match found.over_below {
-                true => self.disk.top_image().below(),
-                false => blocks.get(edge.at()).cloned(),
+        if let Some((over, under)) = &found.over {
+            let under = match under {
+                Under::There => blocks.get(edge.at()).cloned(),
+                Under::BelowFilter => blocks.get(edge.at() + 1).cloned(),
+                Under::BelowTop => self.disk.top_image().below(),
             };
             backings.push((over.clone(), under));
         }

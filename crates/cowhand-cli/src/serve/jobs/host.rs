@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use block::{Blame, Block};
 use control::QmpError;
-use graph::{Change, DiskNode, Edge, Put, RemovedLayers, ReplaceError};
-use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot};
+use graph::{Change, DiskNode, Edge, Put, RemovedLayers, ReplaceError, Under};
+use job::{Dirty, Error, Exchange, Host, NewBacking, Over, Pivot};
 use qcow2::Qcow2;
 use thiserror::Error as ThisError;
 
@@ -66,10 +66,14 @@ impl<'a> Host for JobDisk<'a> {
             Exchange::Root(pivot) => {
                 let replaced = match pivot {
                     Pivot::Layer(base) => graph.stand_on_layer(change, disk, base, last_look).await?,
-                    Pivot::Target { name, keeps_backing } => {
+                    Pivot::Target { name, over } => {
                         self.job.let_go();
-                        let stood =
-                            graph.stand_on_node(change, disk, name, *keeps_backing, last_look).await?;
+                        let under = match over {
+                            Over::Own => None,
+                            Over::Below => Some(Under::BelowTop),
+                            Over::Disk => Some(Under::BelowFilter),
+                        };
+                        let stood = graph.stand_on_node(change, disk, name, under, last_look).await?;
                         self.job.leave_target();
                         stood
                     }

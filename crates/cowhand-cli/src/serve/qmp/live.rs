@@ -7,7 +7,7 @@ use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode, User};
-use job::{Mirror, MirrorJob, Pivot, Task, Terms, Tracked, What};
+use job::{Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
@@ -179,7 +179,7 @@ async fn begin_mirror(
     let target = target.node();
     // The disk may stand on the copy in the end, and then all of them go.
     new.layers = chain.claim(inventory, 0, chain.lowest())?;
-    let Chain { disk, layers } = chain;
+    let Chain { disk, .. } = chain;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {
         return Err(QmpError::generic(format!(
@@ -204,10 +204,8 @@ async fn begin_mirror(
         }
     };
     let is_synchronous = arguments.maybe_text("copy-mode") == Some("write-blocking");
-    // A copy without a backing layer of its own, of which not everything is copied, stands on the source's.
-    let has_more_below = layers.len() > 1;
-    let keeps_backing = what != What::Everything && has_more_below && node.disk.top_image().below().is_none();
-    if keeps_backing && node.disk.image().is_none() {
+    let over = Over::of(what, &*disk.disk.top_image(), &*node.disk.top_image());
+    if over != Over::Own && node.disk.image().is_none() {
         return Err(QmpError::generic(format!(
             "the target {target:?} is raw and holds all of a disk: give sync full"
         )));
@@ -217,7 +215,7 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
-    let pivot = Pivot::Target { name: node.name(), keeps_backing };
+    let pivot = Pivot::Target { name: node.name(), over };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
     Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
@@ -230,5 +228,5 @@ pub async fn drive_mirror(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let begin = async |target: Target<'_>| begin_mirror(inventory, change, arguments, target).await;
-    new_target::with(inventory, change, arguments, 1, begin).await
+    new_target::with(inventory, change, arguments, begin).await
 }

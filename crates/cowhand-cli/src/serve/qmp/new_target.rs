@@ -39,7 +39,7 @@ impl<'a> Target<'a> {
 }
 
 /// Adds a node for the file `target`, which is made unless `mode` is `existing`, and has `begin` work with it; the node goes when the job ends. A
-/// failure leaves neither. With sync `none` the file is an overlay of the layer `none_stands_on` of the source.
+/// failure leaves neither. With sync `none` the file is an overlay of the source.
 ///
 /// # Errors
 /// When the file cannot be made or opened; what `begin` says.
@@ -47,7 +47,6 @@ pub async fn with(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
-    none_stands_on: usize,
     begin: impl AsyncFnOnce(Target<'_>) -> Result<Value, QmpError>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
@@ -63,7 +62,7 @@ pub async fn with(
         }
         let below = match sync {
             "top" => layers.get(1),
-            "none" => layers.get(none_stands_on),
+            "none" => layers.first(),
             _ => None,
         };
         let below = below.map(|layer| &layer.block);

@@ -14,16 +14,25 @@ use crate::nodes::Graph;
 use crate::nodes::disk_node::{Asked, DiskNode};
 use crate::nodes::node::{Links, Node};
 
+/// What an image gets as its backing layer that is put into a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// What is there.
+    There,
+    /// What is below the filter that is there, which goes.
+    BelowFilter,
+    /// What is below the uppermost image of the disk.
+    BelowTop,
+}
+
 /// What is to be put, found and open.
 #[derive(Default)]
 pub(in crate::nodes) struct Found {
     pub(super) block: Option<Arc<dyn Block>>,
     /// Layers that the disk may get.
     pub(super) list: Vec<Arc<Layer>>,
-    /// If it is put over what is there: the image that gets that as its backing layer.
-    pub(super) over: Option<Qcow2>,
-    /// It gets what lies below the disk's uppermost image instead.
-    pub(super) over_below: bool,
+    /// If it is put over something: the image that gets that as its backing layer.
+    pub(super) over: Option<(Qcow2, Under)>,
     /// The image whose bitmaps the disk gets.
     pub(super) bitmaps: Option<Qcow2>,
     pub(super) asked: Option<Asked>,
@@ -48,7 +57,7 @@ impl Graph {
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
                 let over = only_image(&opened.list, &opened.path.display().to_string())?;
-                Ok(Found { over: Some(over), ..opened_at(edge, opened)? })
+                Ok(Found { over: Some((over, Under::There)), ..opened_at(edge, opened)? })
             }
             Put::Layer(at) => {
                 let blocks: Vec<_> = block::layers(Arc::clone(&old.top)).take(at.saturating_add(1)).collect();
@@ -60,19 +69,15 @@ impl Graph {
                 Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
-            Put::NodeOver(name) => {
+            Put::NodeOver(name, under) => {
+                if under == Under::BelowFilter {
+                    below_filter(node, old, edge)?;
+                }
                 let found = self.find_node(node, edge, &name)?;
-                Ok(Found { over: Some(only_image(&found.list, &name)?), ..found })
-            }
-            Put::NodeOverBelow(name) => {
-                let found = self.find_node(node, edge, &name)?;
-                Ok(Found { over: Some(only_image(&found.list, &name)?), over_below: true, ..found })
+                Ok(Found { over: Some((only_image(&found.list, &name)?, under)), ..found })
             }
             Put::WithoutFilter => {
-                let filter = there.as_ref().and_then(|block| old.of(block));
-                let filter = filter.filter(|layer| layer.closes_below);
-                let below = filter.and_then(|layer| layer.block.below());
-                let block = below.ok_or_else(|| node.no_layer(old, edge.at()))?;
+                let block = below_filter(node, old, edge)?;
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
                 Ok(Found { block: Some(block), bitmaps, ..Found::default() })
             }
@@ -115,6 +120,12 @@ impl Graph {
             ..Found::default()
         })
     }
+}
+
+/// What is below the filter at `edge`.
+fn below_filter(node: &DiskNode, old: &Layers, edge: Edge) -> Result<Arc<dyn Block>, ReplaceError> {
+    let filter = edge.block(old).and_then(|block| old.of(&block).filter(|layer| layer.closes_below).cloned());
+    filter.and_then(|layer| layer.block.below()).ok_or_else(|| node.no_layer(old, edge.at()))
 }
 
 fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {

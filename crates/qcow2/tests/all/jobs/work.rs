@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::Block;
 use job::{
-    Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Pivot, Stream, StreamJob, Task,
+    Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Over, Pivot, Stream, StreamJob, Task,
     Tracked, What,
 };
 
@@ -50,7 +50,7 @@ pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), St
             mirror(block(lowest), What::Layers(lowest as u32), Pivot::Layer(block(lowest))).await?
         }
         Kind::Mirror | Kind::MirrorBlocking => {
-            let pivot = Pivot::Target { name: FILES[COPY].to_owned(), keeps_backing: false };
+            let pivot = Pivot::Target { name: FILES[COPY].to_owned(), over: Over::Own };
             mirror(copy()?, What::Everything, pivot).await?
         }
         Kind::Backup => {

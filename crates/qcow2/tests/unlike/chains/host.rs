@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
-use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot};
+use job::{Dirty, Error, Exchange, Host, NewBacking, Over, Pivot};
 use qcow2::Qcow2;
 
 use super::disk::Parts;
@@ -116,9 +116,15 @@ impl Parts {
             Pivot::Target { .. } => self.target.as_ref(),
         };
         let new = new.ok_or("the copy is gone")?;
-        if let (Pivot::Target { keeps_backing: true, .. }, Some(image)) = (pivot, &new.qcow2) {
+        if let (Pivot::Target { over, .. }, Some(image)) = (pivot, &new.qcow2)
+            && *over != Over::Own
+        {
+            let below = match over {
+                Over::Disk => Some(Arc::clone(&self.top().block)),
+                Over::Below | Over::Own => self.top().block.below(),
+            };
             let still = image.hold_still().await.map_err(told)?;
-            still.set_backing(self.top().block.below()).map_err(told)?;
+            still.set_backing(below).map_err(told)?;
         }
         same(&read_all(&*new.block).await?, &source, "the copy, when the disk switches to it")?;
         if let Pivot::Target { .. } = pivot {
@@ -142,7 +148,7 @@ impl Parts {
         let (Backing::NamedAtTheEnd, Some(image)) = (images.case.backing(), &target.qcow2) else {
             return Ok(());
         };
-        let below = &images.list[images.under_target.unwrap_or(1)];
+        let below = &images.list[images.below_target()];
         image.set_backing_name(Some(below.name.clone()), Some(format_name(below))).await.map_err(told)
     }
 }

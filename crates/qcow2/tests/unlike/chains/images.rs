@@ -55,6 +55,21 @@ pub struct Images {
 }
 
 impl Images {
+    /// What the target of a copy of a part is over in the end.
+    pub fn below_target(&self) -> usize {
+        match self.under_target {
+            Some(under) => under,
+            // It has nothing but what guests write meanwhile.
+            None if self.is_over_disk() => 0,
+            None => 1,
+        }
+    }
+
+    /// The target is put over the disk's uppermost image.
+    fn is_over_disk(&self) -> bool {
+        self.case.kind() == Kind::MirrorNone && self.case.backing() != Backing::Opened
+    }
+
     /// Makes those of a seed.
     pub fn make(case: Case, seed: u64) -> Result<Self, String> {
         let world = World::new(seed, Order::Immediate);
@@ -337,6 +352,7 @@ impl Maker {
         let target = self.add("target", format, length);
         let below = match kind {
             Kind::BackupNone => Some(0),
+            Kind::MirrorNone if images.is_over_disk() => Some(0),
             Kind::MirrorTop | Kind::MirrorNone | Kind::BackupTop | Kind::ConvertOver => Some(1),
             _ => images.under_target,
         };
@@ -348,7 +364,9 @@ impl Maker {
         let mut flat = below.map_or_else(Vec::new, |below| images.flats[below].clone());
         flat.resize(length as usize, 0);
         let has_own_data = is_base || kind.copies_everything() && self.rng.chance(1, 2);
-        if has_own_data || kind == Kind::MirrorNone {
+        // A mirror of nothing whose target has a backing layer of its own: somebody copied all of the disk before.
+        let is_filled = kind == Kind::MirrorNone && !images.is_over_disk();
+        if has_own_data || is_filled {
             let over = match below {
                 Some(below) => Some(
                     images.open_chain(&self.world, below, &|_| options(false, 0), &Arc::default()).await?,
@@ -357,7 +375,7 @@ impl Maker {
             };
             let over = over.map(|layers| Arc::clone(&layers[0].block));
             let opened = images.open(&self.world, number, options(true, 0), over, &Arc::default()).await?;
-            if kind == Kind::MirrorNone {
+            if is_filled {
                 write_bytes(&*opened.block, &images.flats[0], &flat).await?;
                 flat.clone_from(&images.flats[0]);
             }

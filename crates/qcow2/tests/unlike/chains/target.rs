@@ -68,7 +68,7 @@ impl Unlike {
         let (images, kind) = (&self.0, self.kind());
         let Some(target) = images.target.filter(|_| !kind.copies_everything()) else { return Ok(()) };
         Note { whole: None, ..note }.write(world, images.disks()).await?;
-        let below = images.under_target.unwrap_or(1);
+        let below = images.below_target();
         let named = (images.case.backing() != Backing::NamedAtTheEnd).then(|| &images.list[below]);
         make_empty(world, &images.list[target], images.case.size(), named).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::{Block, Filter};
 use job::{
-    Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Pivot, Stream, StreamJob, Task,
+    Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Over, Pivot, Stream, StreamJob, Task,
     Tracked, What,
 };
 
@@ -88,10 +88,9 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
                 _ => What::Nothing,
             };
             let target = parts.target.as_ref().ok_or("no target")?;
-            let keeps_backing =
-                what != What::Everything && parts.layers.len() > 1 && target.block.below().is_none();
+            let over = Over::of(what, &*top, &*target.block);
             await_backing(target, what);
-            let pivot = Pivot::Target { name: parts.images.list[target.image].name.clone(), keeps_backing };
+            let pivot = Pivot::Target { name: parts.images.list[target.image].name.clone(), over };
             let unit = parts.images.case.granularity();
             mirror(parts, "mirror_top", (&target.block, unit), what, pivot).await?
         }
