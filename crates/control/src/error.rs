@@ -52,17 +52,20 @@ impl QmpError {
         Self { class: Class::DeviceNotFound, desc: format!("there is no device or node {name:?}") }
     }
 
-    /// A failure with its causes in one line.
+    /// A failure with its causes in one line, each said once: a cause may begin with what it is the cause of.
     pub fn because(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
-        let mut desc = what.into();
+        let mut last = what.into();
+        let mut desc = last.clone();
         let mut cause = Some(error);
         while let Some(error) = cause {
             let text = error.to_string();
-            if !desc.contains(&text) {
+            let new = text.strip_prefix(&last).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
+            if !desc.contains(new) {
                 desc.push_str(": ");
-                desc.push_str(&text);
+                desc.push_str(new);
             }
             cause = error.source();
+            last = text;
         }
         Self::generic(desc)
     }
@@ -75,3 +78,20 @@ impl fmt::Display for QmpError {
 }
 
 impl std::error::Error for QmpError {}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_a_cause_repeats_is_said_once() {
+        let told =
+            |what: &str, cause: &str| QmpError::because(what, &io::Error::other(cause.to_owned())).desc;
+        assert_eq!(told("cannot open x", "cannot open x: no answer"), "cannot open x: no answer");
+        assert_eq!(told("cannot open x", "no answer"), "cannot open x: no answer");
+        assert_eq!(told("cannot open x", "cannot open xy: no"), "cannot open x: cannot open xy: no");
+        assert_eq!(told("cannot open x: no answer", "no answer"), "cannot open x: no answer");
+    }
+}
