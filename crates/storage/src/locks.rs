@@ -92,8 +92,8 @@ impl Role {
 /// Why a lock was not given.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process uses the file in a way that does not go together with ours.
-    #[error("the file is in use by {}, which {conflict}", list(.holders))]
+    /// Another process uses the file in a way that does not go together with ours. Programs that call QEMU's tools look for QEMU's words.
+    #[error("the file is in use by {}, which {conflict} ({})", list(.holders), .conflict.in_qemu())]
     Busy {
         /// What it does.
         conflict: Conflict,
@@ -112,6 +112,19 @@ pub enum Conflict {
     Unshared(Permissions),
     /// It does what we cannot let others do.
     Used(Permissions),
+}
+
+impl Conflict {
+    /// What QEMU calls the lock that was not given.
+    fn in_qemu(&self) -> String {
+        const NAMES: [&str; 4] = ["consistent read", "write", "write unchanged", "resize"];
+        let (kind, permissions) = match self {
+            Conflict::Unshared(permissions) => ("", permissions),
+            Conflict::Used(permissions) => ("shared ", permissions),
+        };
+        let names: Vec<&str> = permissions.numbers().map(|number| NAMES[number as usize]).collect();
+        format!("Failed to get {kind}\"{}\" lock", names.join(", "))
+    }
 }
 
 impl fmt::Display for Conflict {
