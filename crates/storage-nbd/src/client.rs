@@ -30,6 +30,8 @@ const BUSY: usize = 16;
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// And is given at least this long.
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
+/// A server that takes long to open an export is waited for, where no time is given to open it.
+const OPENING_MAX: Duration = Duration::from_secs(60);
 /// Between attempts: doubled from this to that.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -93,7 +95,8 @@ impl Client {
         let until = Instant::now() + open_timeout;
         let mut pause = PAUSE_MIN;
         let connection = loop {
-            match found.connect(&unflushed, attempt_time(until)).await {
+            let timeout = if open_timeout.is_zero() { OPENING_MAX } else { attempt_time(until) };
+            match found.connect(&unflushed, timeout).await {
                 Ok(connection) => break connection,
                 Err(error) if Instant::now() + pause >= until => return Err(error),
                 Err(_) => reactor::sleep(pause).await,
