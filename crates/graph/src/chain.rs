@@ -229,6 +229,10 @@ pub(crate) async fn format_of(
     options: &LayerOptions,
     writable: bool,
 ) -> Result<Format, OpenError> {
+    // A disk of a given format without a header is opened also where its first bytes cannot be read: to be rescued, or written anew.
+    if let Some(asked) = options.format.filter(|asked| !asked.needs_header()) {
+        return Ok(asked);
+    }
     let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));
     let (result, start) = file.storage.read(0, IoBuf::uninit(len), Hints::NONE).await;
     result.map_err(|source| OpenError::Find { path: file.place.real().to_owned(), source })?;

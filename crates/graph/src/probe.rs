@@ -61,6 +61,11 @@ impl Format {
         drivers::format(self).name
     }
 
+    /// Whether an image of it has a header that must be there.
+    pub(crate) fn needs_header(self) -> bool {
+        drivers::format(self).header.as_ref().is_some_and(|header| header.required)
+    }
+
     /// The format of that name, if it is one that is served.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
