@@ -27,7 +27,7 @@ const COLUMNS_MAX: usize = 100;
 #[serde(rename_all = "kebab-case")]
 struct Described {
     name: String,
-    alias: Option<&'static str>,
+    alias: Option<String>,
     of: &'static str,
     r#type: &'static str,
     values: &'static [&'static str],
@@ -54,7 +54,7 @@ impl Described {
         };
         Self {
             name: spec.full_name(),
-            alias: spec.alias,
+            alias: spec.full_alias(),
             of: spec.group.title(),
             r#type: type_name(spec.kind),
             values,
@@ -117,7 +117,7 @@ fn human() -> String {
         for spec in of_group(group) {
             let changed =
                 spec.changed_by().map_or_else(String::new, |command| format!("; changed by {command}"));
-            let alias = spec.alias.map_or_else(String::new, |alias| format!("; also {alias}"));
+            let alias = spec.full_alias().map_or_else(String::new, |alias| format!("; also {alias}"));
             let default = spec.default_words();
             text += &format!("  {}\n      {}\n      default: {default}", spec.usage(), spec.help);
             text += &format!("; takes: {}{alias}{changed}\n", spec.takes());
@@ -160,7 +160,7 @@ fn markdown() -> String {
         text += "| option | says | takes | default | changed by | QMP |\n|---|---|---|---|---|---|\n";
         for spec in of_group(group) {
             let code = |text: &str| format!("`{text}`");
-            let alias = spec.alias.map_or_else(String::new, |alias| format!(", {}", code(alias)));
+            let alias = spec.full_alias().map_or_else(String::new, |alias| format!(", {}", code(&alias)));
             let changed = match (spec.changes, spec.changed_by()) {
                 (Changes::AsItsParts, _) => "as its parts".to_owned(),
                 (_, command) => command.map_or_else(|| "nothing".to_owned(), code),

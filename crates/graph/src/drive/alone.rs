@@ -6,29 +6,22 @@ use crate::drivers::storage;
 /// Options of every file that its image has not, beside those of its driver.
 const OF_FILES: [&str; 2] = ["filename", "locking"];
 
-/// Older names of QEMU for the place of an NBD server.
-const OF_NBD: [(&str, &str); 3] = [("host", "server.host"), ("port", "server.port"), ("path", "server.path")];
-
 impl OptionTree {
     /// The same drive with its format said: raw, where `driver` is one of storage. What is the storage's stands under `file` then.
     pub(crate) fn with_format(mut self) -> Result<Self, DriveError> {
         let Some(Entry::Value(name)) = self.entries.get("driver") else { return Ok(self) };
         let Some(driver) = name.to_str().and_then(storage) else { return Ok(self) };
         let specs = driver.specs();
-        let own = |name: &str| -> Option<String> {
-            let old = OF_NBD.iter().find(|(old, _)| driver.name == "nbd" && *old == name);
-            match old {
-                Some((_, newer)) => Some((*newer).to_owned()),
-                None if driver.name == "rbd" && name.starts_with("server.") => Some(name.to_owned()),
-                None if OF_FILES.contains(&name) => Some(name.to_owned()),
-                None => specs.iter().find(|spec| spec.is_called(name)).map(|_| name.to_owned()),
-            }
+        let is_own = |name: &str| {
+            driver.name == "rbd" && name.starts_with("server.")
+                || OF_FILES.contains(&name)
+                || specs.iter().any(|spec| spec.is_called(name))
         };
-        let moved: Vec<_> = self.names().filter_map(|name| Some((name.to_owned(), own(name)?))).collect();
+        let moved: Vec<_> = self.names().filter(|name| is_own(name)).map(str::to_owned).collect();
         let mut file = Self::of([("driver", Entry::Value(driver.name.into()))]);
-        for (name, newer) in moved {
+        for name in moved {
             if let Some(entry) = self.take(&name) {
-                file.insert_plain(&newer, entry).map_err(|()| DriveError::Twice { key: newer })?;
+                file.insert_plain(&name, entry).map_err(|()| DriveError::Twice { key: name })?;
             }
         }
         self.entries.insert("driver".to_owned(), Entry::Value("raw".into()));
@@ -67,6 +60,12 @@ mod tests {
                 "driver=raw,file.driver=nbd,file.server.host=h,file.server.port=7,file.tls-creds=t",
             ),
             ("driver=nbd,path=/s", "driver=raw,file.driver=nbd,file.server.path=/s"),
+            // Older names of QEMU.
+            ("driver=raw,file.driver=nbd,file.path=/s", "driver=raw,file.driver=nbd,file.server.path=/s"),
+            (
+                r#"json:{"driver":"raw","file":{"driver":"nbd","host":"h","port":"7"}}"#,
+                "driver=raw,file.driver=nbd,file.server.host=h,file.server.port=7",
+            ),
             ("driver=file,filename=x,read-only=on", "driver=raw,file.driver=file,file=x,read-only=on"),
             (
                 r#"json:{"driver":"nbd","server":{"type":"unix","path":"/s"}}"#,
@@ -75,7 +74,7 @@ mod tests {
         ] {
             assert_eq!(options(alone).unwrap().layer, options(whole).unwrap().layer, "{alone}");
         }
-        assert!(options("driver=nbd,host=h,server.host=i").unwrap_err().contains("twice"));
+        assert!(options("driver=nbd,host=h,server.host=i").unwrap_err().contains("file.host"));
         assert!(options("driver=nbd,host=h,file=x").unwrap_err().contains("file"));
         assert!(options("driver=nbd,host=h,cluster-size=3").is_err());
     }

@@ -68,9 +68,10 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
         Entry::choice("server.type", choice_at!(Nbd, TYPES, address), "where the server listens")
             .default_follows("unix with server.path, else inet"),
         Entry::text("server.host", at!(Nbd, host), "name or address of the server")
+            .alias("host")
             .default_follows("localhost"),
-        Entry::text("server.port", at!(Nbd, port), "its TCP port").default_follows("10809"),
-        Entry::text("server.path", at!(Nbd, path), "its unix socket").default_follows("none"),
+        Entry::text("server.port", at!(Nbd, port), "its TCP port").alias("port").default_follows("10809"),
+        Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
         Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
         Entry::whole(
             "reconnect-delay",
@@ -81,7 +82,7 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
         Entry::whole(
             "open-timeout",
             at!(Nbd, open_timeout_s),
-            "seconds for which opening tries to connect; 0: once",
+            "seconds for which opening tries to connect; 0: once, and an answer is waited for a minute",
         )
         .default("0"),
         Entry::whole(

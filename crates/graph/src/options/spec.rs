@@ -152,6 +152,12 @@ impl Spec {
         format!("{}{}", self.group.prefix(), self.name)
     }
 
+    /// Its other full name; that of a limit stands by itself.
+    pub fn full_alias(&self) -> Option<String> {
+        let prefix = if self.group == Group::Throttling { "" } else { self.group.prefix() };
+        self.alias.map(|alias| format!("{prefix}{alias}"))
+    }
+
     /// Whether `name` is its own in its group, or the other one.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)

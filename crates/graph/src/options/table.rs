@@ -123,7 +123,7 @@ pub fn is_option_name(key: &str) -> bool {
     let first = |name: &str| name.split('.').next() == key.split('.').next();
     let has_name = |spec: &Spec| match spec.group {
         Group::Throttling => first(spec.group.prefix()) || spec.alias == Some(key),
-        _ => first(&spec.full_name()) || spec.alias.is_some_and(first),
+        _ => first(&spec.full_name()) || spec.full_alias().is_some_and(|alias| first(&alias)),
     };
     all().any(has_name) || ELSEWHERE.iter().any(|(name, _)| first(name))
 }

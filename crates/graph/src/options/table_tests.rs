@@ -156,7 +156,7 @@ fn every_option_is_taken_in_every_spelling_with_its_default_and_its_extremes() {
             for nested in [false, true] {
                 assert_eq!(of_object(&line, nested).as_ref(), Ok(&found), "{line} as an object");
             }
-            if let Some(alias) = spec.alias {
+            if let Some(alias) = spec.full_alias() {
                 let alias = line.replacen(&format!("{name}="), &format!("{alias}="), 1);
                 assert_eq!(of_line(&alias).as_ref(), Ok(&found), "{alias}");
             }
