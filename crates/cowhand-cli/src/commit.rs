@@ -144,7 +144,7 @@ async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Pl
 
 fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Plan {
     let count = chain.len() - 1;
-    let empties = !args.keep && count == 1;
+    let empties = !args.keep && args.base.is_none() && count == 1;
     let layers = u32::try_from(count).unwrap_or(u32::MAX);
     let base = chain.pop().map(|base| base.by_itself());
     let mut above = options.clone();

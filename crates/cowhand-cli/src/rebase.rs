@@ -75,9 +75,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let what = format!("backing file {} needs its format (-F qcow2 or -F raw)", args.backing);
         return Err(Failure::new(what));
     }
-    if args.backing.is_empty() && args.backing_format.is_some() {
-        return Err(Failure::new("-F is the format of the image below, and with -b '' there is none"));
-    }
     let mut options = args.drive.options()?;
     options.layer.discard = Discard::Unmap;
     if let Some(mode) = args.cache {
@@ -122,7 +119,8 @@ async fn rebase(
         watch.check()?;
     }
     let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
-    let format = args.backing_format.map(|format| format.name().to_owned());
+    // Without an image below its format means nothing: callers give it all the same.
+    let format = args.backing_format.filter(|_| name.is_some()).map(|format| format.name().to_owned());
     image.set_backing_name(name, format).await.map_err(|error| failed(&error))
 }
 

@@ -110,7 +110,8 @@ fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Fa
             "a {format} image has no backing file; leave -B and -F out, or convert to qcow2",
         )));
     }
-    if options.backing_format.is_none() {
+    // The header of an image that is there already says it.
+    if options.backing_format.is_none() && !args.no_create {
         return Err(Failure::new(format!("backing file {name} needs its format (-F qcow2 or -F raw)")));
     }
     if count > 1 {
