@@ -22,7 +22,7 @@ pub struct Encryption {
     /// `encrypt.ivgen-alg`
     pub iv: Iv,
     /// `encrypt.ivgen-hash-alg` was given.
-    pub iv_hash: bool,
+    pub iv_hash: Option<Hash>,
     /// `encrypt.hash-alg`
     pub hash: Hash,
     /// `encrypt.iter-time`
@@ -39,7 +39,7 @@ impl Encryption {
             algorithm,
             mode,
             iv,
-            iv_hash: false,
+            iv_hash: None,
             hash: Hash::Sha256,
             // Two seconds.
             iter_time_ms: ITER_TIME_DEFAULT.as_millis() as u32,
@@ -72,10 +72,15 @@ impl Encryption {
                 let what = "it needs encrypt.key-secret=ID, the secret with the password";
                 Err(BadOption(format!("-o encrypt.format=luks: {what}")))
             }
-            Some(_) if self.iv_hash && self.iv != Iv::EssivSha256 => {
-                Err(BadOption("-o encrypt.ivgen-hash-alg: it goes with encrypt.ivgen-alg=essiv".into()))
+            Some(_) => {
+                match self.iv_hash.filter(|hash| self.iv == Iv::EssivSha256 && *hash != Hash::Sha256) {
+                    Some(hash) => Err(BadOption(format!(
+                        "-o encrypt.ivgen-hash-alg is {}; with encrypt.ivgen-alg=essiv allowed: sha256",
+                        hash.name()
+                    ))),
+                    None => Ok(cipher),
+                }
             }
-            Some(_) => Ok(cipher),
         }
     }
 

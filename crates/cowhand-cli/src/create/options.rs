@@ -7,6 +7,7 @@ mod values;
 
 use std::fmt;
 
+use self::assignments::assignment;
 pub use self::assignments::{Assignments, assignments, split_commas};
 use self::values::{compression, preallocation};
 pub(crate) use self::values::{switch, version};
@@ -102,7 +103,7 @@ const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> Known 
 }
 
 /// Every option that is known.
-const KNOWN: [Known; 20] = [
+const KNOWN: [Known; 23] = [
     Known {
         formats: Formats::All,
         ..known(
@@ -182,6 +183,27 @@ const KNOWN: [Known; 20] = [
         Sets::Switch(|options, on| options.data_file_raw = on),
         "keep that file readable as a raw image",
     ),
+    known(
+        "encryption",
+        Sets::Word("off", |_, word| (switch(word) == Some(false)).then_some(())),
+        "the format before LUKS is never written: encrypt.format=luks encrypts",
+    ),
+    Known {
+        formats: Formats::All,
+        ..known(
+            "nocow",
+            Sets::Switch(|_, _| ()),
+            "no effect here (btrfs: set it on the directory with chattr +C)",
+        )
+    },
+    Known {
+        formats: Formats::All,
+        ..known(
+            "extent_size_hint",
+            Sets::Size(|_, _| ()),
+            "no effect here (XFS: set it on the directory with xfs_io -c extsize)",
+        )
+    },
     encrypted(
         "encrypt.format",
         Sets::Word("luks", |image, word| {
@@ -224,11 +246,11 @@ const KNOWN: [Known; 20] = [
     ),
     encrypted(
         "encrypt.ivgen-hash-alg",
-        Sets::Word("sha256", |image, word| {
-            Encryption::of(image).iv_hash = true;
-            (word == "sha256").then_some(())
+        Sets::Word("sha1|sha256|sha512", |image, word| {
+            Encryption::of(image).iv_hash = Some(Hash::of_name(word).ok()?);
+            Some(())
         }),
-        "with which hash (essiv only)",
+        "with which hash (no effect but with essiv, where it is sha256)",
     ),
     encrypted(
         "encrypt.hash-alg",
@@ -251,18 +273,10 @@ const KNOWN: [Known; 20] = [
 const DETACHED_HEADER: &str = "detached-header";
 
 /// Options of qemu-img that are understood and refused, with the reason.
-const REFUSED: [(&str, &str); 4] = [
-    (
-        DETACHED_HEADER,
-        "a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
-    ),
-    (
-        "encryption",
-        "it is the format before LUKS, which is weak; give encrypt.format=luks,encrypt.key-secret=ID",
-    ),
-    ("nocow", "it is an attribute of the file; set it on the directory with chattr +C"),
-    ("extent_size_hint", "it is an attribute of the file; set it with xfs_io -c extsize"),
-];
+const REFUSED: [(&str, &str); 1] = [(
+    DETACHED_HEADER,
+    "a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
+)];
 
 /// The list that `-o help` prints.
 pub fn help(format: Format) -> String {
@@ -311,16 +325,8 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        let mut assignments = Vec::new();
-        for part in texts.iter().flat_map(|text| split_commas(text)) {
-            let Some((name, value)) = part.split_once('=') else {
-                return Err(BadOption(format!(
-                    "-o {part}: no value; write {part}=VALUE (-o help lists all)"
-                )));
-            };
-            assignments.push((name.to_owned(), value.to_owned()));
-        }
-        Self::of_assignments(format, assignments)
+        let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
+        Self::of_assignments(format, parts.map(|part| assignment(&part)))
     }
 
     /// The same of names and values that are apart already.
@@ -358,6 +364,12 @@ impl NewImage {
         }
         Ok(())
     }
+}
+
+/// Whether some format has an option of this name.
+fn is_known(name: &str) -> bool {
+    let names = |known: &Known| known.name == name || known.name_in(Format::Luks) == Some(name);
+    KNOWN.iter().any(names)
 }
 
 fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
@@ -425,6 +437,23 @@ mod tests {
         assert_eq!(NewImage::parse(&[], Format::Qcow2).unwrap().options, CreateOptions::default());
     }
 
+    /// libvirt gives `lazy_refcounts` alone, and Nova options that say what is so anyway.
+    #[test]
+    fn a_name_alone_is_on_and_what_has_no_effect_is_taken() {
+        assert!(parse("compat=1.1,lazy_refcounts").unwrap().options.lazy_refcounts);
+        assert!(!parse("lazy_refcounts,nolazy_refcounts").unwrap().options.lazy_refcounts);
+        let plain = parse("").unwrap();
+        assert_eq!(parse("nocow,encryption=off,extent_size_hint=1M").unwrap(), plain);
+        assert_eq!(parse("nocow=on,noencryption").unwrap(), plain);
+        let encrypted = "encrypt.format=luks,encrypt.key-secret=s,encrypt.ivgen-alg=plain64";
+        let with_hash = parse(&format!("{encrypted},encrypt.ivgen-hash-alg=sha256")).unwrap();
+        assert_eq!(with_hash.options.encrypt, parse(encrypted).unwrap().options.encrypt);
+        assert!(parse("nonsense").unwrap_err().starts_with("-o nonsense: unknown option"));
+        let given = assignments(&["lazy_refcounts,nodata_file_raw,nocow".to_owned()]);
+        let given: Vec<_> = given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(given, ["data_file_raw=off", "lazy_refcounts=on", "nocow=on"]);
+    }
+
     #[test]
     fn a_later_value_replaces_an_earlier_one() {
         let texts = ["cluster_size=4k".to_owned(), "cluster_size=8k".to_owned()];
@@ -461,14 +490,14 @@ mod tests {
                 "-o encrypt.format=luks: it needs encrypt.key-secret=ID, the secret with the password",
             ),
             (
-                "encrypt.format=luks,encrypt.key-secret=s,encrypt.ivgen-hash-alg=sha256",
-                "-o encrypt.ivgen-hash-alg: it goes with encrypt.ivgen-alg=essiv",
+                "encrypt.format=luks,encrypt.key-secret=s,encrypt.ivgen-alg=essiv,encrypt.ivgen-hash-alg=sha1",
+                "-o encrypt.ivgen-hash-alg is sha1; with encrypt.ivgen-alg=essiv allowed: sha256",
             ),
+            ("encryption=on", "-o encryption is \"on\"; allowed: off"),
             (
-                "encryption=on",
-                "-o encryption: it is the format before LUKS, which is weak; give encrypt.format=luks,encrypt.key-secret=ID",
+                "cluster_size",
+                "-o cluster_size: size \"on\" is not a number; write digits, then at most one of k, M, G, T, P, E (1.5G is 1536M)",
             ),
-            ("lazy_refcounts", "-o lazy_refcounts: no value; write lazy_refcounts=VALUE (-o help lists all)"),
         ];
         for (text, error) in table {
             assert_eq!(parse(text), Err(error.to_owned()), "{text}");

@@ -31,7 +31,7 @@ const QCOW2: [(&str, Option<&str>); 22] = [
 ];
 
 /// Options of LUKS files, likewise.
-const LUKS: [(&str, Option<&str>); 9] = [
+const LUKS: [(&str, Option<&str>); 11] = [
     ("size", Some("")),
     ("key-secret", None),
     ("cipher-alg", None),
@@ -40,7 +40,9 @@ const LUKS: [(&str, Option<&str>); 9] = [
     ("ivgen-hash-alg", None),
     ("hash-alg", None),
     ("iter-time", None),
+    ("nocow", None),
     ("preallocation", None),
+    ("extent_size_hint", None),
 ];
 
 /// "Formatting NAME, fmt=..." for an image of `size` bytes, with the options as they were `given`.
@@ -62,7 +64,7 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
         graph::probe::Format::Qcow2 => &QCOW2,
         graph::probe::Format::Luks => &LUKS,
         // Of the others only raw ones are made.
-        _ => &[("size", Some("")), ("preallocation", None)],
+        _ => &[("size", Some("")), ("nocow", None), ("preallocation", None), ("extent_size_hint", None)],
     };
     for (name, shown) in names {
         if let Some(value) = value(name, *shown) {

@@ -2,15 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use super::is_known;
+
 /// Options and their values, as they were written.
 pub type Assignments = BTreeMap<String, String>;
 
 /// What `-o` arguments say, in order; a later value replaces an earlier one.
 pub fn assignments(texts: &[String]) -> Assignments {
-    let parts = texts.iter().flat_map(|text| split_commas(text));
-    parts
-        .filter_map(|part| part.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .collect()
+    let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
+    parts.map(|part| assignment(&part)).collect()
+}
+
+/// An option and its value. A name alone is `on`; with `no` before it, where no option is called so, `off`.
+pub(super) fn assignment(part: &str) -> (String, String) {
+    let (name, value) = match (part.split_once('='), part.strip_prefix("no")) {
+        (Some(both), _) => both,
+        (None, Some(rest)) if !is_known(part) && is_known(rest) => (rest, "off"),
+        (None, _) => (part, "on"),
+    };
+    (name.to_owned(), value.to_owned())
 }
 
 /// Parts between single commas; a doubled one stands for itself.

@@ -23,7 +23,7 @@ macro_rules! luks {
             optional("cipher-alg", Kind::Choice(&["aes-128", "aes-192", "aes-256"])),
             optional("cipher-mode", Kind::Choice(&["xts", "cbc"])),
             optional("ivgen-alg", Kind::Choice(&["plain", "plain64", "essiv"])),
-            optional("ivgen-hash-alg", Kind::Choice(&["sha256"])),
+            optional("ivgen-hash-alg", Kind::Choice(&["sha1", "sha256", "sha512"])),
             optional("hash-alg", Kind::Choice(&["sha1", "sha256", "sha512"])),
             optional("iter-time", NUMBER),
             $($more),*
