@@ -21,6 +21,8 @@ use crate::failure::{FAILED, Failure, usage};
 
 /// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
 pub const VERSION: &str = concat!("version 10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+/// What qemu-nbd calls itself: programs read the second word as the version's number.
+const NBD_VERSION: &str = concat!("10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]
@@ -100,6 +102,17 @@ mod tests {
             assert_eq!(found(name), None, "{name}");
         }
         assert!(program_of(&[]).is_none());
+    }
+
+    /// oVirt reads the number there: the same word of QEMU's other programs is "version".
+    #[test]
+    fn the_second_word_of_qemu_nbds_version_is_a_number() {
+        let version = |name: &str| {
+            let program = PROGRAMS.iter().find(|program| program.name == name).unwrap();
+            (program.command)().render_version()
+        };
+        let second = |name: &str| version(name).split_whitespace().nth(1).unwrap().to_owned();
+        assert_eq!((second("qemu-nbd"), second("qemu-img")), ("10.0.0".to_owned(), "version".to_owned()));
     }
 
     #[test]

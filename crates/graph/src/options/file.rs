@@ -45,7 +45,9 @@ pub enum Aio {
     Threads,
 }
 
-pub(super) const AIO: [(&str, Aio); 2] = [("io_uring", Aio::IoUring), ("threads", Aio::Threads)];
+/// QEMU's `native` is the kernel's older interface, which the rings serve as well.
+pub(super) const AIO: [(&str, Aio); 3] =
+    [("io_uring", Aio::IoUring), ("threads", Aio::Threads), ("native", Aio::IoUring)];
 /// The driver's place in the list of them.
 const DRIVER: At<FileOptions, usize> = At {
     set: |file, place| file.driver = STORAGE.get(place).copied(),

@@ -136,7 +136,7 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
             "cache=sometimes",
             "option cache is \"sometimes\"; allowed: writeback, writethrough, none, off, directsync, unsafe",
         ),
-        ("aio=native", "option aio is \"native\"; allowed: io_uring, threads"),
+        ("aio=posix", "option aio is \"posix\"; allowed: io_uring, threads, native"),
         ("discard=maybe", "option discard is \"maybe\"; allowed: ignore, off, unmap, on"),
         ("lazy-refcounts=maybe", "option lazy-refcounts is \"maybe\"; allowed: on, off"),
         (
@@ -216,7 +216,7 @@ fn a_probed_raw_image_refuses_qcow2_options_too() {
 
 #[test]
 fn every_known_name_marks_a_drive_as_keyed() {
-    let aliases = table::all().filter_map(|spec| spec.alias).map(str::to_owned);
+    let aliases = table::all().filter_map(Spec::full_alias);
     let others = ["backing.cache", "data-file.locking", "if"].map(str::to_owned);
     for name in table::all().map(Spec::full_name).chain(aliases).chain(others) {
         assert!(is_option_name(&name), "{name}");

@@ -11,7 +11,7 @@ use graph::drive::OptionTree;
 use graph::options::{Aio, DiskOptions};
 use graph::probe::Format;
 
-use crate::compat::VERSION;
+use crate::compat::NBD_VERSION;
 use crate::drive::{cache_modes, formats, option_tree, parse_bytes};
 use crate::failure::Failure;
 
@@ -38,7 +38,7 @@ pub struct Args {
     pub socket: Option<PathBuf>,
 
     /// Connections at a time; 0 is any number
-    #[arg(short = 'e', long, value_name = "NUM", default_value_t = 1)]
+    #[arg(short = 'e', long, value_name = "NUM", default_value_t = 1, value_parser = whole)]
     shared: u32,
 
     /// Do not end when the last client leaves
@@ -58,7 +58,7 @@ pub struct Args {
     pub description: Option<String>,
 
     /// Seconds within which a client must choose the export; 0 is any time
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole)]
     handshake_limit: u32,
 
     /// Begin at this byte of a raw image
@@ -109,8 +109,8 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     pub cache: Option<CacheMode>,
 
-    /// How requests reach the kernel: threads or io_uring
-    #[arg(long, value_name = "MODE", value_parser = ["threads", "io_uring"])]
+    /// How requests reach the kernel: threads or io_uring; native is io_uring here
+    #[arg(long, value_name = "MODE", value_parser = ["threads", "native", "io_uring"])]
     aio: Option<String>,
 
     /// What a discard does: ignore or unmap
@@ -165,10 +165,27 @@ struct Refused {
     trace: Option<String>,
 }
 
+/// A number as C reads it: with white space before it, and `0x` or `0` for the base.
+fn whole(text: &str) -> Result<u32, String> {
+    let digits = text.trim_start();
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let octal = digits.strip_prefix('0').filter(|digits| !digits.is_empty());
+    let (digits, radix) = match (hexadecimal, octal) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) => (digits, 8),
+        (None, None) => (digits, 10),
+    };
+    match digits.starts_with(['+', '-']) {
+        true => Err("a whole number is needed".to_owned()),
+        false => u32::from_str_radix(digits, radix).map_err(|error| error.to_string()),
+    }
+}
+
 /// The command line.
 pub fn command() -> Command {
     let command = Command::new("qemu-nbd")
-        .version(VERSION)
+        .version(NBD_VERSION)
         .about("One disk over NBD, until its last client leaves (cowhand under qemu-nbd's name)")
         .infer_long_args(true)
         .args_override_self(true);
@@ -306,6 +323,20 @@ mod tests {
         let limit = |line: &str| parsed(line).server_options().handshake_timeout.as_secs();
         assert_eq!((limit("x"), limit("--handshake-limit=3 x")), (10, 3));
         assert_eq!(limit("--handshake-limit=0 x"), u64::from(u32::MAX));
+    }
+
+    /// Callers give "-e 2" as one word.
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        let table = [(" 2", Some(2)), ("0x10", Some(16)), ("010", Some(8)), ("0", Some(0)), ("+3", Some(3))];
+        for (text, expected) in table {
+            assert_eq!(whole(text).ok(), expected, "{text:?}");
+        }
+        for text in ["", " ", "-1", "2 ", "0x", "x", "+-1", "4294967296"] {
+            assert!(whole(text).is_err(), "{text:?}");
+        }
+        let matches = command().try_get_matches_from(["qemu-nbd", "-e 2", "x"]).unwrap();
+        assert_eq!(Args::from_arg_matches(&matches).unwrap().connections(), 2);
     }
 
     #[test]
