@@ -230,7 +230,7 @@ pub(crate) async fn format_of(
     writable: bool,
 ) -> Result<Format, OpenError> {
     // A disk of a given format without a header is opened also where its first bytes cannot be read: to be rescued, or written anew.
-    if let Some(asked) = options.format.filter(|asked| !asked.needs_header()) {
+    if let Some(asked) = options.format.filter(|asked| asked.required_header().is_none()) {
         return Ok(asked);
     }
     let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));

@@ -61,9 +61,9 @@ impl Format {
         drivers::format(self).name
     }
 
-    /// Whether an image of it has a header that must be there.
-    pub(crate) fn needs_header(self) -> bool {
-        drivers::format(self).header.as_ref().is_some_and(|header| header.required)
+    /// The header without which an image is not of this format, by name.
+    pub(crate) fn required_header(self) -> Option<&'static str> {
+        drivers::format(self).header.as_ref().filter(|header| header.required).map(|header| header.name)
     }
 
     /// The format of that name, if it is one that is served.
@@ -186,9 +186,9 @@ pub fn probe(start: &[u8]) -> Probed {
 pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
     match (asked, found, access) {
         (Some(asked), Probed::Format(found), _) if asked == found => Ok(asked),
-        (Some(asked), _, _) => match &drivers::format(asked).header {
-            Some(header) if header.required => Err(FormatError::NotAsAsked { asked, header: header.name }),
-            Some(_) | None => Ok(asked),
+        (Some(asked), _, _) => match asked.required_header() {
+            Some(header) => Err(FormatError::NotAsAsked { asked, header }),
+            None => Ok(asked),
         },
         (None, Probed::Format(found), _) => Ok(found),
         (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),

@@ -122,8 +122,7 @@ impl Conflict {
             Conflict::Unshared(permissions) => ("", permissions),
             Conflict::Used(permissions) => ("shared ", permissions),
         };
-        let names: Vec<&str> = permissions.numbers().map(|number| NAMES[number as usize]).collect();
-        format!("Failed to get {kind}\"{}\" lock", names.join(", "))
+        format!("Failed to get {kind}\"{}\" lock", permissions.named(NAMES))
     }
 }
 
@@ -136,11 +135,18 @@ impl fmt::Display for Conflict {
     }
 }
 
+impl Permissions {
+    /// All of them, by `names`.
+    fn named(self, names: [&str; 4]) -> String {
+        let names: Vec<&str> = self.numbers().map(|number| names[number as usize]).collect();
+        names.join(", ")
+    }
+}
+
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 4] = ["read", "write", "rewrite unchanged data", "resize"];
-        let names: Vec<&str> = self.numbers().map(|number| NAMES[number as usize]).collect();
-        f.write_str(&names.join(", "))
+        f.write_str(&self.named(NAMES))
     }
 }
 

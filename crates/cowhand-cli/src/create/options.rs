@@ -7,7 +7,7 @@ mod values;
 
 use std::fmt;
 
-use self::assignments::assignment;
+use self::assignments::in_order;
 pub use self::assignments::{Assignments, assignments, split_commas};
 use self::values::{compression, preallocation};
 pub(crate) use self::values::{switch, version};
@@ -325,8 +325,7 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
-        Self::of_assignments(format, parts.map(|part| assignment(&part)))
+        Self::of_assignments(format, in_order(texts))
     }
 
     /// The same of names and values that are apart already.

@@ -9,12 +9,17 @@ pub type Assignments = BTreeMap<String, String>;
 
 /// What `-o` arguments say, in order; a later value replaces an earlier one.
 pub fn assignments(texts: &[String]) -> Assignments {
+    in_order(texts).collect()
+}
+
+/// Each option with its value, as they stand.
+pub(super) fn in_order(texts: &[String]) -> impl Iterator<Item = (String, String)> + '_ {
     let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
-    parts.map(|part| assignment(&part)).collect()
+    parts.map(|part| assignment(&part))
 }
 
 /// An option and its value. A name alone is `on`; with `no` before it, where no option is called so, `off`.
-pub(super) fn assignment(part: &str) -> (String, String) {
+fn assignment(part: &str) -> (String, String) {
     let (name, value) = match (part.split_once('='), part.strip_prefix("no")) {
         (Some(both), _) => both,
         (None, Some(rest)) if !is_known(part) && is_known(rest) => (rest, "off"),
