@@ -85,7 +85,7 @@ impl Slow {
         mask & (1 << (Signal::USR1.as_raw() - 1)) != 0
     }
 
-    /// Whether its first I/O is held. A signal that comes as soon as one is caught may still find nobody who takes it.
+    /// Whether its first I/O is held. The handler is registered by then: the kernel says so an instant before a signal is counted.
     fn is_held(&self) -> bool {
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.child.id())).unwrap_or_default();
         call.split(' ').next() == Some(IO_URING_ENTER)

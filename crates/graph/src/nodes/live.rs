@@ -236,9 +236,9 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Has a disk stand on what the disk of the node `target` stands on, a copy of it, whose name it has afterwards. With `over` it is an
-    /// image without a backing layer, and gets that one. When `last_look` has ended, all that guests flushed is durable in the copy, or in what it is
-    /// over.
+    /// Switches a disk to the layers of the node `target`, which is a copy of it and whose name the disk has afterwards. With `over` the target is an
+    /// image without a backing layer, and gets that one. When `last_look` has ended, all that guests flushed is durable in the copy, or in its
+    /// backing layer.
     ///
     /// # Errors
     /// As [`Graph::replace`].

@@ -14,14 +14,14 @@ use crate::nodes::Graph;
 use crate::nodes::disk_node::{Asked, DiskNode};
 use crate::nodes::node::{Links, Node};
 
-/// What an image gets as its backing layer that is put into a disk.
+/// The backing layer of an image that is put into a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under {
-    /// What is there.
+    /// The present layer.
     There,
-    /// What is below the filter that is there, which goes.
+    /// The layer below the present filter. The filter is removed.
     BelowFilter,
-    /// What is below the uppermost image of the disk.
+    /// The backing layer of the disk's uppermost image.
     BelowTop,
 }
 
@@ -122,7 +122,7 @@ impl Graph {
     }
 }
 
-/// What is below the filter at `edge`.
+/// The layer below the filter at `edge`.
 fn below_filter(node: &DiskNode, old: &Layers, edge: Edge) -> Result<Arc<dyn Block>, ReplaceError> {
     let filter = edge.block(old).and_then(|block| old.of(&block).filter(|layer| layer.closes_below).cloned());
     filter.and_then(|layer| layer.block.below()).ok_or_else(|| node.no_layer(old, edge.at()))

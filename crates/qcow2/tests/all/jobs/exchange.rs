@@ -1,4 +1,4 @@
-//! What is below the images of a disk is exchanged, as `graph::Graph::replace` does it.
+//! The layers below the images of a disk are exchanged, as `graph::Graph::replace` does it.
 
 use std::sync::Arc;
 
