@@ -289,9 +289,13 @@ fn a_killed_backup_leaves_the_points_before_it_and_nothing_in_the_way() {
             });
         }
         let start = Instant::now();
-        // Likewise.
-        while !cowhand(["backup", &source, &directory]).outcome().status.success() {
-            assert!(!is_served && start.elapsed() < Duration::from_secs(20), "it does not go on");
+        loop {
+            let run = cowhand(["backup", &source, &directory]).outcome();
+            if run.status.success() {
+                break;
+            }
+            // Likewise.
+            assert!(!is_served && start.elapsed() < Duration::from_secs(20), "it does not go on: {run}");
         }
         if let Some((server, _)) = served {
             server.stop();

@@ -69,7 +69,7 @@ impl Host for Parts {
             Exchange::WithoutFilter => {
                 let top = Arc::clone(&self.top().block);
                 if self.is_left.get() && self.kind().is_mirror() {
-                    self.whole.set(Some(hash(&read_all(&*top).await?)));
+                    self.look_at_copy(&top).await?;
                 }
                 *self.root.borrow_mut() = top;
             }
@@ -116,15 +116,12 @@ impl Parts {
             Pivot::Target { .. } => self.target.as_ref(),
         };
         let new = new.ok_or("the copy is gone")?;
-        if let (Pivot::Target { over, .. }, Some(image)) = (pivot, &new.qcow2)
-            && *over != Over::Own
-        {
-            let below = match over {
-                Over::Disk => Some(Arc::clone(&self.top().block)),
-                Over::Below | Over::Own => self.top().block.below(),
-            };
-            let still = image.hold_still().await.map_err(told)?;
-            still.set_backing(below).map_err(told)?;
+        if let Pivot::Target { over, .. } = pivot {
+            match over {
+                Over::Disk => put_over(new, Some(Arc::clone(&self.top().block))).await?,
+                Over::Below => put_over(new, self.top().block.below()).await?,
+                Over::Own => {}
+            }
         }
         same(&read_all(&*new.block).await?, &source, "the copy, when the disk switches to it")?;
         if let Pivot::Target { .. } = pivot {
@@ -133,6 +130,21 @@ impl Parts {
         self.note(Note { root: new.image, is_begun: true, whole: None }).await?;
         *self.root.borrow_mut() = Arc::clone(&new.block);
         Ok(())
+    }
+
+    /// The disk, which is drained, leaves a copy of it. One that is over the disk itself is whole for this moment alone: guests change what it
+    /// shows.
+    async fn look_at_copy(&self, top: &Arc<dyn Block>) -> Result<(), String> {
+        let source = read_all(&**top).await?;
+        if !self.images.is_over_disk() {
+            self.whole.set(Some(hash(&source)));
+            return Ok(());
+        }
+        let target = self.target.as_ref().ok_or("the copy is gone")?;
+        let before = target.block.below();
+        put_over(target, Some(Arc::clone(top))).await?;
+        same(&read_all(&*target.block).await?, &source, "the copy over the disk, when the job leaves it")?;
+        put_over(target, before).await
     }
 
     /// A job that leaves a copy has ended: the platform notes that the copy is whole.
@@ -151,4 +163,11 @@ impl Parts {
         let below = &images.list[images.below_target()];
         image.set_backing_name(Some(below.name.clone()), Some(format_name(below))).await.map_err(told)
     }
+}
+
+/// Exchanges what is below a copy that nobody uses.
+async fn put_over(copy: &Layer, below: Option<Arc<dyn Block>>) -> Result<(), String> {
+    let Some(image) = &copy.qcow2 else { return Ok(()) };
+    let still = image.hold_still().await.map_err(told)?;
+    still.set_backing(below).map_err(told)
 }

@@ -66,7 +66,7 @@ impl Images {
     }
 
     /// The target is put over the disk's uppermost image.
-    fn is_over_disk(&self) -> bool {
+    pub fn is_over_disk(&self) -> bool {
         self.case.kind() == Kind::MirrorNone && self.case.backing() != Backing::Opened
     }
 
