@@ -34,6 +34,8 @@ pub(crate) struct Frees {
 struct State {
     open: Vec<Free>,
     settled: Vec<Free>,
+    /// The settled ones are the batch of this number; all before it are given back, or on their way.
+    batch: u64,
     reclaiming: bool,
 }
 
@@ -87,10 +89,13 @@ impl Frees {
     /// What is settled; `None` ends reclaiming.
     pub(crate) fn take_settled(&self) -> Option<Vec<Free>> {
         let mut state = self.state.lock();
+        // Those of the batch before are given back.
+        self.idle.notify(usize::MAX);
         if state.settled.is_empty() {
             state.reclaiming = false;
             return None;
         }
+        state.batch += 1;
         Some(std::mem::take(&mut state.settled))
     }
 
@@ -110,6 +115,27 @@ impl Frees {
             self.state.lock().reclaiming = false;
         }
         self.idle.notify(usize::MAX);
+    }
+
+    /// Waits until what is settled now has been given back, or somebody gave that up.
+    pub(crate) async fn given_back(&self) {
+        let batch = {
+            let state = self.state.lock();
+            if !state.reclaiming {
+                return;
+            }
+            state.batch + u64::from(!state.settled.is_empty())
+        };
+        loop {
+            let idle = self.idle.listen();
+            let state = self.state.lock();
+            // The batch that was taken last is on its way for as long as somebody reclaims.
+            if !state.reclaiming || state.batch > batch {
+                return;
+            }
+            drop(state);
+            idle.await;
+        }
     }
 
     /// Waits until nothing is being reclaimed.

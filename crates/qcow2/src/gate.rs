@@ -109,6 +109,11 @@ impl Gate {
         }
     }
 
+    /// Whether nobody is inside at this moment.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.iter().all(|count| count.0.load(SeqCst) == 0)
+    }
+
     /// Waits until every request that is inside now has left. Call it once at a time.
     pub(crate) async fn grace(&self) {
         let now = self.generation.load(SeqCst);

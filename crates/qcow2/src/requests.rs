@@ -177,10 +177,14 @@ impl Qcow2 {
     }
 
     /// Makes everything durable that completed before this call. Flushes under way at the same time
-    /// share their barriers.
+    /// share their barriers. Where no other request is inside, what was discarded is given back to the file system, too.
     pub fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let result = self.inner.flush().await;
+            // Outside: those that give it back wait for everybody inside.
+            if self.inner.turns.gate.is_empty() {
+                self.inner.space.frees.given_back().await;
+            }
             self.inner.reporting(result).await
         })
     }

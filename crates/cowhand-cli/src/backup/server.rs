@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use reactor::Reactor;
 use serde_json::{Value, json};
 
 use super::manifest::{Kind, Point, Store};
@@ -52,8 +53,30 @@ pub fn take(
     let mut remote = Remote::connect(socket)?;
     let node = remote.disk_of_job(disk)?;
     let job = format!("{}job", store.bitmaps());
-    end_left_job(&mut remote, &job, watch)?;
-    let mut source = Source::find(&mut remote, &node)?;
+    let mut tries = TRIES_MAX;
+    loop {
+        end_left_job(&mut remote, &job, watch)?;
+        let taken = take_one(store, &mut remote, (&node, &job), full, &reactor, watch);
+        tries -= 1;
+        // Other than ours: that one is gone when it fails.
+        if taken.is_ok() || tries == 0 || !is_at_work(&mut remote, &job) {
+            return taken;
+        }
+    }
+}
+
+/// A command that a killed run had sent may reach the server after those of the next run, and gets in its way once.
+const TRIES_MAX: u32 = 5;
+
+fn take_one(
+    store: &mut Store,
+    remote: &mut Remote,
+    (node, job): (&str, &str),
+    full: bool,
+    reactor: &Reactor,
+    watch: &Watch,
+) -> Result<(Point, Option<FullBecause>), Failure> {
+    let mut source = Source::find(remote, node)?;
     let last = store.points().last().map(|last| store.bitmap(last.point));
     let recording = source.bitmaps.iter().find(|(name, _)| Some(name) == last.as_ref()).map(|(_, is)| *is);
     let recording = recording.filter(|_| source.is_copied_below);
@@ -61,15 +84,25 @@ pub fn take(
     let kind = if full_because.is_some() { Kind::Full } else { Kind::Incremental };
     let next = store.bitmap(store.next());
     source.remove_bitmaps(|name| name == next);
-    let new = NewPoint::make(store, kind, source.disk_bytes, &reactor)?;
+    let new = NewPoint::make(store, kind, source.disk_bytes, reactor)?;
     let bitmap = last.clone().filter(|_| kind == Kind::Incremental);
-    let taken = source.copy(&new, &job, bitmap.as_deref(), &next, watch);
-    let point = taken.and_then(|()| new.keep(store, &reactor, watch));
+    let taken = source.copy(&new, job, bitmap.as_deref(), &next, watch);
+    let point = taken.and_then(|()| new.keep(store, reactor, watch));
     let kept = if point.is_ok() { Some(next) } else { last };
     let prefix = store.bitmaps();
-    source.bitmaps = Source::find(source.remote, &node).map(|now| now.bitmaps).unwrap_or_default();
+    source.bitmaps = Source::find(source.remote, node).map(|now| now.bitmaps).unwrap_or_default();
     source.remove_bitmaps(|name| name.starts_with(&prefix) && Some(name) != kept.as_deref());
     point.map(|point| (point, full_because))
+}
+
+/// Whether the server has a job of these backups, or its target.
+fn is_at_work(remote: &mut Remote, job: &str) -> bool {
+    let nodes = |remote: &mut Remote| remote.ask("query-named-block-nodes", json!({ "flat": true }));
+    remote.has_job(job).unwrap_or(false)
+        || nodes(remote).is_ok_and(|nodes| {
+            let mut nodes = nodes.as_array().into_iter().flatten();
+            nodes.any(|node| node["node-name"] == target_of(job).as_str())
+        })
 }
 
 /// A job of a run that did not end is ended: what it wrote is nobody's.
