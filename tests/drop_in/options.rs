@@ -118,7 +118,6 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-io", "-m disk.raw", "-m"),
         ("qemu-io", "-k disk.raw", "-k"),
         ("qemu-io", "-T a disk.raw", "-T"),
-        ("qemu-io", "-i native disk.raw", "native"),
         ("qemu-img", "-T a info disk.raw", "-T"),
         ("qemu-img", "info --object tls-creds-psk,id=a,dir=/x disk.raw", "tls-creds-psk"),
         ("qemu-img", "info --object iothread,id=a disk.raw", "iothread"),

@@ -196,10 +196,13 @@ fn what_is_in_use_is_not_made_anew() {
     }
     qmp.ok("blockdev-del", json!({ "node-name": "n" }));
     qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 5 0 64k"]);
-    // A disk is no file.
+    // A disk is a file, too.
     qmp.ok("blockdev-add", qcow2("n", &path));
+    is_made(&mut qmp, &qcow2_of(json!("n")));
+    qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": "inner", "file": "n" }));
+    assert_eq!(super::node(&mut qmp, "inner").expect("it is there")["image"]["virtual-size"], json!(1 << 20));
     let error = fails(&mut qmp, &qcow2_of(json!("n")));
-    assert_eq!(error, "argument 'file' must be a node of driver file");
+    assert_eq!(error, "node \"n\" is in use by node \"inner\"");
 }
 
 /// A medium that fails at any write leaves no image that somebody could take for one, and the node is free again.

@@ -35,6 +35,7 @@ mod raw_sizes;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;
+mod stacks;
 mod transactions;
 mod unlike;
 

@@ -221,13 +221,15 @@ fn an_option_in_a_place_where_it_means_nothing_is_refused() {
         [("read-only", json!(true)), ("force-share", json!(true)), ("detect-zeroes", json!("on"))]
     {
         let mut options = qcow2("b", &path);
-        options["file"][name] = value;
+        (options["read-only"], options["file"][name]) = (json!(false), value);
         let refused = qmp.refused("blockdev-add", options);
         assert!(refused.contains(&format!("'file.{name}'")), "{refused}");
     }
+    // An image is as its file is where nothing else is said.
     let mut options = qcow2("b", &path);
-    (options["read-only"], options["file"]["read-only"]) = (json!(true), json!(true));
+    options["file"]["read-only"] = json!(true);
     qmp.ok("blockdev-add", options);
+    assert_eq!(super::node(&mut qmp, "b").expect("it is there")["ro"], json!(true));
     let mut options = qcow2("c", &path);
     (options["read-only"], options["file"]["driver"]) = (json!(true), json!("host_device"));
     let refused = qmp.refused("blockdev-add", options);

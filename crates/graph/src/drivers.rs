@@ -17,6 +17,7 @@ mod http;
 mod local;
 mod luks;
 mod nbd;
+pub(crate) mod node;
 mod null;
 mod over;
 mod over_http;

@@ -94,6 +94,7 @@ impl Steering {
         if self.quit.is_triggered() {
             return Err(QmpError::generic("the program is ending"));
         }
+        blockdev::open_bare_files(inventory, &change, command).await?;
         if let Some(done) = dirty_bitmaps::change(inventory, &command.name, arguments).await {
             return done;
         }

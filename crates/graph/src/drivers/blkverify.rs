@@ -16,6 +16,7 @@ const RAW: Role = Role { name: "raw", ..TEST };
 pub(super) const BLKVERIFY: FilterDriver = FilterDriver {
     name: "blkverify",
     is_snapshot: false,
+    grows: false,
     children: Children::Named(&[TEST, RAW]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Options)),

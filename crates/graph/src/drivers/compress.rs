@@ -12,6 +12,7 @@ use crate::options::{Entry, Group, Kind};
 pub(super) const COMPRESS: FilterDriver = FilterDriver {
     name: "compress",
     is_snapshot: false,
+    grows: true,
     children: Children::Named(&[Role::FILE]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Options)),

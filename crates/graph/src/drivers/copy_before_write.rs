@@ -15,6 +15,7 @@ const TARGET: Role = Role { name: "target", is_target: true, is_alone: true, cha
 pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
     name: "copy-before-write",
     is_snapshot: false,
+    grows: false,
     // What is written beside it is lost to the snapshot.
     children: Children::Named(&[Role { is_alone: true, changes: false, ..Role::FILE }, TARGET]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
@@ -38,6 +39,7 @@ pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
 pub(super) const SNAPSHOT_ACCESS: FilterDriver = FilterDriver {
     name: "snapshot-access",
     is_snapshot: true,
+    grows: false,
     children: Children::Named(&[Role { changes: false, ..Role::FILE }]),
     specs: || ACCESS_OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Access)),

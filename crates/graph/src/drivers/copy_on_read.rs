@@ -12,6 +12,7 @@ use crate::options::{Entry, Group, Kind};
 pub(super) const COPY_ON_READ: FilterDriver = FilterDriver {
     name: "copy-on-read",
     is_snapshot: false,
+    grows: true,
     children: Children::Named(&[Role::FILE]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {

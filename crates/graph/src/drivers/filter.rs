@@ -20,6 +20,8 @@ pub struct FilterDriver {
     pub name: &'static str,
     /// It reads as a disk was at one moment, and not as that does now. Who discards a part of it says that nobody will read that any more.
     pub is_snapshot: bool,
+    /// It goes on where the disks below get longer.
+    pub grows: bool,
     /// The disks that it is put over.
     pub children: Children,
     /// Its options, those for the disks below among them.
@@ -160,6 +162,11 @@ pub trait MakeFilter: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// The throttle group that its disk is in.
+    fn group(&self) -> Option<&str> {
+        None
+    }
+
     /// The filter over `below`. Reads and writes nothing.
     ///
     /// # Errors
@@ -193,9 +200,12 @@ impl Below {
         self.list.iter().map(|(_, child)| Arc::clone(child) as Arc<dyn Block>).collect()
     }
 
-    /// Whether the first disk takes compressed clusters.
+    /// Whether the first disk takes compressed clusters, or is a filter, which hands them on where it can.
     pub(crate) fn compresses(&self) -> bool {
-        self.list.first().is_some_and(|(_, child)| child.disk().layers().compressing().is_some())
+        self.list.first().is_some_and(|(_, child)| {
+            let layers = child.disk().layers();
+            layers.compressing().is_some() || layers.first().is_some_and(|layer| layer.files.is_none())
+        })
     }
 
     /// How many images of the first disk there are from the uppermost one down to that called `name`; `None` if none is called so.

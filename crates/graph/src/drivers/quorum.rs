@@ -12,6 +12,7 @@ use crate::options::{Entry, Group, Kind};
 pub(super) const QUORUM: FilterDriver = FilterDriver {
     name: "quorum",
     is_snapshot: false,
+    grows: true,
     children: Children::List { option: "children", roles: &ROLES },
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {

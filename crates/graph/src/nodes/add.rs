@@ -11,7 +11,7 @@ use super::error::NodeError;
 use super::filter::text;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
-use super::{Change, Graph, Links};
+use super::{Change, Graph};
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::bitmaps_of;
 use crate::drive::OptionTree;
@@ -62,15 +62,34 @@ impl Graph {
         self.check_free(&name)?;
         let found = text(options, "driver")?;
         match driver(found) {
-            Some(Driver::Storage(driver)) => {
-                check_file(options).await?;
-                self.add_file(name, driver, options)
-            }
+            Some(Driver::Storage(driver)) => self.add_storage(name, driver, options, implicit).await,
             Some(Driver::Format) => self.add_opened(name, options, implicit).await,
             Some(Driver::Filter(driver)) => Box::pin(self.add_filter(name, driver, options, implicit)).await,
-            Some(Driver::Throttle) => self.add_throttle(name, options).await,
+            Some(Driver::Throttle) => self.add_throttle(name, options, implicit).await,
             None => Err(DescriptionError::UnknownDriver { found: found.to_owned() }.into()),
         }
+    }
+
+    async fn add_storage(
+        &self,
+        name: String,
+        driver: &StorageDriver,
+        options: &Map<String, Value>,
+        implicit: bool,
+    ) -> Result<Arc<Node>, NodeError> {
+        let mut made = Vec::new();
+        let file = Value::Object(options.clone());
+        let added = async {
+            let file = self.make_file(&file, false, &mut made).await?;
+            let options = file.as_object().unwrap_or(options);
+            check_file(options).await?;
+            self.add_file(name, driver, options, implicit)
+        };
+        let added = added.await;
+        if added.is_err() {
+            self.unmake(&made).await;
+        }
+        added
     }
 
     fn add_file(
@@ -78,11 +97,14 @@ impl Graph {
         name: String,
         driver: &StorageDriver,
         options: &Map<String, Value>,
+        implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
         if !driver.is_of_paths() {
             // What it names is there before it, and stays as long as it does: so no file is below itself.
-            let links = Mutex::new(Links { parts: Vec::new(), uses: self.below_file(driver, options)? });
-            return self.insert(Node { links, ..Node::new(name, NodeKind::File(options.clone())) });
+            let links = self.below_file(driver, options)?;
+            self.check_alone(&links)?;
+            let links = Mutex::new(links);
+            return self.insert(Node { links, implicit, ..Node::new(name, NodeKind::File(options.clone())) });
         }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
         // Nothing is opened yet, but a name that leads nowhere is told at once.
@@ -94,7 +116,7 @@ impl Graph {
                 found.map_err(|source| NodeError::Find { path: path.to_owned(), source })?;
             }
         }
-        self.insert(Node::new(name, NodeKind::File(options.clone())))
+        self.insert(Node { implicit, ..Node::new(name, NodeKind::File(options.clone())) })
     }
 
     async fn add_opened(
@@ -103,6 +125,21 @@ impl Graph {
         options: &Map<String, Value>,
         implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
+        let mut made = Vec::new();
+        let added = self.try_add_opened(name, options, (implicit, &mut made)).await;
+        if added.is_err() {
+            self.unmake(&made).await;
+        }
+        added
+    }
+
+    async fn try_add_opened(
+        &self,
+        name: String,
+        options: &Map<String, Value>,
+        (implicit, made): (bool, &mut Vec<Arc<Node>>),
+    ) -> Result<Arc<Node>, NodeError> {
+        let options = &self.make_below(options, made).await?;
         let below = self.changing_backing(options);
         let described = match below {
             Some(_) => self.describe_named(&without_backing(options))?,
@@ -132,6 +169,7 @@ impl Graph {
     fn describe_named(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
         let described = self.describe(options)?;
         described.links.parts.iter().try_for_each(|part| check_node_name(part))?;
+        self.check_alone(&described.links)?;
         Ok(described)
     }
 
@@ -148,6 +186,7 @@ impl Graph {
         let Described { tree, links } = self.describe_named(options)?;
         links.parts.iter().try_for_each(|part| self.check_free(part))?;
         let options = DiskOptions::of_tree(tree.clone())?;
+        self.find_files(&options)?;
         let path = options.filename.clone();
         let failed = |source| NodeError::Open { path: path.clone(), source: Box::new(source) };
         let tasks = BackgroundTasks::new(Arc::clone(&self.rules.map_budget));
@@ -156,11 +195,12 @@ impl Graph {
         Ok(OpenedLayers { list, bitmaps, path, tree, links })
     }
 
-    async fn open_disk(&self, name: String, tree: OptionTree) -> Result<DiskNode, NodeError> {
+    pub(super) async fn open_disk(&self, name: String, tree: OptionTree) -> Result<DiskNode, NodeError> {
         let options = DiskOptions::of_tree(tree.clone())?;
+        let files = self.find_files(&options)?;
         let path = options.filename.clone();
         match open(&options, &self.rules).await {
-            Ok(disk) => Ok(DiskNode::new(name, path, tree, disk)),
+            Ok(disk) => Ok(DiskNode::new(name, path, tree, disk).over(files)),
             Err(error) => Err(NodeError::Open { path, source: Box::new(error) }),
         }
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::Graph;
 use super::error::NodeError;
-use super::filter_node::FilterNode;
 use super::node::Node;
 
 impl Graph {
@@ -41,10 +40,9 @@ impl Graph {
         leads(node, other, |node| self.below(node))
     }
 
-    /// The nodes below a filter.
+    /// The nodes below one.
     fn below(&self, node: &Node) -> Vec<Arc<Node>> {
-        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-        below.iter().filter_map(|(_, name)| self.node(name).ok()).collect()
+        node.sends_to().iter().filter_map(|name| self.node(name).ok()).collect()
     }
 
     /// Refuses a filter `name` of whose children one stands on another.

@@ -66,8 +66,7 @@ impl Graph {
         }
         let all = self.nodes();
         let are_among = |node: &Arc<Node>| disks.iter().any(|disk| node.is_of(disk));
-        let filters = all.iter().filter(|node| are_among(node)).filter_map(|node| node.filter.as_ref());
-        let children = filters.flat_map(|filter| filter.children());
+        let children = all.iter().filter(|node| are_among(node)).flat_map(|node| node.children());
         let asking = children.filter(|child| disks.iter().any(|disk| Arc::ptr_eq(&disk.disk, &child.disk())));
         let asking = asking.map(|child| {
             child.ask_at_rest(true);

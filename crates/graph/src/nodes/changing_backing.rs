@@ -13,7 +13,7 @@ use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::hold::{Hold, User};
-use super::node::Node;
+use super::node::{Node, NodeKind};
 use crate::disk::Disk;
 
 /// What a disk stands on now, below an image. Its limits and figures know nothing of what the image reads, and the disk is not kept from changes of
@@ -22,12 +22,19 @@ use crate::disk::Disk;
 struct Changing(Arc<Disk>);
 
 impl Graph {
-    /// The node that `options` name as backing, if it is a disk that is open for writing.
+    /// The node that `options` name as backing, if it is a disk that is open for writing, or one that cannot be opened once more for reading.
     pub(super) fn changing_backing(&self, options: &Map<String, Value>) -> Option<Arc<Node>> {
         let named = options.get("backing").and_then(Value::as_str)?;
         let node = self.node(named).ok()?;
-        let is_written = node.disk().is_ok_and(|disk| !disk.disk.read_only());
-        is_written.then_some(node)
+        let is_by_itself = match &node.kind {
+            NodeKind::Disk(disk) => {
+                let is_plain = node.filter.is_none() && disk.files.is_empty() && node.stands_on.is_none();
+                !is_plain || !disk.disk.read_only()
+            }
+            NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => true,
+            NodeKind::File(_) | NodeKind::TakenOut => false,
+        };
+        is_by_itself.then_some(node)
     }
 
     /// Whether the disk `name` is, or is a filter over, an image below which clients go on writing. Put into another disk it could stand on itself, and a
@@ -39,6 +46,16 @@ impl Graph {
         })
     }
 
+    /// Closes the disk below a node that is gone, if it was made for that and nobody else has it.
+    pub(super) async fn close_changing(&self, node: &Node) -> Result<(), NodeError> {
+        let Some(hold) = &node.stands_on else { return Ok(()) };
+        let below = hold.node();
+        match below.implicit && self.users(below).is_empty() && below.holders.all().len() == 1 {
+            true => Box::pin(self.close(below)).await,
+            false => Ok(()),
+        }
+    }
+
     /// Puts the image of `node`, which nobody uses yet, over `below`. Who has the hold keeps that from being removed.
     ///
     /// # Errors
@@ -46,7 +63,7 @@ impl Graph {
     pub(super) async fn put_over_changing(&self, node: &DiskNode, below: &Node) -> Result<Hold, NodeError> {
         let name = node.name();
         let hold = self.hold(&below.name(), User { kind: "node", name: name.clone() })?;
-        let disk = Arc::clone(&below.disk()?.disk);
+        let disk = Arc::clone(&self.disk(&below.name())?.disk);
         let failed = |source| NodeError::Filtered { name: name.clone(), source };
         let image = node.disk.image().ok_or_else(|| {
             failed(block::Blame::new(&name).unsupported("only a qcow2 image has a backing layer"))

@@ -7,7 +7,7 @@ use super::Graph;
 use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
-use crate::drivers::{self, StorageDriver, StorageKind, driver, storage};
+use crate::drivers::{self, StorageDriver, StorageKind, driver, node, storage};
 use crate::options::has_filters;
 
 /// Why options do not describe a node.
@@ -122,7 +122,9 @@ fn check_file(
 ) -> Result<(), DescriptionError> {
     let says = |options: &Map<String, Value>, name: &str| options.get(name) == Some(&Value::Bool(true));
     for option in ["read-only", "force-share"] {
-        if says(file, option) && !says(above, option) {
+        // What is not said is as the file is.
+        let is_said = option == "force-share" || above.contains_key(option);
+        if says(file, option) && is_said && !says(above, option) {
             return Err(DescriptionError::OfNodeOver { member: member.to_owned(), option });
         }
     }
@@ -135,28 +137,30 @@ fn check_file(
 impl Graph {
     /// What `options` stand for on a drive line, with the names that are met on the way.
     pub(super) fn describe(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
-        let (mut parts, mut uses) = (Vec::new(), Vec::new());
-        let resolved = self.resolve(options, &mut parts, &mut uses)?;
-        Ok(Described { tree: OptionTree::of_json(resolved)?, links: Links { parts, uses } })
+        let mut links = Links::default();
+        let resolved = self.resolve(options, &mut links)?;
+        Ok(Described { tree: OptionTree::of_json(resolved)?, links })
     }
 
     /// The options with those of other nodes in the place of their names.
     fn resolve(
         &self,
         options: &Map<String, Value>,
-        parts: &mut Vec<String>,
-        uses: &mut Vec<String>,
+        links: &mut Links,
     ) -> Result<Map<String, Value>, NodeError> {
         let mut resolved = Map::new();
         for (name, value) in options {
             let value = match name.as_str() {
                 "auto-read-only" => continue,
                 "file" | "data-file" | "header" => {
-                    let file = self.resolve_file(name, value, parts, uses)?;
+                    let file = self.resolve_file(name, value, links)?;
                     check_file(name, &file, options)?;
+                    if file.get("read-only") == Some(&Value::Bool(true)) {
+                        resolved.entry("read-only").or_insert(Value::Bool(true));
+                    }
                     Value::Object(without_ignored(file))
                 }
-                "backing" => self.resolve_backing(value, parts, uses)?,
+                "backing" => self.resolve_backing(value, links)?,
                 _ => value.clone(),
             };
             resolved.insert(name.clone(), value);
@@ -168,20 +172,24 @@ impl Graph {
         &self,
         member: &str,
         value: &Value,
-        parts: &mut Vec<String>,
-        uses: &mut Vec<String>,
+        links: &mut Links,
     ) -> Result<Map<String, Value>, NodeError> {
         let wrong = || NodeError::from(DescriptionError::NotAFile { member: member.to_owned() });
         let file = match value {
             Value::String(name) => match &self.node(name)?.kind {
                 NodeKind::File(options) => {
-                    uses.push(name.clone());
+                    links.uses.push(name.clone());
                     options.clone()
                 }
-                _ => return Err(wrong()),
+                NodeKind::TakenOut => return Err(NodeError::TakenOut { name: name.clone() }),
+                NodeKind::Disk(_) | NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => {
+                    links.uses.push(name.clone());
+                    links.files.push(name.clone());
+                    return Ok(Map::from_iter([(node::OPTION.to_owned(), Value::from(name.as_str()))]));
+                }
             },
             Value::Object(options) => {
-                parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
+                links.parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
                 options.clone()
             }
             _ => return Err(wrong()),
@@ -189,7 +197,7 @@ impl Graph {
         let named = file.get("driver").and_then(Value::as_str).map(|name| (name, storage(name)));
         match named {
             Some((_, Some(driver))) => match driver.kind {
-                StorageKind::Over(ref over) => self.resolve_below(file, over.child, parts, uses),
+                StorageKind::Over(ref over) => self.resolve_below(file, over.child, links),
                 StorageKind::Path | StorageKind::Elsewhere(_) => Ok(file),
             },
             Some((name, None)) if driver(name).is_none() => {
@@ -204,12 +212,13 @@ impl Graph {
         &self,
         driver: &StorageDriver,
         options: &Map<String, Value>,
-    ) -> Result<Vec<String>, NodeError> {
-        let (mut parts, mut uses) = (Vec::new(), Vec::new());
+    ) -> Result<Links, NodeError> {
+        let mut links = Links::default();
         if let StorageKind::Over(over) = &driver.kind {
-            self.resolve_below(options.clone(), over.child, &mut parts, &mut uses)?;
+            self.resolve_below(options.clone(), over.child, &mut links)?;
         }
-        Ok(uses)
+        links.parts.clear();
+        Ok(links)
     }
 
     /// The same with the options of the file that storage over a file is put over.
@@ -217,37 +226,31 @@ impl Graph {
         &self,
         mut file: Map<String, Value>,
         child: &'static str,
-        parts: &mut Vec<String>,
-        uses: &mut Vec<String>,
+        links: &mut Links,
     ) -> Result<Map<String, Value>, NodeError> {
         if let Some(below) = file.get(child) {
-            let below = self.resolve_file(child, below, parts, uses)?;
+            let below = self.resolve_file(child, below, links)?;
             check_file(child, &below, &file)?;
             file.insert(child.to_owned(), Value::Object(without_ignored(below)));
         }
         Ok(file)
     }
 
-    fn resolve_backing(
-        &self,
-        value: &Value,
-        parts: &mut Vec<String>,
-        uses: &mut Vec<String>,
-    ) -> Result<Value, NodeError> {
+    fn resolve_backing(&self, value: &Value, links: &mut Links) -> Result<Value, NodeError> {
         match value {
             Value::Object(options) => {
-                parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
+                links.parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
                 let mut options = options.clone();
                 options.entry("read-only").or_insert(Value::Bool(true));
-                self.resolve(&options, parts, uses).map(Value::Object)
+                self.resolve(&options, links).map(Value::Object)
             }
-            Value::String(name) if !name.is_empty() => self.backing_node(name, uses),
+            Value::String(name) if !name.is_empty() => self.backing_node(name, links),
             _ => Ok(Value::Null),
         }
     }
 
     /// A node as a layer below: what it is made of is opened once more, in the same way, for reading.
-    fn backing_node(&self, name: &str, uses: &mut Vec<String>) -> Result<Value, NodeError> {
+    fn backing_node(&self, name: &str, links: &mut Links) -> Result<Value, NodeError> {
         let node = self.node(name)?;
         let disk = node.disk()?;
         if !disk.disk.read_only() {
@@ -263,7 +266,7 @@ impl Graph {
         tree.keep_image();
         tree.replace("driver", disk.driver())?;
         tree.replace("node-name", name)?;
-        uses.extend(tree.node_names());
+        links.uses.extend(tree.node_names());
         let options = tree.to_json();
         options.map(Value::Object).ok_or_else(|| DescriptionError::NotUtf8 { name: name.to_owned() }.into())
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::name::NodeName;
+use crate::child::Child;
 use crate::disk::Disk;
 use crate::drive::OptionTree;
 use crate::options::DiskOptions;
@@ -18,6 +19,10 @@ pub struct DiskNode {
     /// The disk.
     pub disk: Arc<Disk>,
     pub(super) asked: Mutex<Asked>,
+    /// The disks that are files of its images, as these see them.
+    pub(super) files: Vec<Arc<Child>>,
+    /// What queries call its driver, if that is not the driver of its uppermost image.
+    shown_as: Option<&'static str>,
     /// The manager of the disks was told that its bitmaps are out of date.
     told_of_bitmaps: AtomicBool,
 }
@@ -38,6 +43,8 @@ impl DiskNode {
             name: NodeName::new(name),
             disk: Arc::new(disk),
             asked: Mutex::new(Asked { path, tree }),
+            files: Vec::new(),
+            shown_as: None,
             told_of_bitmaps: AtomicBool::new(false),
         }
     }
@@ -59,7 +66,17 @@ impl DiskNode {
 
     /// The driver's name.
     pub fn driver(&self) -> &'static str {
-        self.disk.top_image().driver()
+        self.shown_as.unwrap_or_else(|| self.disk.top_image().driver())
+    }
+
+    /// The same, whose images have these disks as files.
+    pub(super) fn over(self, files: Vec<Arc<Child>>) -> Self {
+        Self { files, ..self }
+    }
+
+    /// The same, with another driver for queries.
+    pub(super) fn shown_as(self, driver: &'static str) -> Self {
+        Self { shown_as: Some(driver), ..self }
     }
 
     /// The options in force.

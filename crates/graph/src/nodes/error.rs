@@ -65,12 +65,6 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
-    /// One filter a disk.
-    #[error("node {name:?} has a throttle filter over it already")]
-    HasFilter {
-        /// The disk's node.
-        name: String,
-    },
     /// There is no such throttle group.
     #[error("there is no throttle group {name:?}")]
     NoGroup {

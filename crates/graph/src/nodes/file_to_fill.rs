@@ -51,6 +51,7 @@ impl Graph {
         }
         let holds = links.uses.iter().map(|name| self.hold(name, user.clone())).collect::<Result<_, _>>()?;
         let options = DiskOptions::of_tree(tree)?;
+        self.find_files(&options)?;
         self.open_described(&options, holds).await
     }
 

@@ -6,10 +6,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::Graph;
+use super::below::over_raw;
 use super::description::DescriptionError;
 use super::error::NodeError;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use crate::drivers::throttle;
 
 impl Graph {
     /// Adds a filter over a node, or over one that is made for it.
@@ -20,15 +22,24 @@ impl Graph {
         &self,
         name: String,
         options: &Map<String, Value>,
+        implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
-        check_filter_options(options)?;
-        let group = options.get("throttle-group").and_then(Value::as_str).unwrap_or_default();
+        let group = options.get(throttle::GROUP).and_then(Value::as_str).unwrap_or_default();
         self.throttle_group(group)?;
         match options.get("file") {
-            Some(Value::String(child)) => self.put_filter(name, group, &*self.node(child)?),
+            Some(Value::String(child)) => {
+                let child = self.open_bare_file(self.node(child)?).await?;
+                if !self.is_plain(&child) {
+                    return Box::pin(self.add_filter(name, &throttle::THROTTLE, options, implicit)).await;
+                }
+                check_filter_options(options)?;
+                self.put_filter(name, group, &child, implicit)
+            }
             Some(Value::Object(nested)) => {
-                let child = self.add_child(nested).await?;
-                let added = self.put_filter(name, group, &child);
+                let child = self.add_child(&over_raw(nested)).await?;
+                let mut named = options.clone();
+                named.insert("file".to_owned(), Value::String(child.name()));
+                let added = Box::pin(self.add_throttle(name, &named, implicit)).await;
                 // Only what was made here goes: another node may have been made for another filter.
                 if added.is_err() {
                     self.close(&child).await?;
@@ -37,6 +48,12 @@ impl Graph {
             }
             _ => Err(DescriptionError::Missing { argument: "file" }.into()),
         }
+    }
+
+    /// Whether a node is a disk that no throttle filter is over yet, so that its own front can charge.
+    fn is_plain(&self, node: &Node) -> bool {
+        let is_throttled = |user: &Arc<Node>| matches!(user.kind, NodeKind::Throttle { .. });
+        node.disk().is_ok() && !self.users(node).iter().any(is_throttled)
     }
 
     /// Adds the node that a filter describes as its own.
@@ -51,13 +68,16 @@ impl Graph {
         Box::pin(self.add_named(name, options, true)).await
     }
 
-    fn put_filter(&self, name: String, group: &str, child: &Node) -> Result<Arc<Node>, NodeError> {
+    fn put_filter(
+        &self,
+        name: String,
+        group: &str,
+        child: &Node,
+        implicit: bool,
+    ) -> Result<Arc<Node>, NodeError> {
         let disk = child.disk()?;
-        if self.users(child).iter().any(|user| matches!(user.kind, NodeKind::Throttle { .. })) {
-            return Err(NodeError::HasFilter { name: child.name() });
-        }
         let kind = NodeKind::Throttle { group: Mutex::new(group.to_owned()), child: child.name.clone() };
-        let node = self.insert(Node::new(name, kind))?;
+        let node = self.insert(Node { implicit, ..Node::new(name, kind) })?;
         disk.disk.set_throttle_group(Some(group));
         Ok(node)
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use block::Blame;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::below::over_raw;
 use super::description::DescriptionError;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
@@ -54,6 +55,11 @@ impl FilterNode {
     /// The disks below, as it sees them.
     pub(super) fn children(&self) -> impl Iterator<Item = &Arc<Child>> {
         self.below.iter().map(|below| &below.child)
+    }
+
+    /// The throttle group that its disk is in.
+    pub(super) fn group(&self) -> Option<&str> {
+        self.makes.group()
     }
 
     /// Whether the node called `name` is below it.
@@ -108,7 +114,7 @@ impl Graph {
                 }
                 _ => return Err(DescriptionError::Missing { argument: role.name }.into()),
             };
-            let node = self.as_disk(node, made).await?;
+            let node = self.below_job_filter(self.open_bare_file(node).await?)?;
             let disk = self.disk(&node.name())?;
             let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
             below.push(NodeBelow { role, child, name: Mutex::new(node.name.clone()) });
@@ -118,8 +124,11 @@ impl Graph {
         self.check_reach(&below)?;
         let filter = FilterNode { driver, makes: described.makes, below };
         let disk = self.make_filter(&name, &filter, &described.disk).await?;
+        if let Some(group) = filter.makes.group() {
+            disk.set_throttle_group(Some(group));
+        }
         let path = filter.path(self);
-        let node = DiskNode::new(name.clone(), path.into(), described.tree, disk);
+        let node = DiskNode::new(name.clone(), path.into(), described.tree, disk).shown_as(driver.name);
         let kind = NodeKind::Disk(Arc::new(node));
         let node = self.insert(Node { filter: Some(filter), implicit, ..Node::new(name, kind) })?;
         node.disk()?.disk.start_upkeep();
@@ -162,17 +171,6 @@ impl Graph {
         }
         let ranges = found.dirty_ranges().await;
         ranges.map_err(|source| NodeError::Filtered { name: filter.driver.name.to_owned(), source })
-    }
-
-    /// The node, or a raw disk over it if it is a bare file.
-    async fn as_disk(&self, node: Arc<Node>, made: &mut Vec<Arc<Node>>) -> Result<Arc<Node>, NodeError> {
-        if !matches!(node.kind, NodeKind::File(_)) {
-            return self.below_job_filter(node);
-        }
-        let raw = json!({ "driver": "raw", "file": node.name() });
-        let node = self.add_child(raw.as_object().unwrap_or(&Map::new())).await?;
-        made.push(Arc::clone(&node));
-        Ok(node)
     }
 
     /// Refuses a filter over one whose own disk below is used by others: it would miss what they write.
@@ -313,7 +311,7 @@ impl Graph {
     pub fn check_no_filter_over(&self, _change: &Change<'_>, disk: &DiskNode) -> Result<(), NodeError> {
         let nodes = self.nodes();
         let name = disk.name();
-        let over = nodes.iter().find(|node| node.filter.as_ref().is_some_and(|filter| filter.uses(&name)));
+        let over = nodes.iter().find(|node| node.sends_to().contains(&name));
         match over {
             Some(over) => Err(NodeError::InUse { name, by: User { kind: "node", name: over.name() } }),
             None => Ok(()),
@@ -337,23 +335,6 @@ fn is_opened_as(disk: &DiskNode, asked: &DiskOptions) -> bool {
         (is.read_only, asked.read_only) = (true, true);
     }
     is == asked
-}
-
-/// Options of a disk that stands on storage: a raw disk over it.
-fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
-    let name = options.get("driver").and_then(Value::as_str).unwrap_or_default();
-    if crate::drivers::storage(name).is_none() {
-        return options.clone();
-    }
-    let mut file = options.clone();
-    let mut raw = Map::from_iter([("driver".to_owned(), json!("raw"))]);
-    for option in ["node-name", "read-only", "cache", "discard", "detect-zeroes", "auto-read-only"] {
-        if let Some(value) = file.remove(option) {
-            raw.insert(option.to_owned(), value);
-        }
-    }
-    raw.insert("file".to_owned(), Value::Object(file));
-    raw
 }
 
 /// What `options` say of a filter, apart from the nodes below it.

@@ -30,6 +30,11 @@ impl Hold {
         Arc::ptr_eq(&self.node, node)
     }
 
+    /// The node.
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     /// What the node is called now.
     pub fn node_name(&self) -> String {
         self.node.name()
@@ -93,9 +98,7 @@ impl Graph {
     /// When there is none, or a filter would miss what the user writes there.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
         let (node, user) = (self.below_job_filter(self.node(name)?)?, Arc::new(user));
-        let needs_alone =
-            |over: &&Arc<Node>| over.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
-        if let Some(over) = self.nodes().iter().find(needs_alone) {
+        if let Some(over) = self.nodes().iter().find(|over| over.needs_alone(name)) {
             let by = User { kind: "node", name: over.name() };
             return Err(NodeError::InUse { name: name.to_owned(), by });
         }

@@ -298,7 +298,12 @@ impl Graph {
             }
             if let Some(new) = new {
                 let own = own.or_else(|| new.own.lock().clone()).unwrap_or_else(|| self.made_own());
+                let was = node.name();
                 node.name.set(own.name.clone());
+                // An image whose file is the disk goes on with it.
+                for over in nodes.iter().filter(|over| !Arc::ptr_eq(over, &node)) {
+                    over.links.lock().follow(&was, &own.name);
+                }
                 *new.own.lock() = Some(own);
             }
         }

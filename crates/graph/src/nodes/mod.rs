@@ -11,6 +11,9 @@ mod apart;
 mod at_rest;
 #[cfg(test)]
 mod at_rest_tests;
+mod below;
+#[cfg(test)]
+mod below_tests;
 mod changing_backing;
 mod description;
 mod disk_node;

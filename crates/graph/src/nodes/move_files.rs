@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::description::DescriptionError;
 use super::error::NodeError;
 use super::name::check_node_name;
 use super::node::{Links, Node};
@@ -135,7 +136,11 @@ impl Graph {
         let mut come = Come { gone: Vec::new(), links: Links::default() };
         names_of(old, &mut come.gone);
         if let Some(file) = given.get("file") {
-            self.resolve_file("file", file, &mut come.links.parts, &mut come.links.uses)?;
+            self.resolve_file("file", file, &mut come.links)?;
+            // What takes the place of a file is a copy of it: a file.
+            if !come.links.files.is_empty() {
+                return Err(DescriptionError::NotAFile { member: "file".to_owned() }.into());
+            }
         }
         for part in come.links.parts.iter().filter(|part| !come.gone.contains(part)) {
             check_node_name(part)?;
@@ -175,11 +180,11 @@ impl Graph {
             }
             let is_owner = node.is_called(name);
             let mut links = node.links.lock();
-            links.remove(&Links { parts: gone.clone(), uses: gone.clone() });
+            links.remove(&Links { parts: gone.clone(), uses: gone.clone(), files: gone.clone() });
             links.add(match is_owner {
                 true => come.clone(),
                 // They are another node's, which stays as long as this one does.
-                false => Links { parts: Vec::new(), uses: [&*come.parts, &*come.uses].concat() },
+                false => Links { uses: [&*come.parts, &*come.uses].concat(), ..Links::default() },
             });
         }
     }

@@ -10,6 +10,7 @@ use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::hold::{Hold, Holders, User};
 use super::name::NodeName;
+use crate::child::Child;
 
 /// Something with a node name.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Links {
     pub(crate) parts: Vec<String>,
     /// Nodes under it, which must stay as long as it does.
     pub(crate) uses: Vec<String>,
+    /// Those of them that are disks, and files of its images.
+    pub(crate) files: Vec<String>,
 }
 
 impl Links {
@@ -44,12 +47,23 @@ impl Links {
     pub(super) fn add(&mut self, more: Self) {
         self.parts.extend(more.parts);
         self.uses.extend(more.uses);
+        self.files.extend(more.files);
+    }
+
+    /// The disk `was`, if it is a file of an image, is called `is` now.
+    pub(super) fn follow(&mut self, was: &str, is: &str) {
+        if self.files.iter().any(|name| name == was) {
+            for name in self.files.iter_mut().chain(&mut self.uses).filter(|name| *name == was) {
+                is.clone_into(name);
+            }
+        }
     }
 
     /// Not those of `less` any more.
     pub(super) fn remove(&mut self, less: &Self) {
         self.parts.retain(|part| !less.parts.contains(part));
         self.uses.retain(|used| !less.uses.contains(used));
+        self.files.retain(|used| !less.files.contains(used));
     }
 }
 
@@ -133,6 +147,25 @@ impl Node {
         over || below || self.links.lock().uses.iter().any(|used| used == name)
     }
 
+    /// The disks to which it sends requests, as it sees them.
+    pub(super) fn children(&self) -> impl Iterator<Item = &Arc<Child>> {
+        let files = self.disk().into_iter().flat_map(|disk| &disk.files);
+        self.filter.iter().flat_map(FilterNode::children).chain(files)
+    }
+
+    /// Nodes to which it sends requests: below a filter, or files of images.
+    pub(super) fn sends_to(&self) -> Vec<String> {
+        let below = self.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+        let files = self.links.lock().files.clone();
+        below.into_iter().map(|(_, name)| name).chain(files).collect()
+    }
+
+    /// Whether the node called `name` is under it, and nobody else may use it.
+    pub(super) fn needs_alone(&self, name: &str) -> bool {
+        let below = self.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
+        below || self.links.lock().files.iter().any(|file| file == name)
+    }
+
     /// Whether `name` is its, or that of a part of it.
     pub fn is_called(&self, name: &str) -> bool {
         self.name.is(name) || self.links.lock().parts.iter().any(|part| part == name)
@@ -146,5 +179,6 @@ impl Node {
     /// Whether it is a filter that puts its disk into the group called `name`.
     pub(super) fn is_filter_of(&self, name: &str) -> bool {
         matches!(&self.kind, NodeKind::Throttle { group, .. } if *group.lock() == name)
+            || self.filter.as_ref().is_some_and(|filter| filter.group() == Some(name))
     }
 }

@@ -73,6 +73,12 @@ impl Graph {
     /// Takes a node from the list and closes what it opened; fails only with [`NodeError::Close`].
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
         self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
+        let links = node.links.lock().clone();
+        let closed = self.close_itself(node).await;
+        closed.and(self.close_used(&links).await).and(self.close_changing(node).await)
+    }
+
+    async fn close_itself(&self, node: &Arc<Node>) -> Result<(), NodeError> {
         match &node.kind {
             NodeKind::File(_) | NodeKind::JobFilter { .. } | NodeKind::TakenOut => Ok(()),
             NodeKind::Disk(disk) => {
@@ -115,7 +121,7 @@ impl Graph {
     fn disk_to_close(&self) -> Option<Arc<Node>> {
         let nodes = self.nodes();
         let is_over = |over: &Arc<Node>, node: &Arc<Node>| {
-            over.filter.as_ref().is_some_and(|filter| filter.uses(&node.name()))
+            over.sends_to().contains(&node.name())
                 || over.stands_on.as_ref().is_some_and(|hold| hold.is_of(node))
         };
         let is_below = |node: &Arc<Node>| nodes.iter().any(|over| is_over(over, node));

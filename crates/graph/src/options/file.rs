@@ -8,6 +8,7 @@ use super::error::OptionError;
 use super::reader::Reader;
 use super::spec::Group;
 use crate::cache_mode::CacheMode;
+use crate::drivers::node;
 use crate::drivers::{STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of};
 use crate::names::Identity;
 
@@ -99,6 +100,12 @@ impl FileOptions {
     ) -> Result<Self, OptionError> {
         let mut options = Self::defaults(cache, aio);
         let Some(mut reader) = group else { return Ok(options) };
+        if let Some(node) = reader.take_text(node::OPTION) {
+            options.driver = Some(&node::NODE);
+            options.target = Some(Arc::new(node::NodeTarget::new(node)));
+            reader.finish(std::iter::empty(), &[])?;
+            return Ok(options);
+        }
         let of_paths = reader.first_called(&OF_PATHS);
         read_all(FILE, &mut reader, &mut options)?;
         let mut known: Vec<&str> = FILE.iter().map(|entry| entry.spec().name).collect();

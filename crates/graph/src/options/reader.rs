@@ -53,6 +53,13 @@ impl Reader {
         }
     }
 
+    /// The value of `name`, whatever the table says.
+    pub(super) fn take_text(&mut self, name: &str) -> Option<String> {
+        let value = self.tree.value(name)?;
+        self.tree.take(name);
+        Some(value)
+    }
+
     /// Numbered groups (`rule.0.event`), in their order: all numbers from 0 on, `most` groups at most.
     pub(crate) fn list(&mut self, name: &str, most: usize) -> Result<Vec<Reader>, OptionError> {
         let tree = match self.tree.take(name) {

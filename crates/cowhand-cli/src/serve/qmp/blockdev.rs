@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use control::{Arguments, QmpError};
+use control::{Arguments, Command, QmpError};
 use graph::Change;
 use qcow2::ResizeOptions;
 use serde_json::{Map, Value, json};
@@ -18,6 +18,33 @@ pub async fn add(
 ) -> Result<Value, QmpError> {
     inventory.add_node(change, options).await?;
     Ok(json!({}))
+}
+
+/// Arguments by which commands name disks.
+const NAMES_OF_DISKS: [&str; 7] =
+    ["node-name", "device", "node", "target", "overlay", "top-node", "base-node"];
+
+/// Commands that name nodes as such: a bare file is one.
+const OF_NODES: [&str; 4] = ["blockdev-add", "blockdev-del", "blockdev-reopen", "blockdev-create"];
+
+/// Makes disks of the bare files that `command` names, or an action of it.
+pub async fn open_bare_files(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    command: &Command,
+) -> Result<(), QmpError> {
+    if OF_NODES.contains(&command.name.as_str()) {
+        return Ok(());
+    }
+    let actions = command.arguments.get("actions").and_then(Value::as_array).into_iter().flatten();
+    let of_actions = actions.filter_map(|action| action.get("data").and_then(Value::as_object));
+    for arguments in of_actions.chain([&command.arguments]) {
+        for name in NAMES_OF_DISKS.iter().filter_map(|name| arguments.get(*name).and_then(Value::as_str)) {
+            let opened = inventory.graph.open_if_bare(change, name).await;
+            opened.map_err(|error| inventory.refused(&error))?;
+        }
+    }
+    Ok(())
 }
 
 /// Closes a disk, or takes a filter away. As in QEMU that succeeds also where the disk does not take what was not flushed: its node is gone. Then

@@ -1,0 +1,285 @@
+//! A disk of the graph as the file of an image: the image knows nothing of what stands there.
+//!
+//! No option names this driver: the graph puts it where an option names a node, or describes one, that is no storage (`file.node`).
+
+use std::any::Any;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use block::{Block, Error, ErrorKind, ReadKind, ZeroOptions};
+use qcow2::ResizeOptions;
+use storage::{
+    Allocation, Capabilities, Extent, ExtentKind, ForeignBytes, Hints, IoBuf, IoBytes, IoFuture, IoVec,
+    Storage, Zeroing,
+};
+
+use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use crate::child::Child;
+use crate::disk::Disk;
+
+/// The option of a file that names a node.
+pub(crate) const OPTION: &str = "node";
+
+/// Bytes of zeroes that are written at a time.
+const ZEROES: usize = 1 << 20;
+
+pub(crate) const NODE: StorageDriver = StorageDriver {
+    name: OPTION,
+    prefixes: &[],
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs: Vec::new,
+        options_of: |_| Err("no name of a file".to_owned()),
+        shown: str::to_owned,
+        read: |_| Ok(Arc::new(NodeTarget::new(String::new()))),
+    }),
+};
+
+/// A node by its name, and the disk that the graph found under it.
+#[derive(Debug)]
+pub(crate) struct NodeTarget {
+    name: String,
+    found: OnceLock<Found>,
+}
+
+/// What the graph found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The disk.
+    pub(crate) child: Arc<Child>,
+    /// The disks that become longer when it does, the lowest first; none if it cannot.
+    pub(crate) grow: Vec<Arc<Disk>>,
+}
+
+impl NodeTarget {
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, found: OnceLock::new() }
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        &self.name
+    }
+
+    /// Says which disk it is: the first time counts.
+    pub(crate) fn is(&self, found: Found) {
+        let _ = self.found.set(found);
+    }
+}
+
+/// The node that `target` is, if it is one.
+pub(crate) fn node_of(target: &dyn Target) -> Option<&NodeTarget> {
+    (target as &dyn Any).downcast_ref()
+}
+
+impl Target for NodeTarget {
+    fn name(&self) -> String {
+        format!("{OPTION}:{}", self.name)
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match node_of(other) {
+            Some(other) if other.name == self.name => None,
+            _ => Some("file".to_owned()),
+        }
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let Some(found) = self.found.get() else {
+                return Err(io::Error::other(
+                    "a file that is a node can only be opened with the node that is over it",
+                ));
+            };
+            if access.writable && found.child.disk().read_only() {
+                let what = format!("node {:?} is read-only; give read-only to the node over it", self.name);
+                return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
+            }
+            let (name, Found { child, grow }) = (self.name(), found.clone());
+            Ok(Arc::new(NodeStorage { name, child, grow, writable: access.writable }) as Arc<dyn Storage>)
+        })
+    }
+}
+
+/// The bytes of a disk.
+#[derive(Debug)]
+struct NodeStorage {
+    name: String,
+    child: Arc<Child>,
+    grow: Vec<Arc<Disk>>,
+    writable: bool,
+}
+
+impl NodeStorage {
+    /// How many of `len` bytes at `offset` the disk has.
+    fn inside(&self, offset: u64, len: usize) -> usize {
+        self.child.size().saturating_sub(offset).min(len as u64) as usize
+    }
+
+    async fn change_length(&self, length: u64, shrink: bool) -> io::Result<()> {
+        if self.grow.is_empty() {
+            let what = format!("the disk has {} bytes, and cannot get another size", self.child.size());
+            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+        }
+        let size = length.checked_next_multiple_of(block::SECTOR_BYTES).ok_or(io::ErrorKind::FileTooLarge)?;
+        for disk in &self.grow {
+            let options = ResizeOptions { shrink, bitmaps: true, ..ResizeOptions::default() };
+            let fits = if shrink { disk.size() <= size } else { disk.size() >= size };
+            if !fits {
+                disk.resize(size, options).await.map_err(io_error)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
+        if end <= self.child.size() { Ok(()) } else { self.change_length(end, false).await }
+    }
+}
+
+/// The system's error where there is one.
+fn io_error(error: Error) -> io::Error {
+    match (&error, error.kind()) {
+        (_, ErrorKind::Unsupported) => io::Error::new(io::ErrorKind::Unsupported, error),
+        (Error::Io { source, .. }, _) => match source.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(source.kind(), error),
+        },
+        (_, ErrorKind::Refused) => io::Error::new(io::ErrorKind::PermissionDenied, error),
+        _ => io::Error::other(error),
+    }
+}
+
+impl Storage for NodeStorage {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let below = Block::capabilities(&*self.child);
+        Capabilities {
+            alignment: below.alignment,
+            grows_zeroed: false,
+            discards_to_zero: false,
+            resizable: !self.grow.is_empty(),
+            read_only: !self.writable,
+            cached: below.cached,
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.child.size()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
+        if self.inside(offset, buf.len()) < buf.len() {
+            return false;
+        }
+        match self.child.try_read(offset, buf, hints) {
+            Some(ReadKind::Zeroes) => {
+                buf.fill(0);
+                true
+            }
+            Some(ReadKind::Data) => true,
+            None => false,
+        }
+    }
+
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        let is_inside = self.inside(offset, memory.len()) == memory.len();
+        is_inside && self.child.try_read_into(offset, memory, hints) == Some(ReadKind::Data)
+    }
+
+    fn read(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(async move {
+            let inside = self.inside(offset, buf.len());
+            if inside == buf.len() {
+                let (read, buf) = self.child.read(offset, buf, hints).await;
+                return (read.map(drop).map_err(io_error), buf);
+            }
+            buf.fill(0);
+            if inside == 0 {
+                return (Ok(()), buf);
+            }
+            let Some(part) = IoBuf::try_uninit(inside) else {
+                return (Err(io::ErrorKind::OutOfMemory.into()), buf);
+            };
+            let (read, part) = self.child.read(offset, part, hints).await;
+            if read.is_ok() {
+                buf[..inside].copy_from_slice(&part);
+            }
+            (read.map(drop).map_err(io_error), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.reach(offset, data.len() as u64).await?;
+            self.child.write(offset, data, hints).await.map_err(io_error)
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move { self.child.flush().await.map_err(io_error) })
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.reach(offset, len).await?;
+            let options = ZeroOptions { unmap: how != Zeroing::Keep, fast_only: how == Zeroing::FastOnly };
+            self.child.zero(offset, len, options).await.map_err(io_error)
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let len = self.child.size().saturating_sub(offset).min(len);
+            if len == 0 {
+                return Ok(());
+            }
+            self.child.discard(offset, len).await.map_err(io_error)
+        })
+    }
+
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            if length <= self.child.size() { Ok(()) } else { self.change_length(length, false).await }
+        })
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            if length >= self.child.size() { Ok(()) } else { self.change_length(length, true).await }
+        })
+    }
+
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let (mut at, end) = (self.child.size().max(offset), offset.saturating_add(len));
+            self.reach(offset, len).await?;
+            if how == Allocation::Reserve {
+                return Ok(());
+            }
+            // What was there keeps its value, and has its space.
+            while at < end {
+                let part = (end - at).min(ZEROES as u64);
+                let zeroes = IoBytes::zeroed(part as usize);
+                self.child.write(at, zeroes.into(), Hints::NONE).await.map_err(io_error)?;
+                at += part;
+            }
+            Ok(())
+        })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            let status = self.child.block_status(offset, len).await.map_err(io_error)?;
+            let kind = if status.zero { ExtentKind::Hole } else { ExtentKind::Data };
+            Ok(Extent { len: status.len.clamp(1, len), kind })
+        })
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.child.disk().allocated_bytes()
+    }
+}

@@ -1,0 +1,265 @@
+//! What stands below a node: nodes that are made for it where its options describe them, and disks that are the files of its images.
+//!
+//! A file that is storage is opened by the image over it. Any other node can be a file as well: a disk, which the image over it reads and writes
+//! through [`drivers::node`].
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::description::Described;
+use super::error::NodeError;
+use super::hold::User;
+use super::node::{Node, NodeKind};
+use super::{Change, Graph, Links};
+use crate::child::{Child, Owner};
+use crate::disk::Disk;
+use crate::drivers::{Driver, StorageKind, driver, node};
+use crate::options::{DiskOptions, FileOptions, LayerOptions};
+
+/// Members of an image's options that are files.
+pub(super) const FILES: [&str; 3] = ["file", "data-file", "header"];
+
+fn driver_of(options: &Map<String, Value>) -> Option<Driver> {
+    options.get("driver").and_then(Value::as_str).and_then(driver)
+}
+
+fn is_read_only(options: &Map<String, Value>) -> bool {
+    options.get("read-only") == Some(&Value::Bool(true))
+}
+
+/// Options of a disk that stands on storage: a raw disk over it.
+pub(super) fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
+    if !matches!(driver_of(options), Some(Driver::Storage(_))) {
+        return options.clone();
+    }
+    let mut file = options.clone();
+    let mut raw = Map::from_iter([("driver".to_owned(), json!("raw"))]);
+    for option in
+        ["node-name", "read-only", "cache", "discard", "detect-zeroes", "auto-read-only", "force-share"]
+    {
+        if let Some(value) = file.remove(option) {
+            raw.insert(option.to_owned(), value);
+        }
+    }
+    raw.insert("file".to_owned(), Value::Object(file));
+    raw
+}
+
+impl Graph {
+    /// The options of an image, with the nodes that they describe in the place of files made, and named there.
+    pub(super) async fn make_below(
+        &self,
+        options: &Map<String, Value>,
+        made: &mut Vec<Arc<Node>>,
+    ) -> Result<Map<String, Value>, NodeError> {
+        let mut named = options.clone();
+        for member in FILES {
+            if let Some(file) = options.get(member) {
+                named.insert(member.to_owned(), self.make_file(file, is_read_only(options), made).await?);
+            }
+        }
+        if let Some(backing) = options.get("backing") {
+            named.insert("backing".to_owned(), Box::pin(self.make_backing(backing, made)).await?);
+        }
+        Ok(named)
+    }
+
+    /// A file of an image, or the name of the node that is made for it.
+    pub(super) async fn make_file(
+        &self,
+        file: &Value,
+        read_only: bool,
+        made: &mut Vec<Arc<Node>>,
+    ) -> Result<Value, NodeError> {
+        let Value::Object(options) = file else { return Ok(file.clone()) };
+        match driver_of(options) {
+            Some(Driver::Storage(driver)) => {
+                let StorageKind::Over(over) = &driver.kind else { return Ok(file.clone()) };
+                let Some(below) = options.get(over.child) else { return Ok(file.clone()) };
+                let below = Box::pin(self.make_file(below, read_only, made)).await?;
+                let mut options = options.clone();
+                options.insert(over.child.to_owned(), below);
+                Ok(Value::Object(options))
+            }
+            Some(driver @ (Driver::Format | Driver::Filter(_) | Driver::Throttle)) => {
+                let mut options = options.clone();
+                if read_only && !matches!(driver, Driver::Throttle) {
+                    options.entry("read-only").or_insert(Value::Bool(true));
+                }
+                self.make_node(&options, made).await
+            }
+            None => Ok(file.clone()),
+        }
+    }
+
+    async fn make_backing(&self, backing: &Value, made: &mut Vec<Arc<Node>>) -> Result<Value, NodeError> {
+        match backing {
+            Value::Object(options) => match driver_of(options) {
+                Some(Driver::Filter(_) | Driver::Throttle) => self.make_node(options, made).await,
+                Some(Driver::Storage(_) | Driver::Format) | None => {
+                    let mut options = over_raw(options);
+                    options.entry("read-only").or_insert(Value::Bool(true));
+                    self.make_below(&options, made).await.map(Value::Object)
+                }
+            },
+            Value::String(name) if !name.is_empty() => {
+                let node = self.node(name)?;
+                match node.kind {
+                    NodeKind::File(_) => {
+                        let raw = json!({ "driver": "raw", "read-only": true, "file": name });
+                        self.make_node(raw.as_object().unwrap_or(&Map::new()), made).await
+                    }
+                    _ => Ok(backing.clone()),
+                }
+            }
+            _ => Ok(backing.clone()),
+        }
+    }
+
+    /// Makes a node, and gives its name.
+    async fn make_node(
+        &self,
+        options: &Map<String, Value>,
+        made: &mut Vec<Arc<Node>>,
+    ) -> Result<Value, NodeError> {
+        let node = self.add_child(options).await?;
+        let name = node.name();
+        made.push(node);
+        Ok(Value::String(name))
+    }
+
+    /// Closes nodes that were made for one that could not be.
+    pub(super) async fn unmake(&self, made: &[Arc<Node>]) {
+        for node in made.iter().rev() {
+            if let Err(error) = self.close(node).await {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// Makes a disk of the node called `name`, if it is a bare file that nobody uses: who names it means its bytes. A name that leads nowhere is for
+    /// others to tell.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub async fn open_if_bare(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
+        match self.node(name) {
+            Ok(node) if self.users(&node).is_empty() => self.open_bare_file(node).await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same node, which is a disk from now on if it was a bare file: its bytes.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or another node has the file open.
+    pub(super) async fn open_bare_file(&self, node: Arc<Node>) -> Result<Arc<Node>, NodeError> {
+        let NodeKind::File(options) = &node.kind else { return Ok(node) };
+        let name = node.name();
+        let user = self.users(&node).first().map(|user| User { kind: "node", name: user.name() });
+        if let Some(by) = user.or_else(|| node.holders.first()) {
+            return Err(NodeError::InUse { name, by });
+        }
+        let driver = text_of(options, "driver").and_then(|name| crate::drivers::storage(&name));
+        let mut raw = over_raw(options);
+        raw.remove("node-name");
+        let Described { tree, links } = self.describe(&raw)?;
+        let disk = self.open_disk(name.clone(), tree).await?;
+        let disk = disk.shown_as(driver.map_or("file", |driver| driver.name));
+        let opened = Arc::clone(&disk.disk);
+        let (implicit, links) = (node.implicit, Mutex::new(links));
+        let new = Arc::new(Node { links, implicit, ..Node::new(name, NodeKind::Disk(Arc::new(disk))) });
+        for place in self.nodes.lock().iter_mut().filter(|place| Arc::ptr_eq(place, &node)) {
+            *place = Arc::clone(&new);
+        }
+        opened.start_upkeep();
+        Ok(new)
+    }
+
+    /// Says to the files of `options` that are nodes which disks these are, and gives the disks as the images see them.
+    pub(super) fn find_files(&self, options: &DiskOptions) -> Result<Vec<Arc<Child>>, NodeError> {
+        let (mut files, mut children) = (Vec::new(), Vec::new());
+        files_of(&options.layer, &mut files);
+        for file in files {
+            let Some(target) = file.target.as_deref().and_then(node::node_of) else { continue };
+            let disk = self.disk(target.node())?;
+            let mut grow = Vec::new();
+            if !self.disks_to_grow(target.node(), &mut grow) {
+                grow.clear();
+            }
+            let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
+            children.push(Arc::clone(&child));
+            target.is(node::Found { child, grow });
+        }
+        Ok(children)
+    }
+
+    /// The disks that get another size when the node called `name` does, the lowest first; false if one of them cannot.
+    fn disks_to_grow(&self, name: &str, found: &mut Vec<Arc<Disk>>) -> bool {
+        let Ok(node) = self.node(name) else { return false };
+        match (&node.kind, &node.filter) {
+            (NodeKind::Throttle { child, .. }, _) => self.disks_to_grow(&child.get(), found),
+            (NodeKind::JobFilter { disk, .. }, _) => self.disks_to_grow(&disk.get(), found),
+            (_, Some(filter)) => {
+                // Others keep what they know of the disk by its size.
+                filter.driver.grows && filter.below().iter().all(|(_, name)| self.disks_to_grow(name, found))
+            }
+            (NodeKind::Disk(disk), None) => {
+                let top = disk.disk.top_image();
+                let is_fixed = top.downcast_ref::<block::Raw>().is_some_and(|raw| raw.fixed);
+                let is_resizable =
+                    crate::bitmaps_file::raw_of(&*top).is_none_or(|raw| raw.storage.capabilities().resizable);
+                found.push(Arc::clone(&disk.disk));
+                !is_fixed && is_resizable
+            }
+            (NodeKind::File(_) | NodeKind::TakenOut, None) => false,
+        }
+    }
+
+    /// Refuses disks as files of a new node, which `links` names, if others may use them: what they write would break the image. Bare files on the way
+    /// to them, which it names as well, are no others.
+    pub(super) fn check_alone(&self, links: &Links) -> Result<(), NodeError> {
+        for name in &links.files {
+            let node = self.below_job_filter(self.node(name)?)?;
+            let users = self.users(&node);
+            let other = users.iter().map(|user| user.name()).find(|user| !links.uses.contains(user));
+            let by = other.map(|name| User { kind: "node", name });
+            if let Some(by) = by.or_else(|| node.holders.first()) {
+                return Err(NodeError::InUse { name: name.to_owned(), by });
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the nodes that were made for one that is gone, which `links` names.
+    pub(super) async fn close_used(&self, links: &Links) -> Result<(), NodeError> {
+        let mut closed = Ok(());
+        for name in &links.uses {
+            let Ok(below) = self.node(name) else { continue };
+            if below.implicit && self.users(&below).is_empty() {
+                closed = closed.and(Box::pin(self.close(&below)).await);
+            }
+        }
+        closed
+    }
+}
+
+fn text_of(options: &Map<String, Value>, name: &str) -> Option<String> {
+    options.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// All files that a layer and those below it name.
+fn files_of<'a>(layer: &'a LayerOptions, found: &mut Vec<&'a FileOptions>) {
+    for file in [&layer.file, &*layer.data_file, &*layer.luks_header, &*layer.bitmaps] {
+        let mut next = Some(file);
+        while let Some(file) = next {
+            found.push(file);
+            next = file.over.as_ref().map(|over| &*over.below);
+        }
+    }
+    if let crate::options::Backing::With(below) = &layer.backing {
+        files_of(below, found);
+    }
+}
