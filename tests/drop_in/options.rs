@@ -126,7 +126,6 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-storage-daemon", "--export type=fuse,id=a,node-name=b,mountpoint=c", "fuse"),
         ("qemu-storage-daemon", "--export vduse-blk,id=a,node-name=b,name=c", "vduse-blk"),
         ("qemu-storage-daemon", "--nbd-server addr.type=unix,addr.path=s,tls-authz=a", "tls-authz"),
-        ("qemu-storage-daemon", "--object iothread,id=a", "iothread"),
         ("qemu-storage-daemon", "--object tls-creds-psk,id=a,dir=/x", "tls-creds-psk"),
     ] {
         let scratch = Scratch::new();

@@ -143,12 +143,11 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
     let node = ["--blockdev", FILE, "--blockdev", "qcow2,node-name=n,file=f"];
     let export = ["--export", "nbd,id=e,node-name=n"];
     let late = [&export[..], &node].concat();
-    let table: [(&[&str], &str); 13] = [
+    let table: [(&[&str], &str); 12] = [
         (&late, "--export nbd,id=e,node-name=n"),
         (&["--export", "fuse,id=e,node-name=n,mountpoint=x"], "fuse"),
         (&["--export", "vduse-blk,id=e,node-name=n,name=x"], "vduse-blk"),
         (&["--object", "secret_keyring,id=a,serial=1"], "key 1 of the kernel's keyrings"),
-        (&["--object", "iothread,id=a"], "iothread"),
         (&["--chardev", "stdio,id=c"], "--chardev stdio"),
         (&["--monitor", "c"], "\"c\""),
         (&["--nbd-server", "addr.type=fd,addr.str=3"], "fd"),
@@ -166,4 +165,41 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
         );
         assert!(!scratch.file("s").exists(), "{words:?}");
     }
+}
+
+/// What callers of QEMU's daemon rely on, and ours under its own name does otherwise (docs/compat.md).
+#[test]
+fn callers_are_answered_as_by_qemus() {
+    let command = |name: &str, arguments: Value| json!({ "execute": name, "arguments": arguments });
+    let look = |program: &Path| {
+        let scratch = images();
+        let node =
+            format!("driver=qcow2,node-name=n,file.driver=file,file.filename={}", scratch.name("disk.qcow2"));
+        let monitor = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let options = ["--daemonize", "--object", "iothread,id=i", "--blockdev", &node];
+        let daemon = Run::new(program).args([&options[..], &monitor].concat()).current_dir(scratch.path());
+        drop(daemon.ok());
+        let there = scratch.name("there");
+        std::fs::write(&there, vec![1; 1 << 20]).expect("a file");
+        let answers = ask(
+            scratch.path(),
+            &[
+                command("blockdev-del", json!({ "node-name": "x" })),
+                command("block-commit", json!({ "device": "x" })),
+                command("block_resize", json!({ "node-name": "n", "size": 1 << 20 })),
+                command(
+                    "blockdev-snapshot-sync",
+                    json!({ "node-name": "n", "snapshot-file": there, "snapshot-node-name": "o" }),
+                ),
+            ],
+        );
+        ask(scratch.path(), &[json!({ "execute": "quit" })]);
+        gone(&scratch.file("q"));
+        let classes = answers.iter().map(|answer| answer["error"]["class"].clone()).collect::<Vec<_>>();
+        let quoted = answers[0]["error"]["desc"].as_str().map(|desc| desc.contains("'x'"));
+        (classes, quoted)
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours.0[1], "DeviceNotFound");
 }

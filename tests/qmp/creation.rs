@@ -254,3 +254,25 @@ fn a_cancelled_creation_leaves_no_new_file() {
     assert!(!Path::new(&path).exists());
     qmp.ok("job-dismiss", json!({ "id": "make" }));
 }
+
+/// A raw disk gets an image in front of it, which has its bitmaps: what the disk holds was gone.
+#[test]
+fn what_a_data_file_holds_stays() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let (data, image) = (steered.scratch.name("data.raw"), steered.scratch.name("image.qcow2"));
+    std::fs::write(&data, vec![42; 1 << 20]).expect("a file");
+    std::fs::write(&image, "").expect("a file");
+    qmp.ok("blockdev-add", file("d", &data));
+    qmp.ok("blockdev-add", file("f", &image));
+    is_made(
+        &mut qmp,
+        &json!({ "driver": "qcow2", "size": 2 << 20, "file": "f", "data-file": "d", "data-file-raw": true }),
+    );
+    for node in ["f", "d"] {
+        qmp.ok("blockdev-del", json!({ "node-name": node }));
+    }
+    qemu_io_ok(&["-f", "qcow2"], &image, &["read -P 42 0 1M", "read -P 0 1M 1M", "write -P 7 512k 64k"]);
+    qemu_io_ok(&["-f", "raw"], &data, &["read -P 42 0 512k", "read -P 7 512k 64k"]);
+    steered.server.stop();
+}

@@ -103,8 +103,8 @@ fn is_known_of_blkdebug(path: &str) -> bool {
 const OF_JOBS: [(&str, &[&str]); 6] = [
     ("block-commit", &["backing-mask-protocol"]),
     ("block-stream", &["backing-mask-protocol"]),
-    ("blockdev-backup", &["discard-source", "x-perf.min-cluster-size"]),
-    ("drive-backup", &["discard-source", "x-perf.min-cluster-size"]),
+    ("blockdev-backup", &["discard-source", "on-cbw-error", "x-perf.min-cluster-size"]),
+    ("drive-backup", &["discard-source", "on-cbw-error", "x-perf.min-cluster-size"]),
     ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "target-is-zero"]),
     ("drive-mirror", &["bitmap", "bitmap-mode", "buf-size", "unmap"]),
 ];

@@ -44,6 +44,8 @@ pub struct BeforeWrite {
     holds_everything: AtomicBool,
     /// What was copied is discarded in the disk.
     discards: bool,
+    /// A write of a guest fails whose old content cannot be copied; otherwise the copy does.
+    breaks_writes: AtomicBool,
     /// The job and guests that copy hold what they copy; guests that write hold what they write.
     locks: RangeLocks,
     counters: Counters,
@@ -76,11 +78,17 @@ impl BeforeWrite {
             since,
             holds_everything,
             discards,
+            breaks_writes: AtomicBool::new(false),
             locks,
             counters,
             broken,
             broke,
         })
+    }
+
+    /// From now on a write of a guest fails whose old content cannot be copied, and the copy stays whole.
+    pub fn break_writes(&self) {
+        self.breaks_writes.store(true, Ordering::Relaxed);
     }
 
     /// What is not copied yet. Somebody who knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
@@ -133,7 +141,10 @@ impl BeforeWrite {
     }
 
     /// Copies what of `range` is not copied yet.
-    async fn save(&self, range: &Range<u64>) {
+    ///
+    /// # Errors
+    /// When it cannot be copied, and that is for the guest to know.
+    async fn save(&self, range: &Range<u64>) -> Result<(), BlockError> {
         while self.left.touches(range.clone()) && self.broken.lock().is_none() {
             let whole = self.left.whole(range);
             let _alone = self.locks.acquire(whole.start, whole.end, RangeMode::Exclusive).await;
@@ -142,13 +153,19 @@ impl BeforeWrite {
             {
                 let piece = piece.start..piece.end.min(whole.end);
                 if let Err(error) = self.copy(piece).await {
+                    if let (true, Error::Request { source, .. }) =
+                        (self.breaks_writes.load(Ordering::Relaxed), &error)
+                    {
+                        return Err(source.clone());
+                    }
                     tracing::warn!(%error, "a backup is broken");
                     *self.broken.lock() = Some(error);
                     self.broke.notify(usize::MAX);
-                    return;
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     async fn before(
@@ -160,7 +177,7 @@ impl BeforeWrite {
         let range = offset..offset.saturating_add(len);
         // Before it happens: one that is dropped may still land.
         self.since.iter().for_each(|since| since.mark(range.clone()));
-        self.save(&range).await;
+        self.save(&range).await?;
         let _shared = self.locks.acquire(range.start, range.end, RangeMode::Shared).await;
         change.await
     }

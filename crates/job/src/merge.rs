@@ -12,6 +12,7 @@ use crate::error::{Action, Error, Side};
 use crate::host::{Exchange, Host, NewBacking};
 use crate::layers::Scope;
 use crate::life::Life;
+use crate::rate::piece_bytes as piece_bytes_at;
 
 /// Bytes that are copied between two pause points at most.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -43,7 +44,7 @@ impl Merge {
         while at < size {
             life.pause_point().await?;
             life.set_progress(at, size);
-            let end = size.min(at + PIECE_BYTES);
+            let end = size.min(at + piece_bytes_at(life.speed(), PIECE_BYTES));
             let before = counters.progress().written;
             match self.copy(at, end, &counters).await {
                 Ok(()) => at = end,
@@ -52,6 +53,7 @@ impl Merge {
                     continue;
                 }
             }
+            life.set_progress(at, size);
             life.charge(counters.progress().written - before).await?;
         }
         while let Err(error) = self.zero_behind_end(&counters).await {

@@ -73,6 +73,8 @@ pub struct Mirror {
     counters: Counters,
     in_flight: Cell<u64>,
     copied: Cell<u64>,
+    /// Bytes of a piece at most.
+    piece_bytes: u64,
     /// 0 is never.
     rounds_max: u32,
     /// The marks when all that guests had flushed was durable in the copy, as it has been since: unless there were more marks.
@@ -84,7 +86,15 @@ impl Mirror {
     pub fn new(tracked: Arc<Tracked>) -> Self {
         let (in_flight, copied) = (Cell::new(0), Cell::new(0));
         let (counters, durable_at) = (Counters::default(), Cell::new(None));
-        Self { tracked, counters, in_flight, copied, rounds_max: ROUNDS_MAX, durable_at }
+        Self {
+            tracked,
+            counters,
+            in_flight,
+            copied,
+            piece_bytes: PIECE_BYTES,
+            rounds_max: ROUNDS_MAX,
+            durable_at,
+        }
     }
 
     /// What guests write meanwhile.
@@ -96,6 +106,12 @@ impl Mirror {
     /// completed.
     pub fn converging_after(self, rounds: u32) -> Self {
         Self { rounds_max: rounds, ..self }
+    }
+
+    /// Copies pieces of `bytes` at most, or of a unit if that is larger; 0 says nothing.
+    pub fn in_pieces_of(self, bytes: u64) -> Self {
+        let piece_bytes = if bytes == 0 { PIECE_BYTES } else { bytes.min(PIECE_BYTES) };
+        Self { piece_bytes, ..self }
     }
 
     /// Marks what is to be copied first. While the disk is drained, before the first request of the filter.
@@ -152,7 +168,7 @@ impl Mirror {
             let marked = self.tracked.marked();
             let mut is_round_over = self.copied.get() - round.copied >= round_bytes;
             while under_way.len() < IN_FLIGHT_MAX {
-                let Some(piece) = self.tracked.dirty.next(at, PIECE_BYTES) else {
+                let Some(piece) = self.tracked.dirty.next(at, self.piece_bytes) else {
                     if at == 0 {
                         break;
                     }
@@ -281,7 +297,7 @@ impl Mirror {
     }
 
     async fn copy_left(&self) -> Result<(), Error> {
-        while let Some(piece) = self.tracked.dirty.next(0, PIECE_BYTES) {
+        while let Some(piece) = self.tracked.dirty.next(0, self.piece_bytes) {
             self.copy_once(piece).await?;
         }
         Ok(())

@@ -12,6 +12,15 @@ use throttle::{LeakyBucket, Rate, Time};
 /// Billionths of a byte in a byte: the bucket's unit.
 const NANO: u128 = 1_000_000_000;
 
+/// Bytes of a piece at most under a limit, as in QEMU.
+const PIECE_BYTES_LIMITED: u64 = 512 << 10;
+
+/// Bytes of a piece at `speed`, of `most` at most: less under a limit, so that it holds from second to second and a job that waits for it has little
+/// under way.
+pub(crate) fn piece_bytes(speed: u64, most: u64) -> u64 {
+    if speed == 0 { most } else { most.min(PIECE_BYTES_LIMITED) }
+}
+
 /// Time and timers. Tests bring their own, so that none of them sleeps.
 pub trait Clock: Debug + Send + Sync {
     /// The time, monotonic.

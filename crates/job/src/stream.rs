@@ -16,6 +16,7 @@ use crate::error::{Action, Error, Side};
 use crate::host::{Exchange, Host, NewBacking, take_filter_off};
 use crate::layers::{Says, Scope};
 use crate::life::Life;
+use crate::rate::piece_bytes as piece_bytes_at;
 
 /// Bytes that are copied at a time at most.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -113,7 +114,8 @@ impl Stream {
             }
             // Whole clusters, so that none is filled from below twice, and none is skipped for what the base has in a part of it.
             let from = at / unit * unit;
-            let piece_bytes = if status.zero { ZERO_BYTES } else { PIECE_BYTES };
+            let piece_bytes =
+                if status.zero { ZERO_BYTES } else { piece_bytes_at(life.speed(), PIECE_BYTES) };
             let to = end.min(from + piece_bytes).next_multiple_of(unit).min(size);
             life.charge(if status.zero { 0 } else { to - from }).await?;
             let copied = {

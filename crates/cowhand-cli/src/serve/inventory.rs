@@ -62,6 +62,8 @@ pub struct Inventory {
     pub plain_tcp_allowed: bool,
     /// Who may connect to Unix sockets for NBD.
     pub socket_mode: SocketMode,
+    /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/compat.md).
+    pub as_qemu: bool,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
     objects: RefCell<Vec<Rc<Object>>>,
 }
@@ -75,7 +77,7 @@ impl Inventory {
         sandbox: Sandbox,
         plain_tcp_allowed: bool,
         socket_mode: SocketMode,
-        guest_memory: FilePolicy,
+        (guest_memory, as_qemu): (FilePolicy, bool),
     ) -> Rc<Self> {
         Rc::new(Self {
             doors: Doors::new(Arc::clone(&server)),
@@ -91,6 +93,7 @@ impl Inventory {
             sandbox,
             plain_tcp_allowed,
             socket_mode,
+            as_qemu,
             exports: RefCell::default(),
             objects: RefCell::default(),
         })

@@ -142,6 +142,10 @@ impl Jobs {
             }
         });
         inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
+        if group.is_none() {
+            // Who began it hears of that before the answer, as from QEMU.
+            job.life.begin();
+        }
         let inventory = Rc::clone(inventory);
         reactor::spawn(async move {
             task::live(&inventory, &job, group).await;

@@ -149,7 +149,7 @@ impl Opened {
             settings.sandbox,
             settings.plain_tcp_allowed,
             settings.socket_mode,
-            settings.guest_memory.into(),
+            (settings.guest_memory.into(), false),
         );
         let created = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
         fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;

@@ -188,7 +188,11 @@ impl Handler for Steering {
 
     fn execute<'a>(&'a self, command: &'a Command, passed: &'a Passed) -> Outcome<'a> {
         Box::pin(async move {
-            let outcome = self.run(command, passed).await;
+            let mut outcome = self.run(command, passed).await;
+            if let (true, Err(error)) = (self.inventory.as_qemu, &mut outcome) {
+                // Scripts read answers line by line, and take `\"` apart.
+                error.desc = error.desc.replace('"', "'");
+            }
             match &outcome {
                 Ok(_) => {
                     self.inventory.journal.note(command);

@@ -110,7 +110,9 @@ impl Running {
     pub async fn end(&self, asked: bool) {
         self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };
-        self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason }));
+        if !self.inventory.as_qemu {
+            self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason }));
+        }
         self.control.farewell().await;
     }
 

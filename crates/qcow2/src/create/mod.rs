@@ -82,7 +82,7 @@ async fn create_with(
     }
     erase(file).await?;
     if let Some(data_file) = data_file {
-        prepare_data_file(data_file, &plan).await?;
+        prepare_data_file(data_file, &plan, options.keeps_data_file).await?;
     }
     make_room(file, &plan).await?;
     if let Some((volume, around)) = volume {
@@ -126,8 +126,12 @@ async fn erase(file: &dyn Storage) -> Result<(), CreateError> {
 }
 
 /// Gives the data file the size of the disk, empty, with the space that was asked for.
-async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan) -> Result<(), CreateError> {
+async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan, keep: bool) -> Result<(), CreateError> {
     let capabilities = data_file.capabilities();
+    if keep {
+        data_file.grow_to(plan.size).await.map_err(CreateError::io(data_file, "extend"))?;
+        return data_file.flush().await.map_err(CreateError::io(data_file, "flush"));
+    }
     if capabilities.resizable {
         data_file.shorten_to(0).await.map_err(CreateError::io(data_file, "erase"))?;
         data_file.grow_to(plan.size).await.map_err(CreateError::io(data_file, "extend"))?;

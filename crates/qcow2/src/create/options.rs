@@ -53,6 +53,9 @@ pub struct CreateOptions {
     pub lazy_refcounts: bool,
     /// `data_file`: the name to store.
     pub data_file: Option<String>,
+    /// What the data file holds stays, and it is made longer where that is needed: a raw disk gets an image in front of it. Nothing is
+    /// written there whatever `preallocation` says.
+    pub keeps_data_file: bool,
     /// `data_file_raw`: the data file can be read as a raw image.
     pub data_file_raw: bool,
     /// `extended_l2`: subclusters.
@@ -77,6 +80,7 @@ impl Default for CreateOptions {
             preallocation: Preallocation::Off,
             lazy_refcounts: false,
             data_file: None,
+            keeps_data_file: false,
             data_file_raw: false,
             extended_l2: false,
             compression: Compression::Deflate,

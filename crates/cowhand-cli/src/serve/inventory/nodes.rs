@@ -25,6 +25,17 @@ impl Inventory {
         }
     }
 
+    /// Whether there is a device or node called `name`, for the few commands of which QEMU's clients know a missing one by the error's class.
+    ///
+    /// # Errors
+    /// Of the class DeviceNotFound, when there is none.
+    pub fn check_device(&self, name: &str) -> Result<(), QmpError> {
+        match self.graph.disk(name) {
+            Err(NodeError::Unknown { .. }) if self.export(name).is_none() => Err(QmpError::no_device(name)),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds what `options` describe; they fit the schema of blockdev-add.
     ///
     /// # Errors
@@ -73,7 +84,6 @@ impl Inventory {
     /// What a client is told of `error`.
     pub fn refused(&self, error: &NodeError) -> QmpError {
         match error {
-            NodeError::Unknown { name } => QmpError::no_device(name),
             NodeError::Open { source, .. } => self.cannot_open(error.to_string(), &**source),
             NodeError::Find { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),

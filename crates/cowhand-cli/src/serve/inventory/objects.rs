@@ -29,6 +29,8 @@ pub enum ObjectKind {
         /// It was read from the kernel's keyring.
         in_keyring: bool,
     },
+    /// Says which threads do the work: of this type, and without effect.
+    Threads(&'static str),
     /// Where certificates lie.
     TlsCredentials {
         /// Holds `ca-cert.pem`, and `server-cert.pem` with `server-key.pem` or `client-cert.pem` with `client-key.pem`.
@@ -64,6 +66,7 @@ impl ObjectKind {
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::ThrottleGroup(_) => "throttle-group",
+            Self::Threads(name) => name,
             Self::Secret { in_keyring: false } => "secret",
             Self::Secret { in_keyring: true } => "secret_keyring",
             Self::TlsCredentials { .. } => "tls-creds-x509",

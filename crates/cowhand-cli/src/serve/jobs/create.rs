@@ -157,7 +157,7 @@ impl Creation {
                 ("encrypt", Value::Object(encrypt)) => assignments
                     .extend(encrypt.iter().map(|(name, value)| (format!("encrypt.{name}"), written(value)))),
                 ("version", value) => assignments.push(("compat".to_owned(), written(value))),
-                (name, value) if format == Format::Qcow2 => {
+                (name, value) if format != Format::Luks => {
                     assignments.push((name.replace('-', "_"), written(value)));
                 }
                 (name, value) => assignments.push((name.to_owned(), written(value))),
@@ -173,7 +173,7 @@ impl Creation {
         if image.options.backing_format.is_some() && image.options.backing_file.is_none() {
             return Err(QmpError::generic("argument 'backing-fmt' means nothing without 'backing-file'"));
         }
-        image.options = CreateOptions { size, ..image.options };
+        image.options = CreateOptions { size, keeps_data_file: true, ..image.options };
         Ok(image)
     }
 }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use job::{End, Ended, Error, Life};
+use job::{End, Ended, Error, Life, Status};
 use serde_json::json;
 
 use super::{Group, Job, Work};
@@ -15,15 +15,40 @@ use crate::serve::inventory::Inventory;
 pub(super) enum Failed {
     Cancelled,
     Because(String),
+    /// A request failed of what the system said.
+    OfSystem {
+        said: String,
+        by_system: String,
+    },
+}
+
+impl Failed {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        match said_by_system(error) {
+            Some(by_system) => Self::OfSystem { said: said(error), by_system },
+            None => Self::Because(said(error)),
+        }
+    }
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
             Error::Cancelled => Self::Cancelled,
-            error => Self::Because(said(&error)),
+            error => Self::of(&error),
         }
     }
+}
+
+/// What the system said, where it was the system: QEMU's jobs tell no more.
+fn said_by_system(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let number = causes.filter_map(|error| {
+        let block = error.downcast_ref::<block::Error>().and_then(block::Error::raw_os_error);
+        block.or_else(|| error.downcast_ref::<std::io::Error>()?.raw_os_error())
+    });
+    let text = std::io::Error::from_raw_os_error(number.last()?).to_string();
+    Some(text.split(" (os error").next().unwrap_or_default().to_owned())
 }
 
 /// An error with its causes in one line.
@@ -41,7 +66,9 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
     let result = match job.withdrawn.get() {
         true => Err(Failed::Cancelled),
         false => {
-            job.life.begin();
+            if job.life.status() == Status::Created {
+                job.life.begin();
+            }
             done(inventory, job, &work, group.as_deref()).await
         }
     };
@@ -80,7 +107,7 @@ async fn done(
         }
     };
     job.life.settle(others).await?;
-    work.finish(inventory, job, ended).await.map_err(|error| Failed::Because(said(&error)))
+    work.finish(inventory, job, ended).await.map_err(|error| Failed::of(&error))
 }
 
 /// Works to the end, or until another job of the group has failed.
@@ -105,10 +132,18 @@ async fn worked(
 
 fn conclude(inventory: &Inventory, job: &Job, result: Result<(), Failed>) {
     let mut data = job.event_data();
+    let result = result.map_err(|failed| match failed {
+        Failed::OfSystem { by_system, said } if inventory.as_qemu => {
+            tracing::warn!(job = job.life.terms().id, said, "a request of a job failed");
+            Failed::Because(by_system)
+        }
+        Failed::OfSystem { said, .. } => Failed::Because(said),
+        other => other,
+    });
     let (event, error) = match result {
         Ok(()) => ("BLOCK_JOB_COMPLETED", None),
         Err(Failed::Cancelled) => ("BLOCK_JOB_CANCELLED", Some("it was cancelled".to_owned())),
-        Err(Failed::Because(error)) => {
+        Err(Failed::Because(error) | Failed::OfSystem { said: error, .. }) => {
             data["error"] = json!(error);
             ("BLOCK_JOB_COMPLETED", Some(error))
         }

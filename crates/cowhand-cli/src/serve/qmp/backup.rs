@@ -81,6 +81,9 @@ async fn begin(
     name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
     let filter = BeforeWrite::new(disk.disk.root(), block, unit, since, discards);
+    if arguments.maybe_text("on-cbw-error") == Some("break-guest-write") {
+        filter.break_writes();
+    }
     let over = Arc::clone(&filter);
     let mark = async || {
         filter.mark(what).await?;

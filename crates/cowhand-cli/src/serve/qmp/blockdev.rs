@@ -104,8 +104,11 @@ pub async fn resize(
     let node = inventory.disk(name)?;
     free_of_jobs(inventory, &node)?;
     inventory.graph.check_no_filter_over(change, &node).map_err(|error| inventory.refused(&error))?;
-    let options =
-        ResizeOptions { shrink: arguments.is_on("x-shrink"), bitmaps: true, ..ResizeOptions::default() };
+    let options = ResizeOptions {
+        shrink: inventory.as_qemu || arguments.is_on("x-shrink"),
+        bitmaps: true,
+        ..ResizeOptions::default()
+    };
     let before = node.disk.size();
     let resized = node.disk.resize(arguments.whole("size")?, options).await;
     // Also where it failed half-way: what guests are told is what there is.

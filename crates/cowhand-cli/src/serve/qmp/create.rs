@@ -15,6 +15,9 @@ const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"])
 const BACKING_FORMAT: Kind = Kind::Choice(&["qcow2", "raw", "luks"]);
 const FILE: Kind = Kind::Ref(&NODE_OR_OPTIONS);
 
+/// What QEMU can have the keys of a sector made with; without effect but for essiv.
+const HASHES: &[&str] = &["md5", "sha1", "sha224", "sha256", "sha384", "sha512", "ripemd160", "sm3"];
+
 /// Members of a LUKS header, with others.
 macro_rules! luks {
     ($($more:expr),* $(,)?) => {
@@ -23,7 +26,7 @@ macro_rules! luks {
             optional("cipher-alg", Kind::Choice(&["aes-128", "aes-192", "aes-256"])),
             optional("cipher-mode", Kind::Choice(&["xts", "cbc"])),
             optional("ivgen-alg", Kind::Choice(&["plain", "plain64", "essiv"])),
-            optional("ivgen-hash-alg", Kind::Choice(&["sha1", "sha256", "sha512"])),
+            optional("ivgen-hash-alg", Kind::Choice(HASHES)),
             optional("hash-alg", Kind::Choice(&["sha1", "sha256", "sha512"])),
             optional("iter-time", NUMBER),
             $($more),*
@@ -62,6 +65,8 @@ static OPTIONS: Kind = Kind::Union {
                 required("filename", Kind::Text),
                 required("size", NUMBER),
                 optional("preallocation", PREALLOCATION),
+                optional("nocow", Kind::Switch),
+                optional("extent-size-hint", NUMBER),
             ],
         },
         Variant { tag: "qcow2", members: QCOW2 },

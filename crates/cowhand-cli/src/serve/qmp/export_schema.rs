@@ -30,6 +30,7 @@ pub const EXPORT: Kind = Kind::Union {
         required("node-name", Kind::Text),
         optional("writable", Kind::Switch),
         optional("writethrough", Kind::Switch),
+        optional("iothread", Kind::Either(&[&Kind::Text, &Kind::List(&Kind::Text)])),
         optional("fixed-iothread", Kind::Switch),
     ],
     variants: &[

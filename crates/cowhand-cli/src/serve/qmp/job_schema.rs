@@ -9,6 +9,7 @@ const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "aut
 const SYNC: Kind = Kind::Choice(&["top", "full", "none", "incremental", "bitmap"]);
 const BITMAP_MODE: Kind = Kind::Choice(&["on-success", "never", "always"]);
 const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
+const ON_CBW_ERROR: Kind = Kind::Choice(&["break-guest-write", "break-snapshot"]);
 const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
 /// Rounds over a disk.
 const ROUNDS: Kind = Kind::Whole(u32::MAX as u64);
@@ -63,6 +64,7 @@ pub const BACKUP: &[Argument] = &[
     optional("speed", NUMBER),
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
+    optional("on-cbw-error", ON_CBW_ERROR),
     optional("x-perf", PERF),
     optional("discard-source", Kind::Switch),
     optional("filter-node-name", Kind::Text),
@@ -82,6 +84,7 @@ pub const DRIVE_BACKUP: &[Argument] = &[
     optional("speed", NUMBER),
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
+    optional("on-cbw-error", ON_CBW_ERROR),
     optional("x-perf", PERF),
     optional("discard-source", Kind::Switch),
     optional("filter-node-name", Kind::Text),
@@ -146,6 +149,7 @@ pub const STREAM: &[Argument] = &[
     optional("base-node", Kind::Text),
     optional("bottom", Kind::Text),
     optional("backing-file", Kind::Text),
+    optional("backing-mask-protocol", Kind::Switch),
     optional("speed", NUMBER),
     optional("on-error", ON_ERROR),
     optional("filter-node-name", Kind::Text),
@@ -162,6 +166,7 @@ pub const COMMIT: &[Argument] = &[
     optional("top", Kind::Text),
     optional("top-node", Kind::Text),
     optional("backing-file", Kind::Text),
+    optional("backing-mask-protocol", Kind::Switch),
     optional("speed", NUMBER),
     optional("on-error", ON_ERROR),
     optional("x-converge-after", ROUNDS),
@@ -181,9 +186,11 @@ pub const MIRROR: &[Argument] = &[
     optional("bitmap-mode", BITMAP_MODE),
     optional("speed", NUMBER),
     optional("granularity", Kind::Whole(u32::MAX as u64)),
+    optional("buf-size", NUMBER),
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
     optional("copy-mode", COPY_MODE),
+    optional("target-is-zero", Kind::Switch),
     optional("x-converge-after", ROUNDS),
     optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
@@ -204,8 +211,10 @@ pub const DRIVE_MIRROR: &[Argument] = &[
     optional("mode", MODE),
     optional("speed", NUMBER),
     optional("granularity", Kind::Whole(u32::MAX as u64)),
+    optional("buf-size", NUMBER),
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
+    optional("unmap", Kind::Switch),
     optional("copy-mode", COPY_MODE),
     optional("x-converge-after", ROUNDS),
     optional("auto-finalize", Kind::Switch),

@@ -17,6 +17,7 @@ pub fn set(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'id' and 'device'")),
     };
+    inventory.check_device(name)?;
     let node = inventory.disk(name)?;
     let mut options = Options::new();
     for (name, value) in given.iter().filter(|(name, _)| !matches!(name.as_str(), "id" | "device")) {

@@ -69,8 +69,9 @@ pub(super) fn not_begun(error: &dyn std::error::Error) -> QmpError {
     QmpError::because("the job is not begun", error)
 }
 
-/// When guests are made to write to both sides.
+/// The sizes of pieces, and when guests are made to write to both sides.
 pub(super) fn converging(mirror: Mirror, arguments: Arguments<'_>) -> Mirror {
+    let mirror = mirror.in_pieces_of(arguments.maybe_whole("buf-size").unwrap_or(0));
     match arguments.maybe_whole("x-converge-after") {
         // The schema has it below 2^32.
         Some(rounds) => mirror.converging_after(u32::try_from(rounds).unwrap_or(u32::MAX)),

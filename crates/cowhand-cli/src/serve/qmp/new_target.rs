@@ -1,14 +1,15 @@
 //! The target of drive-mirror and drive-backup: a file that is made or opened, and a node for it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
 use graph::Change;
+use graph::probe::Format;
 use serde_json::{Value, json};
 
 use super::chain::Chain;
-use super::overlay::make_overlay;
+use super::overlay::make_image;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{OwnTarget, file_name};
 
@@ -54,20 +55,22 @@ pub async fn with(
     let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
     let format = arguments.maybe_text("format").unwrap_or("qcow2");
     let is_made = arguments.maybe_text("mode") != Some("existing");
+    let is_new = is_made && !Path::new(file).exists();
     if is_made {
-        if format != "qcow2" {
+        let kind = Format::of_name(format).filter(|format| matches!(*format, Format::Qcow2 | Format::Raw));
+        let Some(kind) = kind else {
             return Err(QmpError::generic(format!(
                 "a new target of format {format:?} is not made here; make it, and give mode existing"
             )));
-        }
+        };
         let below = match sync {
             "top" => layers.get(1),
             "none" => layers.first(),
             _ => None,
         };
-        let below = below.map(|layer| &layer.block);
+        let below = below.map(|layer| &layer.block).filter(|_| kind == Format::Qcow2);
         let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
-        make_overlay(file, disk.disk.size(), backing).await?;
+        make_image(file, (kind, disk.disk.size()), backing, inventory.as_qemu).await?;
     }
     let name = arguments
         .maybe_text("node-name")
@@ -75,14 +78,14 @@ pub async fn with(
     let mut options = json!({
         "driver": format,
         "node-name": name,
-        "discard": "unmap",
+        "discard": if arguments.maybe_switch("unmap") == Some(false) { "ignore" } else { "unmap" },
         "file": { "driver": "file", "filename": file },
     });
     if format == "qcow2" && sync != "full" {
         options["backing"] = Value::Null;
     }
     let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-    let own = OwnTarget { node: name, made: is_made.then(|| PathBuf::from(file)) };
+    let own = OwnTarget { node: name, made: is_new.then(|| PathBuf::from(file)) };
     if let Err(error) = inventory.add_node(change, &options).await {
         own.remove_file();
         return Err(error);

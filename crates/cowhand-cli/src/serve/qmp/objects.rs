@@ -51,10 +51,16 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             added.map_err(|error| QmpError::generic(error.to_string()))?;
             ObjectKind::Secret { in_keyring: kind == "secret_keyring" }
         }
+        kind if let Some(kind) = threads(kind) => ObjectKind::Threads(kind),
         _ => add_credentials(&id, arguments)?,
     };
     inventory.add_object(Object { id, kind })?;
     Ok(json!({}))
+}
+
+/// Objects that say which threads do the work. Here these are the program's own loops.
+fn threads(kind: &str) -> Option<&'static str> {
+    ["iothread", "main-loop", "thread-context"].into_iter().find(|name| *name == kind)
 }
 
 /// Credentials of a server are read when it starts, those of a client now.
@@ -131,7 +137,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
             json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
         }
         // What it holds is for nobody.
-        ObjectKind::Secret { .. } => json!([{ "name": "type", "type": "string" }]),
+        ObjectKind::Secret { .. } | ObjectKind::Threads(_) => json!([{ "name": "type", "type": "string" }]),
         ObjectKind::TlsCredentials { .. } => json!([
             { "name": "type", "type": "string" },
             { "name": "dir", "type": "string" },

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
+use cowhand::{Existing, NewImage};
 use graph::probe::Format;
 use graph::{Change, DiskNode, Node, Overlay, bitmaps_of};
 use job::{Snapshot, SnapshotHost};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
-use storage::{FileOptions, FileStorage};
 
 use super::chain::{Chain, free_of_jobs};
 use crate::serve::inventory::Inventory;
@@ -83,7 +83,7 @@ impl SnapshotHost for Over<'_> {
         let Source::File { file, is_made: true, .. } = &self.overlay else { return Ok(()) };
         let below = self.disk.disk.top_image();
         let backing = Some((file_name(&*below), below.driver().to_owned()));
-        make_overlay(file, self.disk.disk.size(), backing).await
+        make_image(file, (Format::Qcow2, self.disk.disk.size()), backing, self.inventory.as_qemu).await
     }
 
     async fn open(&self) -> Result<Overlay, QmpError> {
@@ -160,8 +160,13 @@ impl SnapshotHost for Over<'_> {
 /// Makes an image of `size` bytes over `backing`, durable with its name.
 ///
 /// # Errors
-/// When something is there already, or it cannot be made.
-pub async fn make_overlay(file: &str, size: u64, backing: Option<(String, String)>) -> Result<(), QmpError> {
+/// When something is there already (`as_qemu` writes over it), or it cannot be made.
+pub async fn make_image(
+    file: &str,
+    (format, size): (Format, u64),
+    backing: Option<(String, String)>,
+    as_qemu: bool,
+) -> Result<(), QmpError> {
     let failed = |error: &dyn std::error::Error| QmpError::because(format!("cannot create {file}"), error);
     if backing.as_ref().is_some_and(|(name, _)| !Path::new(name).exists()) {
         return Err(QmpError::generic(
@@ -173,13 +178,11 @@ pub async fn make_overlay(file: &str, size: u64, backing: Option<(String, String
             "the disk stands on a filter of driver {format}, which no image names as its backing file: name the disk below the filter, or make the image yourself, and give mode existing",
         )));
     }
-    let options = FileOptions::default();
-    let storage = FileStorage::create_new(file, &options).map_err(|error| failed(&error))?;
     let (backing_file, backing_format) = backing.unzip();
-    let image = qcow2::CreateOptions { size, backing_file, backing_format, ..Default::default() };
-    let created = qcow2::create(&storage, None, &image).await;
-    drop(storage);
-    created.map_err(|error| failed(&error)).inspect_err(|_| remove(file))
+    let options = qcow2::CreateOptions { size, backing_file, backing_format, ..Default::default() };
+    let existing = if as_qemu { Existing::Replace } else { Existing::Refuse };
+    let new = NewImage { format, options, existing, encryption: None };
+    cowhand::create(file, new).await.map_err(|error| failed(&error))
 }
 
 fn remove(file: &str) {

@@ -201,6 +201,32 @@ pub static OBJECT: Kind = Kind::Union {
             ],
         },
         Variant {
+            tag: "iothread",
+            members: &[
+                optional("poll-max-ns", NUMBER),
+                optional("poll-grow", NUMBER),
+                optional("poll-shrink", NUMBER),
+                optional("aio-max-batch", NUMBER),
+                optional("thread-pool-min", NUMBER),
+                optional("thread-pool-max", NUMBER),
+            ],
+        },
+        Variant {
+            tag: "main-loop",
+            members: &[
+                optional("aio-max-batch", NUMBER),
+                optional("thread-pool-min", NUMBER),
+                optional("thread-pool-max", NUMBER),
+            ],
+        },
+        Variant {
+            tag: "thread-context",
+            members: &[
+                optional("cpu-affinity", Kind::List(&NUMBER)),
+                optional("node-affinity", Kind::List(&NUMBER)),
+            ],
+        },
+        Variant {
             tag: "tls-creds-x509",
             members: &[
                 required("dir", Kind::Text),

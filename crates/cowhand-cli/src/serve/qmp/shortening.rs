@@ -84,6 +84,8 @@ pub async fn commit(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
+    // libvirt finds out by this class what a server can do.
+    inventory.check_device(device)?;
     let chain = Chain::below_filters(inventory, device)?;
     let mut new = new_job(inventory, "commit", device, arguments)?;
     let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
