@@ -114,7 +114,6 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-nbd", "--tls-hostname a disk.raw", "--tls-hostname"),
         ("qemu-nbd", "--selinux-label a disk.raw", "--selinux-label"),
         ("qemu-nbd", "-T a disk.raw", "-T"),
-        ("qemu-io", "-C disk.raw", "-C"),
         ("qemu-io", "-m disk.raw", "-m"),
         ("qemu-io", "-k disk.raw", "-k"),
         ("qemu-io", "-T a disk.raw", "-T"),

@@ -86,8 +86,8 @@ pub struct Args {
     #[command(flatten)]
     names: NamesArgs,
 
-    /// Of qemu-io; not supported
-    #[arg(short = 'C', long, hide = true)]
+    /// Keep in the image what is read from below it
+    #[arg(short = 'C', long)]
     copy_on_read: bool,
 
     /// Of qemu-io; not supported
@@ -107,7 +107,6 @@ impl Args {
     /// Options of qemu-io that mean nothing here are refused, not ignored.
     fn check(&self) -> Result<(), Failure> {
         let refused = [
-            ("-C (--copy-on-read)", self.copy_on_read, "nothing is copied when it is read"),
             ("-m (--misalign)", self.misalign, "buffers are aligned as the disk asks for"),
             ("-k (--native-aio)", self.native_aio, "-i io_uring and -i threads are there"),
             ("-T (--trace)", self.trace.is_some(), "there are no trace events"),
@@ -129,6 +128,7 @@ impl Args {
             cache: self.cache.clone().or_else(|| self.nocache.then(|| "none".to_owned())),
             discard: self.discard.clone(),
             aio: self.aio.clone(),
+            copy_on_read: self.copy_on_read,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What everything shares that works for one connection in transmission.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -23,6 +23,8 @@ use crate::requests::{Request, Work};
 pub(crate) struct Client {
     pub(crate) entry: Arc<ExportEntry>,
     pub(crate) dialect: Dialect,
+    /// Its reads are answered in one chunk each.
+    pub(crate) wants_whole_reads: Cell<bool>,
     pub(crate) contexts: Rc<[Selected]>,
     pub(crate) outbox: Rc<Outbox>,
     pub(crate) in_flight: Rc<InFlight>,

@@ -6,12 +6,33 @@ use std::rc::Rc;
 use buffer::{IoBuf, IoBytes, IoVec};
 use export::merge::Direction;
 use export::{Error, ErrorKind, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
-use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, read_head};
+use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, part_head, part_hole, read_head};
 
 use crate::block_status::{self, Question};
 use crate::client::Client;
 use crate::nbd_error::nbd_error;
 use crate::outbox::Outbox;
+
+/// Zeroes of so many bytes, at a multiple of that, are a hole of a reply.
+const HOLE_BYTES: u64 = 64 << 10;
+
+/// The parts of what was read at `offset`, each with whether it is zeroes; none where there are no holes in it, or nothing else.
+fn parts(bytes: &IoBytes, offset: u64) -> Vec<(Range<usize>, bool)> {
+    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        // At most HOLE_BYTES.
+        let to_next = (HOLE_BYTES - (offset + at as u64) % HOLE_BYTES) as usize;
+        let end = bytes.len().min(at + to_next);
+        let is_zero = (end - at) as u64 == HOLE_BYTES && bytes.slice(at, end).is_zero();
+        match parts.last_mut() {
+            Some((part, same)) if *same == is_zero => part.end = end,
+            _ => parts.push((at..end, is_zero)),
+        }
+        at = end;
+    }
+    if parts.len() > 1 { parts } else { Vec::new() }
+}
 
 /// Work on the disk whose reply has no data.
 #[derive(Debug)]
@@ -89,8 +110,35 @@ impl Request {
         if let Some(hole) = hole {
             return self.outbox().push_small(&hole, Some(self.permit));
         }
+        let parts = match self.dialect() {
+            Dialect::Simple => Vec::new(),
+            _ if self.client.wants_whole_reads.get() => Vec::new(),
+            _ => parts(&bytes, self.offset),
+        };
+        if !parts.is_empty() {
+            return self.answer_in_parts(parts, &bytes);
+        }
         let head = read_head(self.dialect(), self.cookie, self.offset, len);
         self.outbox().push(&head, bytes, Some(self.permit));
+    }
+
+    /// Holes inside a read are told as such: the client need not look for them, and they need not be sent.
+    fn answer_in_parts(self, parts: Vec<(Range<usize>, bool)>, bytes: &IoBytes) {
+        let (outbox, of, last) = (self.outbox(), (self.cookie, self.offset), parts.len() - 1);
+        let mut permit = Some(self.permit);
+        for (place, (part, is_zero)) in parts.into_iter().enumerate() {
+            // No longer than the request.
+            let (at, len) = (of.1 + part.start as u64, u32::try_from(part.len()).unwrap_or(u32::MAX));
+            let done = place == last;
+            let permit = if done { permit.take() } else { None };
+            match is_zero {
+                true => outbox.push_small(&part_hole(self.client.dialect, of, at, len, done), permit),
+                false => {
+                    let head = part_head(self.client.dialect, of, at, len, done);
+                    outbox.push(&head, bytes.slice(part.start, part.end), permit);
+                }
+            }
+        }
     }
 
     /// Reads from `offset` on what all `requests` ask for in order, and answers each. If that fails each is read alone, so that those fail alone
@@ -203,5 +251,31 @@ impl Request {
         let message = code.to_string();
         error_reply(&mut reply, self.dialect(), (self.cookie, self.offset), code, &message, None);
         self.outbox().push_small(&reply, Some(self.permit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_units_of_zeroes_are_holes_and_nothing_else() {
+        let unit = HOLE_BYTES as usize;
+        let mut bytes = vec![0; 4 * unit];
+        bytes[unit + 5] = 1;
+        let of = |bytes: &[u8], offset: u64| parts(&IoBytes::copy_from(bytes), offset);
+        assert_eq!(of(&bytes, 0), [(0..unit, true), (unit..2 * unit, false), (2 * unit..4 * unit, true)]);
+        // Parts of units are data, whatever they hold.
+        assert_eq!(
+            of(&bytes, 512),
+            [
+                (0..2 * unit - 512, false),
+                (2 * unit - 512..4 * unit - 512, true),
+                (4 * unit - 512..4 * unit, false)
+            ]
+        );
+        assert_eq!(of(&[0; 4096], 0), []);
+        assert_eq!(of(&vec![0; 4 * unit], 0), []);
+        assert_eq!(of(&vec![1; 4 * unit], 0), []);
     }
 }

@@ -114,6 +114,7 @@ impl Transmission {
         let client = Rc::new(Client {
             entry: Arc::clone(session.chosen.entry()),
             dialect: session.dialect,
+            wants_whole_reads: Cell::default(),
             contexts: session.contexts.clone().into(),
             outbox: Outbox::new(Rc::clone(&transport), stall_timeout),
             in_flight: InFlight::new(Arc::clone(budget)),
@@ -277,7 +278,11 @@ impl Transmission {
         }
         let work = match command {
             Command::Disconnect => return Err(End::Disconnect),
-            Command::Read { offset, len, .. } => {
+            Command::Read { offset, len, whole } => {
+                if whole {
+                    // One chunk was meant; whoever says so once gets no other.
+                    self.client.wants_whole_reads.set(true);
+                }
                 self.read(head, offset, len).await;
                 return Ok(());
             }

@@ -16,6 +16,7 @@ mod alone;
 mod below;
 mod change;
 mod path;
+mod quotes;
 mod shown;
 
 pub use self::path::{path_of, place_of};
@@ -177,7 +178,7 @@ fn key_and_value(part: &[u8]) -> Result<(&str, &OsStr), DriveError> {
 }
 
 fn parse_json(text: &str) -> Result<OptionTree, DriveError> {
-    match serde_json::from_str(text)? {
+    match serde_json::from_str(&quotes::in_double_quotes(text))? {
         serde_json::Value::Object(object) => OptionTree::of_json(object),
         other => Err(DriveError::NotAnObject { found: json_kind(&other) }),
     }
@@ -429,7 +430,7 @@ mod tests {
             ("file:a=b", &[("file.filename", "a=b")]),
             ("file:nbd://a", &[("file.filename", "./nbd://a")]),
             ("file:", &[("file.filename", "file:")]),
-            ("file=file:a:b", &[("file.filename", "a:b")]),
+            ("file=file:a:b", &[("file.filename", "./a:b")]),
             ("file.filename=file:a", &[("file.filename", "file:a")]),
             (
                 "file=hd.qcow2,l2-cache-size=2M,cache.direct=on,cache=writeback",
@@ -461,6 +462,10 @@ mod tests {
                     ("file.filename", "x,y"),
                     ("lazy-refcounts", "on"),
                 ],
+            ),
+            (
+                r#"json:{ 'file': {'filename': "it's", 'driver': 'file'}, 'l2-cache-size': '1\'"' }"#,
+                &[("file.driver", "file"), ("file.filename", "it's"), ("l2-cache-size", "1'\"")],
             ),
             (
                 r#"json:{"file.filename":"x","cache":{"direct":true},"overlap-check":{"template":"all"}}"#,

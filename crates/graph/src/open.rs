@@ -12,6 +12,7 @@ use crate::bitmaps_file::{self, bitmaps_of, with_bitmaps};
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
+use crate::drivers::node::say_rules;
 use crate::drivers::{self, Below, Opening, throttle};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
@@ -67,6 +68,7 @@ impl Default for OpenRules {
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     check_group(options, rules)?;
+    say_rules(options, rules);
     if options.filters.is_empty() {
         return open_images(options, rules).await;
     }

@@ -89,7 +89,7 @@ impl DiskOptions {
         if let Some(named) = filter::named(&tree) {
             return filter::read(&named, tree, filters);
         }
-        let mut reader = Reader::new(tree, String::new());
+        let mut reader = Reader::new(tree, String::new()).with_format()?;
         let mut options = Self::of_path(PathBuf::new());
         read_all(table::DISK, &mut reader, &mut options)?;
         options.throttling = throttling::read(&mut reader)?;

@@ -67,7 +67,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     if whole.is_empty() || misplaced_point || fraction.contains('.') {
         return Err(not_a_number());
     }
-    if number.contains('.') && scale == 1 {
+    if scale == 1 && fraction.bytes().any(|digit| digit != b'0') {
         return Err(SizeError::PartOfAByte(found.into()));
     }
     let too_large = || SizeError::TooLarge(found.into());
@@ -144,6 +144,8 @@ mod tests {
             ("0", 0),
             ("512", 512),
             ("512B", 512),
+            ("1024.0", 1024),
+            ("1024.00b", 1024),
             ("1k", 1024),
             ("1K", 1024),
             ("64k", 65536),

@@ -113,7 +113,8 @@ impl Status {
             Verb::Pause | Verb::Resume | Verb::SetSpeed | Verb::Change => {
                 matches!(self, Self::Created | Self::Running | Self::Paused | Self::Ready | Self::Standby)
             }
-            Verb::Complete => matches!(self, Self::Ready),
+            // One that rests completes when it is resumed.
+            Verb::Complete => matches!(self, Self::Ready | Self::Standby),
             Verb::Finalize => matches!(self, Self::Pending),
             Verb::Dismiss => matches!(self, Self::Concluded),
         }
@@ -161,7 +162,7 @@ mod tests {
             (Verb::Pause, "01111100000"),
             (Verb::Resume, "01111100000"),
             (Verb::SetSpeed, "01111100000"),
-            (Verb::Complete, "00001000000"),
+            (Verb::Complete, "00001100000"),
             (Verb::Finalize, "00000001000"),
             (Verb::Dismiss, "00000000010"),
             (Verb::Change, "01111100000"),

@@ -36,7 +36,7 @@ pub use export::{BlockSizes, ExportFlags, ExportInfo};
 pub use option::{InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
 pub use reply::{
     Descriptor, REPLY_HEAD_BYTES_MAX, ReplyBytes, block_status, done_reply, error_reply, hole_reply,
-    read_head,
+    part_head, part_hole, read_head,
 };
 pub use request::{
     CommandFlags, Decoded, HeaderBytes, REQUEST_HEADER_BYTES_MAX, RequestHeader, UnknownMagic, command_number,

@@ -85,26 +85,47 @@ pub fn read_head(dialect: Dialect, cookie: u64, offset: u64, len: u32) -> ReplyB
         // A data chunk has at least one byte ("Structured reply types").
         ChunkHeader { cookie, offset, kind: CHUNK_NONE, done: true, payload_bytes: 0 }.put(dialect, &mut out);
     } else {
-        let payload_bytes = 8 + u64::from(len);
-        ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_DATA, done: true, payload_bytes }
-            .put(dialect, &mut out);
-        out.put_u64(offset);
+        return part_head(dialect, (cookie, offset), offset, len, true);
     }
+    out
+}
+
+/// What goes before `len` data bytes at `at` of a read at `offset` that is answered in several chunks, of which the last is `done`. Not for
+/// [`Dialect::Simple`].
+pub fn part_head(
+    dialect: Dialect,
+    (cookie, offset): (u64, u64),
+    at: u64,
+    len: u32,
+    done: bool,
+) -> ReplyBytes {
+    let mut out = ReplyBytes::new();
+    let payload_bytes = 8 + u64::from(len);
+    ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_DATA, done, payload_bytes }.put(dialect, &mut out);
+    out.put_u64(at);
+    out
+}
+
+/// The chunk for `len` zeroes at `at` of such a read.
+pub fn part_hole(
+    dialect: Dialect,
+    (cookie, offset): (u64, u64),
+    at: u64,
+    len: u32,
+    done: bool,
+) -> ReplyBytes {
+    let mut out = ReplyBytes::new();
+    ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_HOLE, done, payload_bytes: 12 }.put(dialect, &mut out);
+    out.put_u64(at);
+    out.put_u32(len);
     out
 }
 
 /// The whole reply to a read of `len` bytes at `offset` that are all zero. Not for
 /// [`Dialect::Simple`], which has no holes: `None` there, and for an empty read.
 pub fn hole_reply(dialect: Dialect, cookie: u64, offset: u64, len: u32) -> Option<ReplyBytes> {
-    if dialect == Dialect::Simple || len == 0 {
-        return None;
-    }
-    let mut out = ReplyBytes::new();
-    ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_HOLE, done: true, payload_bytes: 12 }
-        .put(dialect, &mut out);
-    out.put_u64(offset);
-    out.put_u32(len);
-    Some(out)
+    let has_holes = dialect != Dialect::Simple && len > 0;
+    has_holes.then(|| part_hole(dialect, (cookie, offset), offset, len, true))
 }
 
 /// Appends the whole reply to a request at `offset` that failed; `at` is where, if it is known;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use block::{Blame, Error};
 use luks_layout::{Cipher, Hash, Header, LuksError, NewHeader, NewSlot, SECTOR_BYTES, Secret, calibrate};
-use storage::{Allocation, Hints, IoBytes, Storage};
+use storage::{Allocation, Hints, IoBytes, Storage, Zeroing};
 
 use crate::around::{Around, calculated};
 use crate::header::refused;
@@ -87,7 +87,12 @@ impl NewVolume {
             ))
         })?;
         // An old header must be gone before anything is written that does not belong to it.
-        file.shorten_to(0).await.map_err(blame.io("emptying the file"))?;
+        if file.capabilities().resizable {
+            file.shorten_to(0).await.map_err(blame.io("emptying the file"))?;
+        } else {
+            let old = file.length().min(start);
+            file.zero(0, old, Zeroing::Keep).await.map_err(blame.io("emptying the device"))?;
+        }
         file.flush().await.map_err(blame.io("emptying the file"))?;
         file.grow_to(length).await.map_err(blame.io("making the file longer"))?;
         if let Some(how) = allocation.filter(|_| disk_bytes > 0) {

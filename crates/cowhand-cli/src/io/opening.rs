@@ -40,6 +40,8 @@ pub struct Manner {
     pub discard: Option<String>,
     /// How requests reach the kernel.
     pub aio: Option<String>,
+    /// What is read from below the image is kept in it.
+    pub copy_on_read: bool,
 }
 
 /// A disk that is open, and how that came.
@@ -60,8 +62,8 @@ impl Manner {
     pub fn of_words(words: &[&str]) -> Result<(Self, OptionTree), Failure> {
         let words = Words::parse(words, "Cd:i:kno:rst:U")?;
         words.at_most(1)?;
-        if let Some(letter) = ['C', 'k'].into_iter().find(|letter| words.has(*letter)) {
-            return Err(Failure::new(format!("open -{letter} is not supported here")));
+        if words.has('k') {
+            return Err(Failure::new("open -k is not supported here"));
         }
         let text = |letter| words.value(letter).map(str::to_owned);
         let manner = Self {
@@ -72,6 +74,7 @@ impl Manner {
             cache: text('t').or_else(|| words.has('n').then(|| "none".to_owned())),
             discard: text('d'),
             aio: text('i'),
+            copy_on_read: words.has('C'),
         };
         let exists = |path: &Path| path.symlink_metadata().is_ok();
         let mut tree = match words.operands.first() {
@@ -114,6 +117,18 @@ impl Manner {
     pub async fn open(&self, mut tree: OptionTree, rules: &OpenRules) -> Result<Opened, Failure> {
         if !self.snapshot {
             self.complete(&mut tree);
+            let asked = matches!(tree.take("copy-on-read"), Some(Entry::Value(value)) if value == "on");
+            if self.copy_on_read || asked {
+                if self.read_only {
+                    return Err(Failure::new(
+                        "-C keeps what is read in the image, and -r has it stay as it is; give one of them",
+                    ));
+                }
+                let below = std::mem::take(&mut tree);
+                let over = tree.insert("driver", Entry::Value("copy-on-read".into()));
+                over.and_then(|()| tree.insert("file", Entry::Tree(below)))
+                    .map_err(|error| unreadable("-C", &error))?;
+            }
             let disk = open(&tree, rules).await?;
             return Ok(Opened { disk, tree, snapshot: false });
         }

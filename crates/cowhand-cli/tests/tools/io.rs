@@ -201,13 +201,50 @@ fn disks_are_opened_and_closed_by_commands() {
 }
 
 #[test]
+fn what_is_read_from_below_is_kept_with_copy_on_read() {
+    let bench = Bench::new();
+    disks(&bench);
+    let base = ["io", "-f", "qcow2", "-c", "write -P 7 0 256k", "ours.qcow2"];
+    assert_eq!(bench.cowhand(&base).code, 0);
+    for (number, words) in [
+        &["-f", "qcow2", "-C", "-c", "read -P 7 0 128k"][..],
+        &["-c", "open -C over.qcow2", "-c", "read -P 7 0 128k"],
+        &["-c", "open -o copy-on-read=on over.qcow2", "-c", "read -P 7 0 128k"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        bench.qemu(
+            "qemu-img",
+            &["create", "-q", "-f", "qcow2", "-b", "ours.qcow2", "-F", "qcow2", "over.qcow2"],
+        );
+        let drive: &[&str] = if number == 0 { &["over.qcow2"] } else { &[] };
+        let ran = bench.cowhand(&[&["io"], words, drive].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
+        bench.qemu("qemu-img", &["rebase", "-u", "-f", "qcow2", "-b", "", "over.qcow2"]);
+        let kept = bench.cowhand(&[
+            "io",
+            "-f",
+            "qcow2",
+            "-c",
+            "read -P 7 0 128k",
+            "-c",
+            "read -P 0 128k 128k",
+            "over.qcow2",
+        ]);
+        assert_eq!(kept.code, 0, "{words:?}: {}", kept.out);
+    }
+    let both = bench.cowhand(&["io", "-C", "-r", "-c", "read 0 1k", "ours.qcow2"]);
+    assert!(both.code == 1 && both.err.contains("-C keeps what is read"), "{}", both.err);
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     let bench = Bench::new();
     disks(&bench);
     for (words, name) in [
         (&["-T", "x"][..], "-T (--trace)"),
         (&["--object", "secret,id=a"], "--object"),
-        (&["-C"], "-C (--copy-on-read)"),
         (&["-m"], "-m (--misalign)"),
         (&["-k"], "-k (--native-aio)"),
     ] {

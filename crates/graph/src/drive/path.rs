@@ -15,8 +15,9 @@ const LINKS_MAX: usize = 40;
 pub(super) fn called_a_path(text: &OsStr) -> Option<OsString> {
     let path = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty())?;
     let path = OsStr::from_bytes(path);
-    // By itself it would be the name of something else.
-    let here = if storage_of(Path::new(path)).is_some() { "./" } else { "" };
+    // By itself it could be the name of something else.
+    let first = path.as_bytes().split(|byte| *byte == b'/').next().unwrap_or_default();
+    let here = if first.contains(&b':') || storage_of(Path::new(path)).is_some() { "./" } else { "" };
     Some([OsStr::new(here), path].into_iter().collect())
 }
 

@@ -14,8 +14,11 @@ use storage::{
 };
 
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
-use crate::child::Child;
+use crate::child::{Child, Owner};
 use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::open::OpenRules;
+use crate::options::DiskOptions;
 
 /// The option of a file that names a node.
 pub(crate) const OPTION: &str = "node";
@@ -95,6 +98,67 @@ impl Target for NodeTarget {
                 return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
             }
             let (name, Found { child, grow }) = (self.name(), found.clone());
+            Ok(Arc::new(NodeStorage { name, child, grow, writable: access.writable }) as Arc<dyn Storage>)
+        })
+    }
+}
+
+/// A disk that is described where a file stands, and is opened with the image over it.
+#[derive(Debug)]
+pub(crate) struct NestedDisk {
+    options: Box<DiskOptions>,
+    rules: OnceLock<OpenRules>,
+}
+
+impl NestedDisk {
+    pub(crate) fn new(options: DiskOptions) -> Self {
+        Self { options: Box::new(options), rules: OnceLock::new() }
+    }
+
+    async fn opened(&self, writable: bool) -> Result<Disk, OpenError> {
+        let mut options = (*self.options).clone();
+        options.layer.read_only |= !writable;
+        let rules = self.rules.get().cloned().unwrap_or_default();
+        // A disk in a disk has no end, so the future has no size.
+        Box::pin(crate::open(&options, &rules)).await
+    }
+}
+
+/// The disk that gets another size when `disk` does: itself, or what a filter on it that has its size is over.
+fn to_grow(disk: &Arc<Disk>) -> Option<Arc<Disk>> {
+    let top = disk.top_image();
+    let Some(filter) = super::filter(top.driver()) else { return Some(Arc::clone(disk)) };
+    let below = top.below().filter(|_| filter.grows)?;
+    to_grow(&below.downcast_ref::<Child>()?.disk())
+}
+
+/// Says to the disks that `options` describe in the place of files by which rules they are opened.
+pub(crate) fn say_rules(options: &DiskOptions, rules: &OpenRules) {
+    for file in options.layer.all_files() {
+        let target = file.target.as_deref().map(|target| target as &dyn Any);
+        if let Some(nested) = target.and_then(|target| target.downcast_ref::<NestedDisk>()) {
+            let _ = nested.rules.set(rules.clone());
+        }
+    }
+}
+
+impl Target for NestedDisk {
+    fn name(&self) -> String {
+        self.options.filename.display().to_string()
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match (other as &dyn Any).downcast_ref::<Self>() {
+            Some(other) if other.options == self.options => None,
+            _ => Some("file".to_owned()),
+        }
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let disk = Arc::new(self.opened(access.writable).await.map_err(io::Error::other)?);
+            let child = Child::new(Arc::clone(&disk), Owner::Filter);
+            let (name, grow) = (self.name(), to_grow(&disk).into_iter().collect());
             Ok(Arc::new(NodeStorage { name, child, grow, writable: access.writable }) as Arc<dyn Storage>)
         })
     }
@@ -279,7 +343,59 @@ impl Storage for NodeStorage {
         })
     }
 
+    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
+        // The image over it is closed: a disk that only that has goes with it.
+        match self.child.owned() {
+            Some(_) => Box::pin(async move { self.child.close().await.map_err(io_error) }),
+            None => Box::pin(async { Ok(()) }),
+        }
+    }
+
     fn allocated_bytes(&self) -> Option<u64> {
         self.child.disk().allocated_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::drive::parse_drive;
+
+    /// A tool has no graph: what a drive describes in the place of a file is opened with it.
+    #[test]
+    fn a_drive_describes_disks_in_disks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let shown = path.display();
+        reactor.run(async {
+            std::fs::File::create(&path).unwrap();
+            let file = storage::FileStorage::open(&path, &storage::FileOptions::default()).unwrap();
+            let created = qcow2::CreateOptions { size: 1 << 20, ..qcow2::CreateOptions::default() };
+            qcow2::create(&file, None, &created).await.unwrap();
+            drop(file);
+            for (value, drive) in [
+                (1, format!("driver=raw,file.driver=qcow2,file.file.driver=file,file.file.filename={shown}")),
+                (2, format!("driver=qcow2,file.driver=raw,file.file.filename={shown}")),
+                (3, format!("json:{{'driver': 'qcow2', 'file': {{'driver': 'copy-on-read', 'file': {{'driver': 'file', 'filename': '{shown}'}}}}}}")),
+                (4, format!("driver=blkdebug,image.driver=qcow2,image.file.driver=file,image.file.filename={shown}")),
+            ] {
+                let tree = parse_drive(OsStr::new(&drive), |_| false).unwrap();
+                let disk = crate::open(&DiskOptions::of_tree(tree).unwrap(), &OpenRules::default()).await.unwrap();
+                let bytes = IoVec::from(IoBytes::copy_from(&[value; 4096]));
+                disk.write(u64::from(value) << 16, bytes, false, Hints::NONE).await.unwrap();
+                disk.close().await.unwrap();
+                drop(disk);
+                let plain = crate::open(&DiskOptions::of_path(&path), &OpenRules::default()).await.unwrap();
+                let (read, buf) = plain.read(u64::from(value) << 16, IoBuf::uninit(4096), Hints::NONE).await;
+                read.unwrap();
+                assert!(buf.iter().all(|byte| *byte == value), "{drive}");
+                plain.close().await.unwrap();
+            }
+            let file = storage::FileStorage::open(&path, &storage::FileOptions::default()).unwrap();
+            assert!(qcow2::check(&file, qcow2::Repair::None, &mut |_| ()).await.unwrap().is_clean());
+        });
     }
 }

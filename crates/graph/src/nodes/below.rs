@@ -16,7 +16,7 @@ use super::{Change, Graph, Links};
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
 use crate::drivers::{Driver, StorageKind, driver, node};
-use crate::options::{DiskOptions, FileOptions, LayerOptions};
+use crate::options::DiskOptions;
 
 /// Members of an image's options that are files.
 pub(super) const FILES: [&str; 3] = ["file", "data-file", "header"];
@@ -180,9 +180,8 @@ impl Graph {
 
     /// Says to the files of `options` that are nodes which disks these are, and gives the disks as the images see them.
     pub(super) fn find_files(&self, options: &DiskOptions) -> Result<Vec<Arc<Child>>, NodeError> {
-        let (mut files, mut children) = (Vec::new(), Vec::new());
-        files_of(&options.layer, &mut files);
-        for file in files {
+        let mut children = Vec::new();
+        for file in options.layer.all_files() {
             let Some(target) = file.target.as_deref().and_then(node::node_of) else { continue };
             let disk = self.disk(target.node())?;
             let mut grow = Vec::new();
@@ -248,18 +247,4 @@ impl Graph {
 
 fn text_of(options: &Map<String, Value>, name: &str) -> Option<String> {
     options.get(name).and_then(Value::as_str).map(str::to_owned)
-}
-
-/// All files that a layer and those below it name.
-fn files_of<'a>(layer: &'a LayerOptions, found: &mut Vec<&'a FileOptions>) {
-    for file in [&layer.file, &*layer.data_file, &*layer.luks_header, &*layer.bitmaps] {
-        let mut next = Some(file);
-        while let Some(file) = next {
-            found.push(file);
-            next = file.over.as_ref().map(|over| &*over.below);
-        }
-    }
-    if let crate::options::Backing::With(below) = &layer.backing {
-        files_of(below, found);
-    }
 }

@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::DiskOptions;
 use super::entry::{At, Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::reader::Reader;
 use super::spec::Group;
 use crate::cache_mode::CacheMode;
 use crate::drivers::node;
-use crate::drivers::{STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of};
+use crate::drivers::{
+    Driver, STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of,
+};
 use crate::names::Identity;
 
 /// How the file below an image is opened.
@@ -100,6 +103,13 @@ impl FileOptions {
     ) -> Result<Self, OptionError> {
         let mut options = Self::defaults(cache, aio);
         let Some(mut reader) = group else { return Ok(options) };
+        let driver = reader.has_text("driver").as_deref().and_then(crate::drivers::driver);
+        if driver.is_some_and(|driver| !matches!(driver, Driver::Storage(_))) {
+            let disk = DiskOptions::of_tree(reader.into_tree())?;
+            options.driver = Some(&node::NODE);
+            options.target = Some(Arc::new(node::NestedDisk::new(disk)));
+            return Ok(options);
+        }
         if let Some(node) = reader.take_text(node::OPTION) {
             options.driver = Some(&node::NODE);
             options.target = Some(Arc::new(node::NodeTarget::new(node)));

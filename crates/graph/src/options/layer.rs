@@ -257,6 +257,22 @@ impl LayerOptions {
         }
     }
 
+    /// All files that are named for this image and those below it.
+    pub(crate) fn all_files(&self) -> Vec<&FileOptions> {
+        let mut found = Vec::new();
+        for file in [&self.file, &*self.data_file, &*self.luks_header, &*self.bitmaps] {
+            let mut next = Some(file);
+            while let Some(file) = next {
+                found.push(file);
+                next = file.over.as_ref().map(|over| &*over.below);
+            }
+        }
+        if let Backing::With(below) = &self.backing {
+            found.extend(below.all_files());
+        }
+        found
+    }
+
     /// The options that `tree` says for this image, which is below another one. What it has from that and `tree` leaves out stays.
     ///
     /// # Errors
@@ -329,7 +345,7 @@ impl LayerOptions {
         layer.backing = match reader.group("backing")? {
             None => Backing::None,
             Some(group) if group.is_empty() => Backing::AsInImage,
-            Some(group) => Backing::With(Box::new(Self::read(group, layer.inherited())?)),
+            Some(group) => Backing::With(Box::new(Self::read(group.with_format()?, layer.inherited())?)),
         };
         table::finish_layer(reader, above.backing)?;
         if let Some(format) = layer.format {

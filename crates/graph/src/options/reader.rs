@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nearest::nearest;
 
 use super::error::OptionError;
-use crate::drive::{Entry, OptionTree};
+use crate::drive::{DriveError, Entry, OptionTree};
 use crate::size::parse_size;
 
 /// What a switch may be called.
@@ -51,6 +51,20 @@ impl Reader {
                 problem: "names a node, and there are none here; give its file instead (NAME.file=PATH)",
             }),
         }
+    }
+
+    /// The text under `name`, which stays.
+    pub(super) fn has_text(&self, name: &str) -> Option<String> {
+        self.tree.value(name)
+    }
+
+    /// The same, as a raw disk on it where the driver is one of storage.
+    pub(super) fn with_format(self) -> Result<Self, OptionError> {
+        let twice = |error: DriveError| {
+            let problem = "is given for the storage and for the disk on it; give it once";
+            OptionError::Shape { option: error.to_string(), problem }
+        };
+        Ok(Self { tree: self.tree.with_format().map_err(twice)?, prefix: self.prefix })
     }
 
     /// The value of `name`, whatever the table says.
