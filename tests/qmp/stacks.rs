@@ -59,7 +59,7 @@ fn what_is_written_through_any_stack_is_in_the_file() {
         let mut client =
             Client::connect(socket, "top").unwrap_or_else(|error| panic!("{drivers:?}: {error:?}"));
         for place in 0..8_u64 {
-            let at = place << 20 | numbers.below(200) as u64 * 512;
+            let at = (place << 20) + numbers.below(200) as u64 * 512;
             client
                 .write(at, &[place as u8 + 1; 70_000])
                 .unwrap_or_else(|error| panic!("{drivers:?}: {error:?}"));

@@ -128,12 +128,14 @@ impl Frees {
         };
         loop {
             let idle = self.idle.listen();
-            let state = self.state.lock();
             // The batch that was taken last is on its way for as long as somebody reclaims.
-            if !state.reclaiming || state.batch > batch {
+            let is_given_back = {
+                let state = self.state.lock();
+                !state.reclaiming || state.batch > batch
+            };
+            if is_given_back {
                 return;
             }
-            drop(state);
             idle.await;
         }
     }

@@ -423,6 +423,7 @@ mod tests {
             preallocation: Preallocation::Metadata,
             lazy_refcounts: true,
             data_file: Some("d".into()),
+            keeps_data_file: false,
             data_file_raw: true,
             extended_l2: true,
             compression: Compression::Zstd,
