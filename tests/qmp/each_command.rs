@@ -69,6 +69,7 @@ async def nodes_and_doors():
     await do("blockdev-add", {"driver": "file", "node-name": "b-file", "filename": file("b")})
     await do("blockdev-create", job_id="make", options={"driver": "qcow2", "file": "b-file", "size": 64 << 20})
     await ends("make")
+    await do("block-set-write-threshold", node_name="b-file", write_threshold=1 << 30)
     await do("blockdev-del", node_name="b-file")
     await do("blockdev-add", image("b"))
     await do("blockdev-add", {"driver": "throttle", "node-name": "t", "throttle-group": "g", "file": "b"})

@@ -36,6 +36,7 @@ mod raw_window;
 mod schema;
 mod shipped_job_faults;
 mod stacks;
+mod thresholds;
 mod transactions;
 mod unlike;
 

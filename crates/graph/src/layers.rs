@@ -240,6 +240,13 @@ impl LayerFiles {
         names
     }
 
+    /// The files that are written with the layer and have node names.
+    pub(crate) fn written_by_name(&self) -> impl Iterator<Item = (String, Arc<dyn Storage>)> {
+        let file = self.options.file.node_name.clone().map(|name| (name, Arc::clone(&self.written.file)));
+        let data = self.options.data_file.node_name.clone().zip(self.written.data.clone());
+        file.into_iter().chain(data)
+    }
+
     /// Gives back what was reserved behind the ends of the files for writes to come ([`Storage::end_writing`]).
     ///
     /// # Errors

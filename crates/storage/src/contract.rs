@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 
-use crate::{Medium, StepWatcher};
+use crate::{Medium, Reach, StepWatcher};
 
 /// A running operation. It may be bound to the thread that started it; it owns its bytes, so
 /// dropping it is safe at any time: the operation then still happens, or does not, and nobody is told.
@@ -246,6 +246,11 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// Bytes of the medium in use (`st_blocks`), where known.
     fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// How far writes have reached, where that is known.
+    fn reach(&self) -> Option<&Arc<Reach>> {
         None
     }
 

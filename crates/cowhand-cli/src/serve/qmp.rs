@@ -22,6 +22,7 @@ mod live;
 pub mod nbd_server;
 mod new_target;
 mod node_options;
+mod object_schema;
 pub mod objects;
 mod overlay;
 pub mod query;
@@ -137,6 +138,7 @@ impl Steering {
             "object-del" => objects::del(inventory, arguments),
             "qom-set" => objects::set(inventory, arguments),
             "block_set_io_throttle" => limits::set(inventory, &command.arguments),
+            "block-set-write-threshold" => figures::set_threshold(inventory, arguments),
             "block-latency-histogram-set" => figures::set_histogram(inventory, arguments),
             name => Err(QmpError::not_found(format!("there is no command {name}"))),
         }

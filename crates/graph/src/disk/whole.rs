@@ -93,6 +93,12 @@ impl Disk {
         inside.end(status, bytes)
     }
 
+    /// How far writes have reached into the file of the uppermost image, where that is known.
+    pub fn reach(&self) -> Option<Arc<storage::Reach>> {
+        let layers = self.layers();
+        layers.first()?.files.as_ref()?.written.file.reach().cloned()
+    }
+
     /// Bytes of the medium that the file of the uppermost image takes; None where nobody knows, or an external data file takes the most.
     pub fn allocated_bytes(&self) -> Option<u64> {
         let top = self.top_image();

@@ -65,6 +65,14 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
+    /// Only files of this machine are watched.
+    #[error(
+        "node {name:?} is no file of this machine, of which the highest write is known; name the node of the file"
+    )]
+    NoReach {
+        /// As asked for.
+        name: String,
+    },
     /// There is no such throttle group.
     #[error("there is no throttle group {name:?}")]
     NoGroup {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use block::{Block, Error};
+use storage::Reach;
 
 use super::access::LayerAccess;
 use super::disk_node::DiskNode;
@@ -15,6 +16,7 @@ use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
 use super::{Change, Graph};
+use crate::bitmaps_file::raw_of;
 use crate::child::Child;
 use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
 
@@ -63,6 +65,31 @@ impl Graph {
             }
         });
         Ok(views.collect())
+    }
+
+    /// How far writes have reached into the file called `name`: a node of its own, a part of a disk, or a disk that is the bytes of its file.
+    ///
+    /// # Errors
+    /// When there is no such file, it is not open, or nobody knows that of it.
+    pub fn reach_of(&self, name: &str) -> Result<Arc<Reach>, NodeError> {
+        let disks = self.disks();
+        let of_file = disks.iter().find_map(|disk| {
+            let layers = disk.disk.layers();
+            let files = layers.list.iter().filter_map(|layer| layer.files.as_ref());
+            files
+                .flat_map(LayerFiles::written_by_name)
+                .find(|(found, _)| *found == name)
+                .map(|(_, file)| file)
+        });
+        let found = match (of_file, self.disk(name)) {
+            (Some(file), _) => file,
+            (None, Err(error)) => return Err(error),
+            (None, Ok(disk)) => {
+                let raw = raw_of(&*disk.disk.top_image()).map(|raw| Arc::clone(&raw.storage));
+                raw.ok_or_else(|| NodeError::NoReach { name: name.to_owned() })?
+            }
+        };
+        found.reach().cloned().ok_or_else(|| NodeError::NoReach { name: name.to_owned() })
     }
 
     /// Refuses a name that a node cannot have, or that is in use.

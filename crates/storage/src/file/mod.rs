@@ -30,7 +30,7 @@ use reactor::fs::File;
 
 use crate::flushes::Flushes;
 use crate::range_lock::RangeLocks;
-use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Storage, Zeroing};
+use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Reach, Storage, Zeroing};
 use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
@@ -65,6 +65,8 @@ struct Shared {
     no_flush: bool,
     /// Length as far as known: taken under the lock, grows as writes complete. `length.rs` owns it.
     length: AtomicU64,
+    /// How far writes have reached.
+    reach: Arc<Reach>,
     /// Nobody else can change the length: a lock forbids it.
     alone: bool,
     /// With O_DIRECT, the ranges being written: a read-modify-write must not undo its neighbours.
@@ -117,6 +119,9 @@ impl Shared {
         if self.kind == Kind::BlockDevice && end > self.length() {
             let message = format!("{len} bytes at {offset} go beyond the device's {} bytes", self.length());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if len > 0 {
+            self.reach.note(end);
         }
         Ok(end)
     }
@@ -254,6 +259,10 @@ impl Storage for FileStorage {
 
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
         Box::pin(self.shared.extent(offset, len))
+    }
+
+    fn reach(&self) -> Option<&Arc<Reach>> {
+        Some(&self.shared.reach)
     }
 
     fn allocated_bytes(&self) -> Option<u64> {

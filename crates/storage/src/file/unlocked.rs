@@ -123,6 +123,7 @@ impl UnlockedFile {
             read_only: self.options.read_only,
             no_flush: self.options.no_flush,
             length: AtomicU64::new(length),
+            reach: Arc::default(),
             alone,
             ranges: RangeLocks::default(),
             flushes: Arc::new(Flushes::default()),

@@ -1,5 +1,6 @@
 //! query-blockstats: what has passed, what the map cache did, what limits did; block-latency-histogram-set.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
@@ -34,6 +35,9 @@ fn one(inventory: &Inventory, node: &Arc<DiskNode>, by_node: bool) -> Value {
         "stats": stats(inventory, node),
         "driver-specific": driver_specific(node),
     });
+    if let Some(reach) = node.disk.reach() {
+        value["parent"] = json!({ "stats": { "wr_highest_offset": reach.highest() } });
+    }
     if !by_node {
         (value["device"], value["qdev"]) = (json!(node.name()), json!(node.name()));
     }
@@ -56,10 +60,12 @@ fn stats(inventory: &Inventory, node: &Arc<DiskNode>) -> Value {
     stats.insert("in_flight".to_owned(), json!(in_flight));
     stats.insert("invalid_operations".to_owned(), json!(invalid));
     let [reads, writes] = merged;
-    for (name, value) in
-        [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0), ("wr_highest_offset", 0)]
-    {
+    for (name, value) in [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0)] {
         stats.insert(name.to_owned(), json!(value));
+    }
+    // What clients write of an image lies elsewhere in its file: that is told of the file.
+    if let Some(reach) = node.disk.reach().filter(|_| node.disk.image().is_none()) {
+        stats.insert("wr_highest_offset".to_owned(), json!(reach.highest()));
     }
     stats.insert("account_invalid".to_owned(), json!(true));
     stats.insert("account_failed".to_owned(), json!(true));
@@ -173,4 +179,27 @@ pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<
 
 fn set_bounds(disk: &graph::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<(), QmpError> {
     disk.set_latency_bounds(kind, bounds).map_err(|error| QmpError::generic(error.to_string()))
+}
+
+/// block-set-write-threshold: the first write beyond it is told, once.
+pub fn set_threshold(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (name, threshold) = (arguments.text("node-name")?.to_owned(), arguments.whole("write-threshold")?);
+    let reach = inventory.graph.reach_of(&name).map_err(|error| inventory.refused(&error))?;
+    let number = reach.set_threshold(threshold);
+    if threshold > 0 {
+        // Who waits has no claim on the file.
+        let events = Rc::clone(&inventory.events);
+        reactor::spawn(async move {
+            if let Some(end) = reach.passed(number).await {
+                let data = json!({
+                    "node-name": name,
+                    "amount-exceeded": end - threshold,
+                    "write-threshold": threshold,
+                });
+                events.emit("BLOCK_WRITE_THRESHOLD", &data);
+            }
+        })
+        .detach();
+    }
+    Ok(json!({}))
 }

@@ -42,6 +42,12 @@ pub async fn nodes(inventory: &Inventory) -> Value {
     for node in inventory.graph.nodes() {
         node_values(inventory, &node, &mut values).await;
     }
+    for value in &mut values {
+        let reach = value["node-name"].as_str().and_then(|name| inventory.graph.reach_of(name).ok());
+        if let Some(reach) = reach {
+            value["write_threshold"] = json!(reach.threshold());
+        }
+    }
     Value::Array(values)
 }
 

@@ -8,6 +8,7 @@ use throttle::{PARAMETERS, SETTINGS};
 
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
+use super::object_schema;
 use super::{amend, bitmap_bits, bitmaps, create, dirty_bitmaps, job_schema, quorum, remotes};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -24,7 +25,7 @@ pub const LIMITS: Kind = Kind::Object(&LIMITS_MEMBERS);
 
 static LIMITS_MEMBERS: [Argument; PARAMETERS.len()] = limits([], LimitName::Limits);
 
-static GROUP_MEMBERS: [Argument; 1 + PARAMETERS.len()] =
+pub(super) static GROUP_MEMBERS: [Argument; 1 + PARAMETERS.len()] =
     limits([optional("limits", LIMITS)], LimitName::Property);
 
 static THROTTLE_MEMBERS: [Argument; 2 + SETTINGS.len()] =
@@ -179,64 +180,6 @@ pub static BLOCKDEV: Kind = Kind::Union {
     ],
 };
 
-/// What object-add describes.
-pub static OBJECT: Kind = Kind::Union {
-    tag: "qom-type",
-    common: &[required("id", Kind::Text)],
-    variants: &[
-        Variant { tag: "throttle-group", members: &GROUP_MEMBERS },
-        Variant {
-            tag: "secret",
-            members: &[
-                optional("data", Kind::Text),
-                optional("file", Kind::Text),
-                optional("format", Kind::Choice(&["raw", "base64"])),
-            ],
-        },
-        Variant {
-            tag: "secret_keyring",
-            members: &[
-                required("serial", Kind::Whole(i32::MAX as u64)),
-                optional("format", Kind::Choice(&["raw", "base64"])),
-            ],
-        },
-        Variant {
-            tag: "iothread",
-            members: &[
-                optional("poll-max-ns", NUMBER),
-                optional("poll-grow", NUMBER),
-                optional("poll-shrink", NUMBER),
-                optional("aio-max-batch", NUMBER),
-                optional("thread-pool-min", NUMBER),
-                optional("thread-pool-max", NUMBER),
-            ],
-        },
-        Variant {
-            tag: "main-loop",
-            members: &[
-                optional("aio-max-batch", NUMBER),
-                optional("thread-pool-min", NUMBER),
-                optional("thread-pool-max", NUMBER),
-            ],
-        },
-        Variant {
-            tag: "thread-context",
-            members: &[
-                optional("cpu-affinity", Kind::List(&NUMBER)),
-                optional("node-affinity", Kind::List(&NUMBER)),
-            ],
-        },
-        Variant {
-            tag: "tls-creds-x509",
-            members: &[
-                required("dir", Kind::Text),
-                optional("endpoint", Kind::Choice(&["client", "server"])),
-                optional("verify-peer", Kind::Switch),
-            ],
-        },
-    ],
-};
-
 /// A bitmap: of the node that is meant anyway, or of another one.
 pub(super) const BITMAP: Kind = Kind::Either(&[
     &Kind::Text,
@@ -253,6 +196,14 @@ macro_rules! command {
 
 /// Every event, with what it tells.
 pub static EVENTS: &[EventSpec] = &[
+    EventSpec {
+        name: "BLOCK_WRITE_THRESHOLD",
+        data: Kind::Object(&[
+            required("node-name", Kind::Text),
+            required("amount-exceeded", NUMBER),
+            required("write-threshold", NUMBER),
+        ]),
+    },
     EventSpec {
         name: "SHUTDOWN",
         data: Kind::Object(&[
@@ -377,7 +328,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("nbd-server-stop"),
     CommandSpec { name: "nbd-server-add", arguments: ADD_OLDER },
     CommandSpec { name: "nbd-server-remove", arguments: REMOVE_OLDER },
-    CommandSpec { name: "object-add", arguments: Kind::Ref(&OBJECT) },
+    CommandSpec { name: "object-add", arguments: Kind::Ref(&object_schema::OBJECT) },
     command!("object-del", required("id", Kind::Text)),
     command!(
         "qom-set",
@@ -389,6 +340,11 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("qom-list", required("path", Kind::Text)),
     CommandSpec { name: "block_set_io_throttle", arguments: Kind::Object(&THROTTLE_MEMBERS) },
     command!("x-query-throttle", optional("device", Kind::Text)),
+    command!(
+        "block-set-write-threshold",
+        required("node-name", Kind::Text),
+        required("write-threshold", NUMBER)
+    ),
     command!(
         "block-latency-histogram-set",
         required("id", Kind::Text),

@@ -222,6 +222,10 @@ impl Storage for Blkdebug {
         })
     }
 
+    fn reach(&self) -> Option<&Arc<storage::Reach>> {
+        self.below.reach()
+    }
+
     fn allocated_bytes(&self) -> Option<u64> {
         self.below.allocated_bytes()
     }

@@ -194,6 +194,10 @@ impl Storage for Preallocate {
         self.below.extent(offset, len)
     }
 
+    fn reach(&self) -> Option<&Arc<storage::Reach>> {
+        self.below.reach()
+    }
+
     fn allocated_bytes(&self) -> Option<u64> {
         self.below.allocated_bytes()
     }

@@ -1,0 +1,63 @@
+//! What object-add takes: QEMU's names and types.
+
+use control::{Kind, Variant, optional, required};
+
+use super::schema::{GROUP_MEMBERS, NUMBER};
+
+/// What object-add describes.
+pub static OBJECT: Kind = Kind::Union {
+    tag: "qom-type",
+    common: &[required("id", Kind::Text)],
+    variants: &[
+        Variant { tag: "throttle-group", members: &GROUP_MEMBERS },
+        Variant {
+            tag: "secret",
+            members: &[
+                optional("data", Kind::Text),
+                optional("file", Kind::Text),
+                optional("format", Kind::Choice(&["raw", "base64"])),
+            ],
+        },
+        Variant {
+            tag: "secret_keyring",
+            members: &[
+                required("serial", Kind::Whole(i32::MAX as u64)),
+                optional("format", Kind::Choice(&["raw", "base64"])),
+            ],
+        },
+        Variant {
+            tag: "iothread",
+            members: &[
+                optional("poll-max-ns", NUMBER),
+                optional("poll-grow", NUMBER),
+                optional("poll-shrink", NUMBER),
+                optional("aio-max-batch", NUMBER),
+                optional("thread-pool-min", NUMBER),
+                optional("thread-pool-max", NUMBER),
+            ],
+        },
+        Variant {
+            tag: "main-loop",
+            members: &[
+                optional("aio-max-batch", NUMBER),
+                optional("thread-pool-min", NUMBER),
+                optional("thread-pool-max", NUMBER),
+            ],
+        },
+        Variant {
+            tag: "thread-context",
+            members: &[
+                optional("cpu-affinity", Kind::List(&NUMBER)),
+                optional("node-affinity", Kind::List(&NUMBER)),
+            ],
+        },
+        Variant {
+            tag: "tls-creds-x509",
+            members: &[
+                required("dir", Kind::Text),
+                optional("endpoint", Kind::Choice(&["client", "server"])),
+                optional("verify-peer", Kind::Switch),
+            ],
+        },
+    ],
+};
