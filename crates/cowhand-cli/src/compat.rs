@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::failure::{FAILED, Failure, usage};
+use crate::policy;
 
 /// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
 pub const VERSION: &str = concat!("version 10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
@@ -82,6 +83,7 @@ impl Program {
     /// # Errors
     /// As the command that they mean. Wrong usage is told, and gives an exit code.
     pub fn run(&self, words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
+        policy::run_as_qemu();
         match (self.command)().try_get_matches_from(words) {
             Ok(matches) => (self.run)(&matches, out),
             Err(error) => Ok(usage(&error, (self.usage_code)(words, &error))),

@@ -13,6 +13,7 @@ use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
 use crate::failure::Failure;
+use crate::policy::policy;
 
 /// How an image is named and opened by a tool.
 #[derive(Clone, Debug, Args)]
@@ -102,13 +103,6 @@ impl NamesArgs {
     pub fn policy(&self) -> Result<Policy, Failure> {
         policy(&self.allow_path, &self.allow_name)
     }
-}
-
-/// The policy that `--allow-path` and `--allow-name` come to.
-pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failure> {
-    let policy = Policy::new(directories);
-    let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
-    policy.allowing(names).map_err(|error| Failure::because("cannot allow a name", &error))
 }
 
 /// The options of one DRIVE.

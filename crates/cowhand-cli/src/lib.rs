@@ -41,6 +41,7 @@ pub mod mirror;
 pub mod mount;
 mod objects;
 pub mod output;
+mod policy;
 pub mod progress;
 pub mod prune;
 pub mod pull;

@@ -42,6 +42,8 @@ const KERNEL_FILE_SYSTEMS: [i64; 6] =
 pub struct Policy {
     allowed: Vec<PathBuf>,
     elsewhere: Vec<Allowed>,
+    /// Backing files are followed to any regular file and block device of this machine.
+    follows_backing: bool,
 }
 
 /// What a name leads to that the policy lets through.
@@ -105,7 +107,7 @@ impl Policy {
             }
         };
         let allowed = directories.iter().map(resolve).collect::<io::Result<_>>()?;
-        Ok(Self { allowed, elsewhere: Vec::new() })
+        Ok(Self { allowed, ..Self::default() })
     }
 
     /// Allows names in images to lead to these, too: `nbd://HOST` is any export of that server, `nbd://HOST/EXPORT` that one.
@@ -114,6 +116,13 @@ impl Policy {
     /// When one of them means no storage elsewhere.
     pub fn allowing(self, names: &[String]) -> Result<Self, NotAllowable> {
         Ok(Self { elsewhere: names.iter().map(|name| Allowed::of(name)).collect::<Result<_, _>>()?, ..self })
+    }
+
+    /// Follows names of backing files wherever they lead on this machine, as QEMU does: to regular files and block devices that the user may open,
+    /// never to what the kernel or another process answers for (/proc, /sys, FIFOs, sockets). Data files stay in the image's own directory.
+    #[must_use]
+    pub fn following_backing(self) -> Self {
+        Self { follows_backing: true, ..self }
     }
 
     /// Follows the name that stands in `image`.
@@ -151,12 +160,16 @@ impl Policy {
         })?;
         let Located { descriptor, place: Place { real: path, .. }, .. } = &located;
         let found = FileType::from_raw_mode(rustix::fs::fstat(descriptor).map_err(io::Error::from)?.st_mode);
-        if found != FileType::RegularFile {
+        let follows = self.follows_backing && role == Role::Backing;
+        if found != FileType::RegularFile && !(follows && found == FileType::BlockDevice) {
             let (path, found) = (path.clone(), kind_words(found));
             return Err(Reason::NotRegular { path, found, hint: role.hint() });
         }
         if is_kernel_file(descriptor)? {
             return Err(Reason::KernelFile { path: path.clone() });
+        }
+        if follows {
+            return Ok(located);
         }
         let directory = path.parent().unwrap_or(Path::new("/"));
         let own = image.own_directories()?;
@@ -377,6 +390,27 @@ mod tests {
         for name in [&b"base"[..], b"./base", b"../images/base", b"link-in", b"file:base", absolute] {
             assert_eq!(scene.resolve("images/top", name, &[]).unwrap(), base, "{name:?}");
         }
+    }
+
+    #[test]
+    fn backing_files_are_followed_as_by_qemu_and_nothing_else_is() {
+        let scene = Scene::new();
+        let policy = Policy::default().following_backing();
+        let follow = |name: &[u8], role| {
+            let found = policy.resolve(&scene.place("images/top"), name, role);
+            found.map(|found| file(found).path().to_owned()).map_err(|refused| refused.reason)
+        };
+        let secret = scene.path("elsewhere/secret");
+        for name in [&b"link-out"[..], b"../elsewhere/secret", secret.as_os_str().as_bytes()] {
+            assert_eq!(follow(name, Role::Backing).unwrap(), secret);
+            assert!(matches!(follow(name, Role::Data), Err(Reason::Outside { .. })), "{name:?}");
+        }
+        assert!(matches!(follow(b"/proc/self/maps", Role::Backing), Err(Reason::KernelFile { .. })));
+        for name in [&b"fifo"[..], b"/dev/null", b"../images"] {
+            assert!(matches!(follow(name, Role::Backing), Err(Reason::NotRegular { .. })), "{name:?}");
+        }
+        assert!(matches!(follow(b"json:{}", Role::Backing), Err(Reason::Json { .. })));
+        assert!(matches!(follow(b"nbd://host", Role::Backing), Err(Reason::NotAllowed { .. })));
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
-use graph::names::Policy;
 use graph::{DiskNode, OpenRules};
 
 use self::args::Args;
@@ -19,6 +18,7 @@ use super::keyval;
 use crate::background::{Background, Side, absolute};
 use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
+use crate::policy::policy;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
@@ -43,7 +43,7 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         Some(Side::Serving(background)) => Some(background),
         None => None,
     };
-    let rules = OpenRules { policy: Policy::default(), ..OpenRules::default() };
+    let rules = OpenRules { policy: policy(&[], &[])?, ..OpenRules::default() };
     let log = if args.verbose { "info" } else { DEFAULT_LEVEL };
     let inherited = systemd::take_sockets()?;
     let mut daemon = Daemon::begin(log, args.server_options(), rules)?;

@@ -14,6 +14,7 @@ use super::daemon::Daemon;
 use super::keyval::parse;
 use crate::background::{Background, Side, absolute};
 use crate::failure::Failure;
+use crate::policy::policy;
 use crate::serve::log_filter::DEFAULT_LEVEL;
 use crate::serve::settings::SHARED_DEFAULT;
 
@@ -73,7 +74,8 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         None => None,
     };
     let options = ServerOptions { connections_per_export: SHARED_DEFAULT, ..ServerOptions::default() };
-    let mut daemon = Daemon::begin(DEFAULT_LEVEL, options, OpenRules::default())?;
+    let rules = OpenRules { policy: policy(&[], &[])?, ..OpenRules::default() };
+    let mut daemon = Daemon::begin(DEFAULT_LEVEL, options, rules)?;
     let mut sockets = Vec::new();
     for (name, value) in in_order(matches) {
         step(&mut daemon, &mut sockets, name, value)?;

@@ -27,8 +27,8 @@ use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 use super::socket_path::private_name;
 use crate::create::options::NewImage;
-use crate::drive::policy;
 use crate::failure::Failure;
+use crate::policy::policy;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
 /// fio: one a job), few enough that their buffers are bounded.
