@@ -22,9 +22,10 @@ use self::encryption::Encryption;
 use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
-use crate::drive::formats;
+use crate::drive::{disk_options, formats};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, write_json};
+use crate::policy;
 use crate::voice;
 
 /// Arguments of `cowhand create`.
@@ -212,6 +213,13 @@ fn size_of(args: &Args, file: &Path, image: &NewImage) -> Result<u64, Failure> {
 }
 
 fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failure> {
+    if name.starts_with("json:") || graph::drivers::elsewhere(Path::new(name)).is_some() {
+        // It leads away from the image's directory: the user says where to, as on a command line.
+        let mut options = disk_options(&name.into(), |_| false)?;
+        let format = image.options.backing_format.as_deref().and_then(Format::of_name);
+        options.layer.format = options.layer.format.or(format);
+        return Ok(crate::info::read_image(&options)?.virtual_size);
+    }
     let path = file.parent().unwrap_or(Path::new("")).join(name);
     let failed = |error: &dyn std::error::Error| {
         let looked_for = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
@@ -236,6 +244,10 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
 /// Names that the new image holds and that opening it will not follow, said now: the user who creates it is often not
 /// the one that serves it.
 fn warn_of_names(file: &Path, options: &CreateOptions) {
+    // Callers of QEMU's tools serve with QEMU.
+    if policy::is_as_qemu() {
+        return;
+    }
     let Ok(located) = Located::by_user(file) else { return };
     let names = [(&options.backing_file, Role::Backing), (&options.data_file, Role::Data)];
     for (name, role) in names {

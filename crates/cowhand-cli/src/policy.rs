@@ -45,6 +45,11 @@ pub fn run_as_qemu() {
     AS_QEMU.store(true, Ordering::Relaxed);
 }
 
+/// Whether the program runs under a name of QEMU's.
+pub fn is_as_qemu() -> bool {
+    AS_QEMU.load(Ordering::Relaxed)
+}
+
 /// The rules: what the administrator says, with `directories` (`--allow-path`) and `names` (`--allow-name`).
 ///
 /// # Errors
@@ -57,7 +62,7 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
     let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
     let policy = policy.allowing(&[&said.allow_name, names].concat());
     let policy = policy.map_err(|error| Failure::because("cannot allow a name", &error))?;
-    Ok(if AS_QEMU.load(Ordering::Relaxed) && !strict { policy.following_backing() } else { policy })
+    Ok(if is_as_qemu() && !strict { policy.following_backing() } else { policy })
 }
 
 /// What all files in `directory` say, which must be those of `owner`.
