@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use black_box::Run;
 use black_box::peer::{nbdsh, qemu_img, qemu_io_ok};
 use black_box::ports::free_port;
+use black_box::{Run, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Server, contexts, gone, images, ours, seen};
@@ -175,4 +175,28 @@ fn what_is_not_done_here_is_refused_by_name() {
         assert!(refused.starts_with("qemu-nbd: ") && refused.contains(named), "{line}: {refused}");
         assert!(!scratch.file("s").exists(), "{line}");
     }
+}
+
+/// QEMU looks for a bitmap down the chain.
+#[test]
+fn a_bitmap_of_an_image_below_is_shown() {
+    let scratch = Scratch::new();
+    let (base, over) = (scratch.name("base.qcow2"), scratch.name("over.qcow2"));
+    let img = |words: &[&str]| drop(Run::new("qemu-img").args(words).ok());
+    img(&["create", "-q", "-f", "qcow2", &base, "4M"]);
+    img(&["bitmap", "--add", &base, "b"]);
+    qemu_io_ok(&["-f", "qcow2"], &base, &["write 1M 64k"]);
+    img(&["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &over]);
+    let map = |program: &std::path::Path| {
+        let server = Server::start(
+            program,
+            scratch.path(),
+            &["-t", "-r", "-f", "qcow2", "-k", &scratch.name("s"), "-B", "b", &over],
+        );
+        let map = Run::new("nbdinfo").args(["--json", "--map=qemu:dirty-bitmap:b", &server.uri("")]).ok();
+        drop(server);
+        let _ = std::fs::remove_file(scratch.file("s"));
+        map.to_string()
+    };
+    assert_eq!(map(&ours("qemu-nbd")), map(std::path::Path::new("qemu-nbd")));
 }

@@ -118,6 +118,11 @@ async fn rebase(
         copy(args, overlay, backing.as_deref(), watch, memory).await.map_err(|error| failed(&*error))?;
         watch.check()?;
     }
+    if args.only_name {
+        let mut progress = watch.progress(1);
+        let _ = watch.look(&mut progress, 1);
+        progress.end();
+    }
     let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
     // Without an image below its format means nothing: callers give it all the same.
     let format = args.backing_format.filter(|_| name.is_some()).map(|format| format.name().to_owned());
@@ -126,12 +131,13 @@ async fn rebase(
 
 /// How the new image below is opened: by its name from the overlay's directory, or where that names a server.
 fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
-    let mut options = match elsewhere(Path::new(&args.backing)) {
-        Some(_) => disk_options(&OsString::from(&args.backing), |_| false)?,
-        None => DiskOptions::of_path(directory_of(&overlay.filename).join(&args.backing)),
+    let is_drive = args.backing.starts_with("json:") || elsewhere(Path::new(&args.backing)).is_some();
+    let mut options = match is_drive {
+        true => disk_options(&OsString::from(&args.backing), |_| false)?,
+        false => DiskOptions::of_path(directory_of(&overlay.filename).join(&args.backing)),
     };
     options.layer.read_only = true;
-    options.layer.format = args.backing_format;
+    options.layer.format = options.layer.format.or(args.backing_format);
     if let Some(mode) = args.backing_cache {
         options.set_cache(mode);
     }

@@ -4,12 +4,18 @@ mod args;
 
 use std::io::Write;
 use std::net::ToSocketAddrs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
-use graph::{DiskNode, OpenRules};
+use graph::drive::OptionTree;
+use graph::options::{Backing, DiskOptions};
+use graph::probe::Format;
+use graph::{Disk, DiskNode, OpenRules};
+use qcow2::Qcow2;
 
 use self::args::Args;
 pub use self::args::command;
@@ -20,7 +26,7 @@ use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
 use crate::policy::policy;
 use crate::serve::endpoint::Endpoint;
-use crate::serve::inventory::export_view::Shown;
+use crate::serve::inventory::export_view::{LentBitmap, Shown};
 use crate::serve::inventory::exports::NewExport;
 use crate::serve::listening::Listening;
 use crate::serve::log_filter::DEFAULT_LEVEL;
@@ -82,9 +88,16 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             Failure::because(format!("cannot serve {}", options.filename.display()), error)
         };
         let disk = graph::open(&options, inventory.graph.rules()).await.map_err(|error| failed(&error))?;
-        let known = disk.bitmap_names();
-        if let Some(missing) = args.bitmaps.iter().find(|bitmap| !known.contains(bitmap)) {
-            return Err(Failure::new(format!("{} has no bitmap {missing:?}", options.filename.display())));
+        let (known, change) = (disk.bitmap_names(), inventory.graph.change().await);
+        let mut lent: Vec<LentBitmap> = Vec::new();
+        for name in args.bitmaps.iter().filter(|bitmap| !known.contains(bitmap)) {
+            let of = below_with(&disk, name, inventory.graph.rules()).await?.ok_or_else(|| {
+                Failure::new(format!("{} has no bitmap {name:?}", options.filename.display()))
+            })?;
+            let of = DiskNode::new(format!("below{}", lent.len()), of.0, OptionTree::default(), of.1);
+            let of = inventory.graph.add_disk(&change, of).map_err(|error| failed(&error))?;
+            let of = Arc::clone(of.disk().map_err(|error| failed(&error))?);
+            lent.push(LentBitmap { name: name.clone(), of });
         }
         let shown = Shown {
             writable: !disk.read_only(),
@@ -94,7 +107,6 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
         };
         let node = DiskNode::new(NODE.to_owned(), options.filename.clone(), tree, disk);
         node.disk.start_upkeep();
-        let change = inventory.graph.change().await;
         let node = inventory.graph.add_disk(&change, node).map_err(|error| failed(&error))?;
         let export = NewExport {
             id: NODE.to_owned(),
@@ -102,10 +114,28 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             name: args.export_name.clone(),
             description: args.description.clone().unwrap_or_default(),
             shown,
-            lent: Vec::new(),
+            lent,
         };
         inventory.add_export(export).map_err(|error| failed(&error))
     })
+}
+
+/// The uppermost image below the disk's own that has the bitmap `name`, opened by itself, with its path: `qemu-nbd -B` looks down the chain.
+async fn below_with(disk: &Disk, name: &str, rules: &OpenRules) -> Result<Option<(PathBuf, Disk)>, Failure> {
+    for layer in block::layers(disk.root()).skip(1) {
+        let Some(image) = layer.downcast_ref::<Qcow2>() else { continue };
+        if image.size() != disk.size() || !image.bitmaps().iter().any(|bitmap| bitmap.name() == name) {
+            continue;
+        }
+        let path = PathBuf::from(layer.name());
+        let mut options = DiskOptions::of_path(&path);
+        (options.layer.format, options.layer.read_only) = (Some(Format::Qcow2), true);
+        options.layer.backing = Backing::None;
+        let opened = graph::open(&options, rules).await;
+        let failed = |error| Failure::because(format!("cannot open {}", path.display()), &error);
+        return opened.map(|disk| Some((path.clone(), disk))).map_err(failed);
+    }
+    Ok(None)
 }
 
 /// With `-s`, what is written to: an overlay over the disk.

@@ -134,7 +134,12 @@ async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan, keep: bool) -> 
     }
     if capabilities.resizable {
         data_file.shorten_to(0).await.map_err(CreateError::io(data_file, "erase"))?;
-        data_file.grow_to(plan.size).await.map_err(CreateError::io(data_file, "extend"))?;
+        // Whole clusters where the map names them, as in QEMU.
+        let length = match plan.preallocation {
+            Preallocation::Off => plan.size,
+            _ => plan.size.next_multiple_of(plan.cluster_size()),
+        };
+        data_file.grow_to(length).await.map_err(CreateError::io(data_file, "extend"))?;
     }
     let len = plan.size;
     let done = match plan.preallocation {
