@@ -46,7 +46,7 @@ pub enum NodeError {
         by: User,
     },
     /// A disk was asked for.
-    #[error("node {name:?} is a bare file; add a raw or qcow2 node over it and name that")]
+    #[error("node {name:?} is a bare file that another node uses; name that one")]
     BareFile {
         /// The node.
         name: String,
