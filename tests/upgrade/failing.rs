@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use black_box::Random;
 use black_box::at_end::SetAtEnd;
 use black_box::vhost_user::{FrontEnd, Ways};
+use black_box::{Client, Random};
 use serde_json::json;
 
 use super::Daemon;
@@ -20,10 +20,11 @@ const HANGING_MAX: Duration = Duration::from_secs(12);
 fn under_load(fail: impl FnOnce(&mut Daemon)) -> Written {
     let mut daemon = Daemon::start(|_| Vec::new());
     let stop = AtomicBool::new(false);
-    let socket = daemon.socket.clone();
+    // It is there before anybody takes over.
+    let client = Client::connect(&daemon.socket, "disk").expect("a connection");
     let written = std::thread::scope(|scope| {
         let end = SetAtEnd(&stop);
-        let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
+        let writer = scope.spawn(|| write_until(client, &stop));
         std::thread::sleep(Duration::from_millis(50));
         fail(&mut daemon);
         daemon.assert_goes_on();

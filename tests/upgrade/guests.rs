@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use black_box::Client;
 use black_box::at_end::SetAtEnd;
 use black_box::peer::{converted, fio};
 use black_box::vhost_user::{Ask, FrontEnd, Ways};
@@ -28,10 +29,10 @@ fn assert_short(pauses: &[Duration]) {
 fn a_client_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
     let mut daemon = Daemon::start(|_| Vec::new());
     let stop = AtomicBool::new(false);
-    let socket = daemon.socket.clone();
+    let client = Client::connect(&daemon.socket, "disk").expect("a connection");
     let written = std::thread::scope(|scope| {
         let end = SetAtEnd(&stop);
-        let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
+        let writer = scope.spawn(|| write_until(client, &stop));
         for _ in 0..upgrades() {
             std::thread::sleep(Duration::from_millis(150));
             daemon.upgrade();

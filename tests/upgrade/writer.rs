@@ -1,7 +1,6 @@
 //! A client of the NBD server that never stops, and knows what it wrote.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -29,8 +28,7 @@ pub struct Written {
 }
 
 /// Writes until told to stop. Every answer is a success, and every block is read again at the end.
-pub fn write_until(socket: &Path, export: &str, stop: &AtomicBool) -> Written {
-    let mut client = Client::connect(socket, export).expect("a connection");
+pub fn write_until(mut client: Client, stop: &AtomicBool) -> Written {
     let (mut random, mut written) = (Random::new(7), Written::default());
     // By cookie, where each begins.
     let mut in_flight: BTreeMap<u64, u64> = BTreeMap::new();

@@ -59,7 +59,8 @@ fn a_front_end_that_maps_all_addresses_is_refused_and_others_find_room() {
 /// Requests that wait for a limit kept the memory of a hundred tables mapped, and then no other guest could start.
 #[test]
 fn tables_of_memory_that_requests_in_flight_use_count_for_their_front_end() {
-    let mut two = Two::with(",throttling.iops-total=1");
+    // A read waits for minutes, however slow the machine is.
+    let mut two = Two::with(",throttling.bps-total=1");
     let (mut machine, mut front) = two.liar(Ways { slots: false, ..Ways::default() });
     let memory = sparse(1 << 30);
     let mut refused = false;
