@@ -102,7 +102,7 @@ impl Graph {
         if !driver.is_of_paths() {
             // What it names is there before it, and stays as long as it does: so no file is below itself.
             let links = self.below_file(driver, options)?;
-            self.check_alone(&links)?;
+            self.check_alone(&links.files, &links.uses)?;
             let links = Mutex::new(links);
             return self.insert(Node { links, implicit, ..Node::new(name, NodeKind::File(options.clone())) });
         }
@@ -169,7 +169,7 @@ impl Graph {
     fn describe_named(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
         let described = self.describe(options)?;
         described.links.parts.iter().try_for_each(|part| check_node_name(part))?;
-        self.check_alone(&described.links)?;
+        self.check_alone(&described.links.files, &described.links.uses)?;
         Ok(described)
     }
 

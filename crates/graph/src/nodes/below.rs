@@ -12,7 +12,7 @@ use super::description::Described;
 use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
-use super::{Change, Graph, Links};
+use super::{Change, Graph};
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
 use crate::drivers::{Driver, StorageKind, driver, node};
@@ -217,13 +217,13 @@ impl Graph {
         }
     }
 
-    /// Refuses disks as files of a new node, which `links` names, if others may use them: what they write would break the image. Bare files on the way
-    /// to them, which it names as well, are no others.
-    pub(super) fn check_alone(&self, links: &Links) -> Result<(), NodeError> {
-        for name in &links.files {
+    /// Refuses the nodes called `names` if others use them: what these write would break the image that is to be there. The nodes of `way`, through
+    /// which they are reached, are no others.
+    pub(super) fn check_alone(&self, names: &[String], way: &[String]) -> Result<(), NodeError> {
+        for name in names {
             let node = self.below_job_filter(self.node(name)?)?;
             let users = self.users(&node);
-            let other = users.iter().map(|user| user.name()).find(|user| !links.uses.contains(user));
+            let other = users.iter().map(|user| user.name()).find(|user| !way.contains(user));
             let by = other.map(|name| User { kind: "node", name });
             if let Some(by) = by.or_else(|| node.holders.first()) {
                 return Err(NodeError::InUse { name: name.to_owned(), by });
@@ -232,11 +232,11 @@ impl Graph {
         Ok(())
     }
 
-    /// Closes the nodes that were made for one that is gone, which `links` names.
-    pub(super) async fn close_used(&self, links: &Links) -> Result<(), NodeError> {
+    /// Closes those of the nodes called `names` that were made for one that is gone.
+    pub(super) async fn close_made(&self, names: impl Iterator<Item = String>) -> Result<(), NodeError> {
         let mut closed = Ok(());
-        for name in &links.uses {
-            let Ok(below) = self.node(name) else { continue };
+        for name in names {
+            let Ok(below) = self.node(&name) else { continue };
             if below.implicit && self.users(&below).is_empty() {
                 closed = closed.and(Box::pin(self.close(&below)).await);
             }

@@ -46,24 +46,11 @@ impl Graph {
             Ok(Some(described)) => Ok(described),
             Err(error) => Err(error),
         }?;
-        for name in &links.uses {
-            self.check_used_only_by(&links.uses, name)?;
-        }
+        self.check_alone(&links.uses, &links.uses)?;
         let holds = links.uses.iter().map(|name| self.hold(name, user.clone())).collect::<Result<_, _>>()?;
         let options = DiskOptions::of_tree(tree)?;
         self.find_files(&options)?;
         self.open_described(&options, holds).await
-    }
-
-    /// Refuses the node called `name` if others than `way`, the nodes through which it is reached, use it.
-    fn check_used_only_by(&self, way: &[String], name: &str) -> Result<(), NodeError> {
-        let node = self.node(name)?;
-        let other = self.users(&node).into_iter().find(|user| !way.contains(&user.name()));
-        let by = other.map(|user| User { kind: "node", name: user.name() }).or_else(|| node.holders.first());
-        match by {
-            Some(by) => Err(NodeError::InUse { name: name.to_owned(), by }),
-            None => Ok(()),
-        }
     }
 
     async fn open_described(&self, options: &DiskOptions, holds: Vec<Hold>) -> Result<FileToFill, NodeError> {

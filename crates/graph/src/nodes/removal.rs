@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 
 use super::error::NodeError;
-use super::filter_node::FilterNode;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
@@ -75,7 +74,7 @@ impl Graph {
         self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
         let links = node.links.lock().clone();
         let closed = self.close_itself(node).await;
-        closed.and(self.close_used(&links).await).and(self.close_changing(node).await)
+        closed.and(self.close_made(links.uses.into_iter()).await).and(self.close_changing(node).await)
     }
 
     async fn close_itself(&self, node: &Arc<Node>) -> Result<(), NodeError> {
@@ -86,7 +85,10 @@ impl Graph {
                 let closed = disk.disk.close().await;
                 let closed = closed.map_err(|source| NodeError::Close { path: disk.path(), source });
                 match &node.filter {
-                    Some(filter) => closed.and(self.close_below(filter).await),
+                    Some(filter) => {
+                        let below = filter.below().into_iter().map(|(_, name)| name);
+                        closed.and(self.close_made(below).await)
+                    }
                     None => closed,
                 }
             }
@@ -126,18 +128,6 @@ impl Graph {
         };
         let is_below = |node: &Arc<Node>| nodes.iter().any(|over| is_over(over, node));
         nodes.iter().find(|node| node.disk().is_ok() && !is_below(node)).cloned()
-    }
-
-    /// Closes the nodes that were made for a filter, which is gone.
-    async fn close_below(&self, filter: &FilterNode) -> Result<(), NodeError> {
-        let mut closed = Ok(());
-        for (_, name) in filter.below() {
-            let Ok(below) = self.node(&name) else { continue };
-            if below.implicit && self.users(&below).is_empty() {
-                closed = closed.and(Box::pin(self.close(&below)).await);
-            }
-        }
-        closed
     }
 
     /// Refuses to let a throttle group go that a filter names.
