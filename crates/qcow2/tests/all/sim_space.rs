@@ -71,7 +71,7 @@ macro_rules! configurations {
 
 configurations! {
     c512: 12, 40;
-    c512_table_grows_reserve: 6, 40;
+    c512_table_grows_reserve: 24, 40;
     c4k: 12, 40;
     c4k_reserve: 12, 40;
     c4k_on_qcow2: 12, 40;
