@@ -61,13 +61,19 @@ impl Graph {
         // Looked at before anything is opened, and again when it is put in.
         self.check_free(&name)?;
         let found = text(options, "driver")?;
-        match driver(found) {
-            Some(Driver::Storage(driver)) => self.add_storage(name, driver, options, implicit).await,
-            Some(Driver::Format) => self.add_opened(name, options, implicit).await,
-            Some(Driver::Filter(driver)) => Box::pin(self.add_filter(name, driver, options, implicit)).await,
-            Some(Driver::Throttle) => self.add_throttle(name, options, implicit).await,
+        let mut made = Vec::new();
+        let below = (implicit, &mut made);
+        let added = match driver(found) {
+            Some(Driver::Storage(driver)) => self.add_storage(name, driver, options, below).await,
+            Some(Driver::Format) => self.add_opened(name, options, below).await,
+            Some(Driver::Filter(driver)) => Box::pin(self.add_filter(name, driver, options, below)).await,
+            Some(Driver::Throttle) => self.add_throttle(name, options, below).await,
             None => Err(DescriptionError::UnknownDriver { found: found.to_owned() }.into()),
+        };
+        if added.is_err() {
+            self.unmake(&made).await;
         }
+        added
     }
 
     async fn add_storage(
@@ -75,21 +81,12 @@ impl Graph {
         name: String,
         driver: &StorageDriver,
         options: &Map<String, Value>,
-        implicit: bool,
+        (implicit, made): (bool, &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>, NodeError> {
-        let mut made = Vec::new();
-        let file = Value::Object(options.clone());
-        let added = async {
-            let file = self.make_file(&file, false, &mut made).await?;
-            let options = file.as_object().unwrap_or(options);
-            check_file(options).await?;
-            self.add_file(name, driver, options, implicit)
-        };
-        let added = added.await;
-        if added.is_err() {
-            self.unmake(&made).await;
-        }
-        added
+        let file = self.make_file(&Value::Object(options.clone()), false, made).await?;
+        let options = file.as_object().unwrap_or(options);
+        check_file(options).await?;
+        self.add_file(name, driver, options, implicit)
     }
 
     fn add_file(
@@ -120,20 +117,6 @@ impl Graph {
     }
 
     async fn add_opened(
-        &self,
-        name: String,
-        options: &Map<String, Value>,
-        implicit: bool,
-    ) -> Result<Arc<Node>, NodeError> {
-        let mut made = Vec::new();
-        let added = self.try_add_opened(name, options, (implicit, &mut made)).await;
-        if added.is_err() {
-            self.unmake(&made).await;
-        }
-        added
-    }
-
-    async fn try_add_opened(
         &self,
         name: String,
         options: &Map<String, Value>,

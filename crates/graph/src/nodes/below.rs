@@ -162,7 +162,7 @@ impl Graph {
         if let Some(by) = user.or_else(|| node.holders.first()) {
             return Err(NodeError::InUse { name, by });
         }
-        let driver = text_of(options, "driver").and_then(|name| crate::drivers::storage(&name));
+        let driver = options.get("driver").and_then(Value::as_str).and_then(crate::drivers::storage);
         let mut raw = over_raw(options);
         raw.remove("node-name");
         let Described { tree, links } = self.describe(&raw)?;
@@ -243,8 +243,4 @@ impl Graph {
         }
         closed
     }
-}
-
-fn text_of(options: &Map<String, Value>, name: &str) -> Option<String> {
-    options.get(name).and_then(Value::as_str).map(str::to_owned)
 }

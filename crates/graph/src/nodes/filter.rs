@@ -22,7 +22,7 @@ impl Graph {
         &self,
         name: String,
         options: &Map<String, Value>,
-        implicit: bool,
+        (implicit, made): (bool, &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>, NodeError> {
         let group = options.get(throttle::GROUP).and_then(Value::as_str).unwrap_or_default();
         self.throttle_group(group)?;
@@ -30,7 +30,8 @@ impl Graph {
             Some(Value::String(child)) => {
                 let child = self.open_bare_file(self.node(child)?).await?;
                 if !self.is_plain(&child) {
-                    return Box::pin(self.add_filter(name, &throttle::THROTTLE, options, implicit)).await;
+                    let below = (implicit, made);
+                    return Box::pin(self.add_filter(name, &throttle::THROTTLE, options, below)).await;
                 }
                 check_filter_options(options)?;
                 self.put_filter(name, group, &child, implicit)
@@ -39,12 +40,8 @@ impl Graph {
                 let child = self.add_child(&over_raw(nested)).await?;
                 let mut named = options.clone();
                 named.insert("file".to_owned(), Value::String(child.name()));
-                let added = Box::pin(self.add_throttle(name, &named, implicit)).await;
-                // Only what was made here goes: another node may have been made for another filter.
-                if added.is_err() {
-                    self.close(&child).await?;
-                }
-                added
+                made.push(child);
+                Box::pin(self.add_throttle(name, &named, (implicit, made))).await
             }
             _ => Err(DescriptionError::Missing { argument: "file" }.into()),
         }

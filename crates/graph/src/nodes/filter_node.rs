@@ -83,23 +83,6 @@ impl Graph {
         name: String,
         driver: &'static FilterDriver,
         options: &Map<String, Value>,
-        implicit: bool,
-    ) -> Result<Arc<Node>, NodeError> {
-        let mut made = Vec::new();
-        let added = self.try_add_filter(name, driver, options, (implicit, &mut made)).await;
-        if added.is_err() {
-            for node in made.iter().rev() {
-                self.close(node).await?;
-            }
-        }
-        added
-    }
-
-    async fn try_add_filter(
-        &self,
-        name: String,
-        driver: &'static FilterDriver,
-        options: &Map<String, Value>,
         (implicit, made): (bool, &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>, NodeError> {
         let described = describe(driver, options)?;
