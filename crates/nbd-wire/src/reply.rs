@@ -56,6 +56,14 @@ impl ChunkHeader {
             out.put_u32(u32::try_from(self.payload_bytes).unwrap_or(u32::MAX));
         }
     }
+
+    /// The header and the place in the disk that opens its payload.
+    fn with_place(&self, dialect: Dialect, at: u64) -> ReplyBytes {
+        let mut out = ReplyBytes::new();
+        self.put(dialect, &mut out);
+        out.put_u64(at);
+        out
+    }
 }
 
 fn put_simple(out: &mut impl Put, cookie: u64, error: u32) {
@@ -99,11 +107,9 @@ pub fn part_head(
     len: u32,
     done: bool,
 ) -> ReplyBytes {
-    let mut out = ReplyBytes::new();
     let payload_bytes = 8 + u64::from(len);
-    ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_DATA, done, payload_bytes }.put(dialect, &mut out);
-    out.put_u64(at);
-    out
+    let header = ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_DATA, done, payload_bytes };
+    header.with_place(dialect, at)
 }
 
 /// The chunk for `len` zeroes at `at` of such a read.
@@ -114,9 +120,8 @@ pub fn part_hole(
     len: u32,
     done: bool,
 ) -> ReplyBytes {
-    let mut out = ReplyBytes::new();
-    ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_HOLE, done, payload_bytes: 12 }.put(dialect, &mut out);
-    out.put_u64(at);
+    let header = ChunkHeader { cookie, offset, kind: CHUNK_OFFSET_HOLE, done, payload_bytes: 12 };
+    let mut out = header.with_place(dialect, at);
     out.put_u32(len);
     out
 }
