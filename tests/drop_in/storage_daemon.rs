@@ -203,3 +203,32 @@ fn callers_are_answered_as_by_qemus() {
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
     assert_eq!(ours.0[1], "DeviceNotFound");
 }
+
+/// A snapshot that is undone leaves a file that was there before it, as QEMU's does.
+#[test]
+fn a_failed_transaction_removes_no_file_that_was_there() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let node =
+            format!("driver=qcow2,node-name=n,file.driver=file,file.filename={}", scratch.name("disk.qcow2"));
+        let monitor = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let daemon = Run::new(program).args([&["--daemonize", "--blockdev", &node][..], &monitor].concat());
+        drop(daemon.current_dir(scratch.path()).ok());
+        let there = scratch.name("there");
+        std::fs::write(&there, vec![1; 1 << 20]).expect("a file");
+        let snapshot = json!({ "node-name": "n", "snapshot-file": there, "snapshot-node-name": "o" });
+        let actions = json!([
+            { "type": "blockdev-snapshot-sync", "data": snapshot },
+            { "type": "block-dirty-bitmap-add", "data": { "node": "nobody", "name": "b" } },
+        ]);
+        let answers =
+            ask(scratch.path(), &[json!({ "execute": "transaction", "arguments": { "actions": actions } })]);
+        let stays = Path::new(&there).exists();
+        ask(scratch.path(), &[json!({ "execute": "quit" })]);
+        gone(&scratch.file("q"));
+        (answers[0].get("error").is_some(), stays)
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours, (true, true));
+}

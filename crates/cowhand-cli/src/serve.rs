@@ -21,6 +21,7 @@ pub mod listening;
 pub mod log;
 pub mod log_filter;
 pub mod machine_lines;
+mod made_file;
 pub mod map_memory;
 pub mod metrics;
 mod new_socket;

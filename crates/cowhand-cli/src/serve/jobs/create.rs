@@ -3,7 +3,7 @@
 //! All that is wrong with what was asked for is told by the job, as by QEMU's; the command checks names and types, and whether the sandbox lets the file be
 //! made, which QEMU has nothing like.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,6 +24,7 @@ use super::task::Failed;
 use crate::create::encryption::Encryption;
 use crate::create::options::NewImage;
 use crate::serve::inventory::Inventory;
+use crate::serve::made_file::MadeFile;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 4] = ["driver", "filename", "file", "data-file"];
@@ -32,14 +33,13 @@ const PLACES: [&str; 4] = ["driver", "filename", "file", "data-file"];
 pub struct Creation {
     job: String,
     options: Map<String, Value>,
-    /// The file was not there before.
-    is_new: Cell<bool>,
+    made: RefCell<Option<MadeFile>>,
 }
 
 impl Creation {
     /// What `options` (blockdev-create's) describe, for the job called `job`.
     pub fn new(job: &str, options: &Map<String, Value>) -> Self {
-        Self { job: job.to_owned(), options: options.clone(), is_new: Cell::default() }
+        Self { job: job.to_owned(), options: options.clone(), made: RefCell::default() }
     }
 
     /// Whether a file may be made where it is to be.
@@ -87,10 +87,7 @@ impl Creation {
 
     /// The job has ended early: a file that was not there before goes.
     pub(super) fn undo(&self) {
-        let Some(path) = self.text("filename").ok().filter(|_| self.is_new.get()) else { return };
-        if let Err(error) = std::fs::remove_file(path) {
-            tracing::warn!(path, %error, "a file that was made for nothing stays");
-        }
+        self.made.take().iter().for_each(MadeFile::remove);
     }
 
     fn text(&self, name: &str) -> Result<&str, QmpError> {
@@ -99,13 +96,12 @@ impl Creation {
 
     async fn make_file(&self, inventory: &Inventory) -> Result<(), QmpError> {
         let path = self.text("filename")?;
-        let was_there = Path::new(path).symlink_metadata().is_ok();
         let options = self.wanted(Format::Raw)?.options;
         let new =
             cowhand::NewImage { format: Format::Raw, options, existing: Existing::Replace, encryption: None };
-        let made = cowhand::create(path, new).await;
-        made.map_err(|error| inventory.cannot_open(format!("cannot create {path}"), &error))?;
-        self.is_new.set(!was_there);
+        let made = MadeFile::make(path, new).await;
+        let made = made.map_err(|error| inventory.cannot_open(format!("cannot create {path}"), &error))?;
+        self.made.replace(Some(made));
         Ok(())
     }
 

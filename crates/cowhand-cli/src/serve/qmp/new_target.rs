@@ -1,6 +1,5 @@
 //! The target of drive-mirror and drive-backup: a file that is made or opened, and a node for it.
 
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
@@ -12,6 +11,7 @@ use super::chain::Chain;
 use super::overlay::make_image;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{OwnTarget, file_name};
+use crate::serve::made_file::MadeFile;
 
 /// What a job copies to.
 pub enum Target<'a> {
@@ -55,7 +55,7 @@ pub async fn with(
     let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
     let format = arguments.maybe_text("format").unwrap_or("qcow2");
     let is_made = arguments.maybe_text("mode") != Some("existing");
-    let is_new = is_made && !Path::new(file).exists();
+    let mut made = None;
     if is_made {
         let kind = Format::of_name(format).filter(|format| matches!(*format, Format::Qcow2 | Format::Raw));
         let Some(kind) = kind else {
@@ -70,7 +70,7 @@ pub async fn with(
         };
         let below = below.map(|layer| &layer.block).filter(|_| kind == Format::Qcow2);
         let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
-        make_image(file, (kind, disk.disk.size()), backing, inventory.as_qemu).await?;
+        made = Some(make_image(file, (kind, disk.disk.size()), backing, inventory.as_qemu).await?);
     }
     let name = arguments
         .maybe_text("node-name")
@@ -85,9 +85,9 @@ pub async fn with(
         options["backing"] = Value::Null;
     }
     let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-    let own = OwnTarget { node: name, made: is_new.then(|| PathBuf::from(file)) };
+    let own = OwnTarget { node: name, made };
     if let Err(error) = inventory.add_node(change, &options).await {
-        own.remove_file();
+        own.made.iter().for_each(MadeFile::remove);
         return Err(error);
     }
     let begun = begin(Target::Own(&own)).await;

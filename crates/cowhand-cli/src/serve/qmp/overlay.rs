@@ -1,5 +1,6 @@
 //! blockdev-snapshot, blockdev-snapshot-sync, change-backing-file: what lies over what.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use super::chain::{Chain, free_of_jobs};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::file_name;
+use crate::serve::made_file::MadeFile;
 
 /// A disk and the overlay that a snapshot puts over it.
 pub struct Over<'a> {
@@ -22,6 +24,7 @@ pub struct Over<'a> {
     change: &'a Change<'a>,
     disk: Arc<DiskNode>,
     overlay: Source,
+    made: RefCell<Option<MadeFile>>,
 }
 
 /// Where an overlay comes from.
@@ -49,7 +52,8 @@ pub async fn snapshot<'a>(
     let disk = writable_disk(inventory, node)?;
     let over = inventory.graph.node(overlay).map_err(|error| inventory.refused(&error))?;
     free_of_jobs(inventory, &*inventory.disk(overlay)?)?;
-    Snapshot::take(Over { inventory, change, disk, overlay: Source::Node(over) }).await
+    Snapshot::take(Over { inventory, change, disk, overlay: Source::Node(over), made: RefCell::default() })
+        .await
 }
 
 /// Makes an image over a disk.
@@ -72,7 +76,8 @@ pub async fn snapshot_sync<'a>(
         inventory.graph.check_new_name(own).map_err(|error| inventory.refused(&error))?;
     }
     let is_made = arguments.maybe_text("mode") != Some("existing");
-    Snapshot::take(Over { inventory, change, disk, overlay: Source::File { file, own, is_made } }).await
+    let overlay = Source::File { file, own, is_made };
+    Snapshot::take(Over { inventory, change, disk, overlay, made: RefCell::default() }).await
 }
 
 impl SnapshotHost for Over<'_> {
@@ -83,7 +88,10 @@ impl SnapshotHost for Over<'_> {
         let Source::File { file, is_made: true, .. } = &self.overlay else { return Ok(()) };
         let below = self.disk.disk.top_image();
         let backing = Some((file_name(&*below), below.driver().to_owned()));
-        make_image(file, (Format::Qcow2, self.disk.disk.size()), backing, self.inventory.as_qemu).await
+        let image = (Format::Qcow2, self.disk.disk.size());
+        let made = make_image(file, image, backing, self.inventory.as_qemu).await?;
+        self.made.replace(Some(made));
+        Ok(())
     }
 
     async fn open(&self) -> Result<Overlay, QmpError> {
@@ -151,9 +159,7 @@ impl SnapshotHost for Over<'_> {
     }
 
     fn remove(&self) {
-        if let Source::File { file, is_made: true, .. } = &self.overlay {
-            remove(file);
-        }
+        self.made.take().iter().for_each(MadeFile::remove);
     }
 }
 
@@ -166,7 +172,7 @@ pub async fn make_image(
     (format, size): (Format, u64),
     backing: Option<(String, String)>,
     as_qemu: bool,
-) -> Result<(), QmpError> {
+) -> Result<MadeFile, QmpError> {
     let failed = |error: &dyn std::error::Error| QmpError::because(format!("cannot create {file}"), error);
     if backing.as_ref().is_some_and(|(name, _)| !Path::new(name).exists()) {
         return Err(QmpError::generic(
@@ -182,13 +188,7 @@ pub async fn make_image(
     let options = qcow2::CreateOptions { size, backing_file, backing_format, ..Default::default() };
     let existing = if as_qemu { Existing::Replace } else { Existing::Refuse };
     let new = NewImage { format, options, existing, encryption: None };
-    cowhand::create(file, new).await.map_err(|error| failed(&error))
-}
-
-fn remove(file: &str) {
-    if let Err(error) = std::fs::remove_file(file) {
-        tracing::warn!(file, %error, "an image that was made for nothing stays");
-    }
+    MadeFile::make(file, new).await.map_err(|error| failed(&error))
 }
 
 fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, QmpError> {
