@@ -194,7 +194,7 @@ impl Lower {
 
 impl Chain {
     /// From the image above into the layers that this map covers; `depth` is that of the first, which is the upper of `lower`.
-    /// `None`: the layers must be walked from there, for `len` bytes.
+    /// `None`: it lies beyond this map, and the layers must be walked from there, for `len` bytes.
     #[inline]
     fn onward<'a>(&'a self, lower: &'a Lower, guest: u64, len: &mut u64, depth: u32) -> Option<Onward<'a>> {
         if guest >= self.covered() {
@@ -206,15 +206,14 @@ impl Chain {
                 place
             }
             Found::Missing(key) => match self.nothing(GuestRange::at(guest, *len)) {
-                Some((layer, empty)) => {
+                Some((place, empty)) => {
                     *len = empty;
-                    UnitPlace::Nothing { layer }
+                    place
                 }
                 None => return Some(Onward::Missing(Missing::Chain(self, key))),
             },
         };
         let (index, source) = match place {
-            UnitPlace::Walk => return None,
             UnitPlace::Nothing { layer } => (layer, Source::Zero { explicit: false, host: None }),
             UnitPlace::Zero { layer } => (layer, Source::Zero { explicit: true, host: None }),
             // A chain has at most word::LAYERS_MAX layers.

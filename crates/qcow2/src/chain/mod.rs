@@ -3,7 +3,7 @@
 //! Layers that nobody writes do not change while they are open (file locks see to that), so what the
 //! walk through them found stays right: a slice of this map is loaded by asking every layer, and from
 //! then on one look-up answers for all of them, however many there are. It covers the layers down to the
-//! first that is opened for writing; there, and where one word cannot tell, the walk goes on
+//! first that is opened for writing; there, and where one word cannot say it, the layer that was asked last is asked itself
 //! ([`crate::locate`]).
 
 mod resolve;
@@ -36,7 +36,7 @@ const SLICE_UNITS: usize = 1 << UNIT_BITS;
 /// log2 of the slices under one entry of the cache's directory.
 const SLICES_BITS: u32 = 6;
 /// Entries of the cache's directory at most. With units of 512 bytes they cover 64 TiB, with
-/// 64 KiB 8 PiB; what lies beyond is walked.
+/// 64 KiB 8 PiB; what lies beyond is asked layer by layer.
 const DIRECTORY_MAX: u64 = 1 << 20;
 
 /// Slices loaded at the same time: each reads many tables at once, up to a quarter of a MiB of them.
@@ -156,18 +156,19 @@ impl Chain {
         found.unwrap_or(Found::Missing(key))
     }
 
-    /// A part of `range`, from its start on, of which no layer has anything, and the lowest layer that could have; `None` where that is less than a
+    /// A part of `range`, from its start on, of which no layer has anything, and where a look-up would find it; `None` where that is less than a
     /// slice, or cannot be said without a load. Costs a look at the L1 table of every layer, which a load does, too: a chain of empty disks of
     /// petabytes would otherwise be loaded slice by slice.
-    pub(crate) fn nothing(&self, range: GuestRange) -> Option<(usize, u64)> {
+    pub(crate) fn nothing(&self, range: GuestRange) -> Option<(UnitPlace, u64)> {
         let slice_bytes = 1 << (self.unit_bits + UNIT_BITS);
         let mut range = range.before(self.covered);
-        if range.len() < slice_bytes || self.goes_on {
+        if range.len() < slice_bytes {
             return None;
         }
-        let mut lowest = 0;
+        let (mut lowest, mut has_ended) = (0, false);
         for (index, layer) in self.layers.iter().enumerate() {
             if range.start >= layer.size() {
+                has_ended = true;
                 break;
             }
             let Below::Image(image) = layer else { return None };
@@ -179,7 +180,11 @@ impl Chain {
             }
             lowest = index;
         }
-        Some((lowest, range.len()))
+        let place = match self.goes_on && !has_ended {
+            true => UnitPlace::Ask { layer: lowest },
+            false => UnitPlace::Nothing { layer: lowest },
+        };
+        Some((place, range.len()))
     }
 
     /// Where in the file of its layer `guest` is, for a place of data whose unit holds it.

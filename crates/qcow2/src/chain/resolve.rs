@@ -161,7 +161,7 @@ impl<'a> Draft<'a> {
     fn ask_part(&mut self, index: usize, layer: &Inner, part: &Part) {
         let units = self.units(part.range);
         let entries = match &part.table {
-            Table::None => return units.for_each(|unit| self.pass_down(unit, index)),
+            Table::None => return self.pass_all_down(units, index),
             Table::Bad => {
                 return units.for_each(|unit| self.set(unit, index, UnitPlace::Ask { layer: index }));
             }
@@ -169,13 +169,21 @@ impl<'a> Draft<'a> {
         };
         let size = layer.medium.geometry.l2_entry_bytes() as usize;
         let clusters = (part.range.start..part.range.end).step_by(1 << layer.medium.geometry.cluster_bits);
+        // Entries of unallocated clusters are zero, and most are: they are passed down together.
+        let mut empty = part.range;
         for (guest, entry) in clusters.zip(entries.chunks_exact(size)) {
+            if entry.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            self.pass_all_down(self.units(empty.before(guest)), index);
+            empty.start = guest + layer.medium.geometry.cluster_size();
             let word = |at: usize| {
                 entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
             };
             let entry = L2Entry::decode_at([word(0), word(8)], guest, &layer.medium.geometry).ok();
             self.ask_entry(index, layer, guest, entry);
         }
+        self.pass_all_down(self.units(empty), index);
     }
 
     /// Enters what the entry of the cluster at `guest` says; `None` if it makes no sense.
@@ -218,12 +226,23 @@ impl<'a> Draft<'a> {
         self.set(unit, index, place);
     }
 
+    /// The layer knows nothing of these units. Those that lie in the next layer stay open: nothing is done for each of them, so that many layers
+    /// without a table cost no more than one look each.
+    fn pass_all_down(&mut self, units: std::ops::Range<usize>, index: usize) {
+        let next = self.chain.layers.get(index + 1).map_or(0, Below::size);
+        let inside = next.saturating_sub(self.start) >> self.chain.unit_bits;
+        let inside = usize::try_from(inside).unwrap_or(usize::MAX);
+        for unit in units.start.max(inside)..units.end {
+            self.pass_down(unit, index);
+        }
+    }
+
     /// The layer knows nothing of the unit.
     fn pass_down(&mut self, unit: usize, index: usize) {
         match self.chain.below_layer(index, self.guest(unit)) {
             Next::Layer => {}
             Next::Nobody => self.set(unit, index, UnitPlace::Nothing { layer: index }),
-            Next::Split => self.set(unit, index, UnitPlace::Walk),
+            Next::Split => self.set(unit, index, UnitPlace::Ask { layer: index }),
         }
     }
 

@@ -13,11 +13,9 @@ pub(crate) enum UnitPlace {
     Nothing { layer: usize },
     /// The layer says that it reads as zeroes; no space is reserved for them.
     Zero { layer: usize },
-    /// The layer has something there that a word cannot tell (a compressed cluster, a reserved one, a
-    /// contradiction): its own map can.
+    /// No layer above this one has anything, and a word cannot say what follows (a compressed cluster, a reserved one, a
+    /// contradiction, a unit that the layer below covers in part or that lies below this map): the layer's own map can.
     Ask { layer: usize },
-    /// Not all of the unit is in one place: each layer must be asked in turn.
-    Walk,
     /// Bytes of the layer, at so many units into its file.
     Data { layer: usize, unit: u64 },
 }
@@ -33,7 +31,6 @@ const HOST_BITS_MAX: u32 = 48;
 const NOTHING: u64 = 0;
 const ZERO: u64 = 1;
 const ASK: u64 = 2;
-const WALK: u64 = 3;
 
 /// How words of one chain are laid out. Words without a host offset are numbers below
 /// `1 << host_bits`; others are `(layer + 1) << host_bits | offset`.
@@ -61,7 +58,6 @@ impl WordShape {
             UnitPlace::Nothing { layer } => plain(NOTHING, layer),
             UnitPlace::Zero { layer } => plain(ZERO, layer),
             UnitPlace::Ask { layer } => plain(ASK, layer),
-            UnitPlace::Walk => WALK,
             UnitPlace::Data { unit, .. } if unit >> self.host_bits != 0 => return None,
             UnitPlace::Data { layer, unit } => (layer as u64 + 1) << self.host_bits | unit,
         })
@@ -78,8 +74,7 @@ impl WordShape {
         match word & 3 {
             NOTHING => UnitPlace::Nothing { layer },
             ZERO => UnitPlace::Zero { layer },
-            ASK => UnitPlace::Ask { layer },
-            _ => UnitPlace::Walk,
+            _ => UnitPlace::Ask { layer },
         }
     }
 
@@ -104,7 +99,6 @@ mod tests {
                     UnitPlace::Nothing { layer },
                     UnitPlace::Zero { layer },
                     UnitPlace::Ask { layer },
-                    UnitPlace::Walk,
                     UnitPlace::Data { layer, unit: 0 },
                     UnitPlace::Data { layer, unit },
                 ] {

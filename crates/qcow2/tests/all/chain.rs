@@ -104,6 +104,10 @@ fn the_map_of_a_chain_says_what_walking_its_layers_says() {
             let mapped = blocks(&built.open(Options::default(), false).await, seed).await;
             let walked_top = built.open(Options::default(), true).await;
             let walked = blocks(&walked_top, seed).await;
+            // The map ends above a layer that may change.
+            let written = random.below(layers as u64 - 1) as usize;
+            let partly = blocks(&built.open_with_writable(written).await, seed).await;
+            assert_eq!(partly, walked, "seed {seed}: layer {written} is writable in {built:?}");
             assert!(walked_top.status().chain.is_none(), "layers that are written must not be in a map");
             for (sector, (mapped, walked)) in mapped.iter().zip(&walked).enumerate() {
                 assert_eq!(mapped, walked, "seed {seed}: sector {sector} of {built:?}");
@@ -125,6 +129,26 @@ async fn pieces(image: &Qcow2) -> Vec<BlockStatus> {
         }
     }
     pieces
+}
+
+/// The base of a commit is writable, so the map of the layers above does not cover it. What only the base could have was asked of every second layer's own
+/// map, and each of those maps asked all layers below: a commit of 199 layers took 7 s of processor time, for 50 layers 0.7.
+#[test]
+fn a_layer_that_may_change_below_many_others_is_asked_without_the_maps_of_each() {
+    reactor_run(async {
+        let mut random = Random::new(7);
+        let built = Built::qcow2_only(&mut random, 48).await;
+        let reads = async |written: usize| {
+            let top = built.open_with_writable(written).await;
+            built.reads_of(pieces(&top)).await
+        };
+        // The uppermost image is writable anyway: then one map covers all others.
+        let (one, over_base) = (reads(47).await, reads(0).await);
+        assert!(
+            over_base < 2 * one + 16,
+            "{over_base} reads over a base that may change, {one} over one that does not"
+        );
+    });
 }
 
 /// Large parts of which no layer has anything are answered without a load: a chain of 40 empty disks of 2 PiB was looked at slice by slice, for hours.
@@ -234,7 +258,7 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
                     _ => below,
                 }
             };
-            let top = built.open_through(Options::default(), false, put_over).await;
+            let top = built.open_through(Options::default(), |_| false, put_over).await;
             assert_eq!(blocks(&top, seed).await, told, "seed {seed}");
             for step in 0..50 {
                 let offset = random.below(built.flat.len() as u64);

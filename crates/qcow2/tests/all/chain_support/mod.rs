@@ -279,14 +279,19 @@ impl Built {
     /// Opens the whole chain. With `writable_below`, the lower layers are opened for writing too, so that none
     /// of them is taken to be immutable.
     pub async fn open(&self, top: Options, writable_below: bool) -> Qcow2 {
-        self.open_through(top, writable_below, |below| below).await
+        self.open_through(top, |_| writable_below, |below| below).await
     }
 
-    /// The same, with `put_over` what each layer sees of the one below.
+    /// The same, where one layer, counted from the bottom, is opened for writing, as the base of a commit is.
+    pub async fn open_with_writable(&self, layer: usize) -> Qcow2 {
+        self.open_through(Options::default(), |index| index == layer, |below| below).await
+    }
+
+    /// The same, with `put_over` what each layer sees of the one below; `is_writable` says which are opened for writing.
     pub async fn open_through(
         &self,
         top: Options,
-        writable_below: bool,
+        is_writable: impl Fn(usize) -> bool,
         mut put_over: impl FnMut(Arc<dyn Block>) -> Arc<dyn Block>,
     ) -> Qcow2 {
         let mut below: Option<Arc<dyn Block>> = None;
@@ -301,7 +306,7 @@ impl Built {
             let backing = below.take().map(&mut put_over);
             let options = match index == last {
                 true => top,
-                false => Options { writable: writable_below, ..Options::default() },
+                false => Options { writable: is_writable(index), ..Options::default() },
             };
             let files = Files { file, data, backing };
             below = Some(Arc::new(Qcow2::open(files, options, Arc::new(Loop)).await.unwrap()));
@@ -322,6 +327,13 @@ impl Built {
         create(&*file, None, &options).await.unwrap();
         let files = Files { file, data: None, backing: Some(Arc::new(below)) };
         Qcow2::open(files, Options::default(), Arc::new(Loop)).await.unwrap()
+    }
+
+    /// Reads of all files while `work` runs.
+    pub async fn reads_of(&self, work: impl Future) -> i64 {
+        self.fault.left.store(i64::MAX, Ordering::Relaxed);
+        work.await;
+        i64::MAX - self.fault.left.swap(-1, Ordering::Relaxed)
     }
 
     /// From now on the read number `nth` fails.
