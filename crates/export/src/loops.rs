@@ -47,8 +47,12 @@ struct Lane {
 struct Arriving {
     /// Clients and tasks on their way.
     queue: Vec<Arrival>,
-    /// The loop has ended: who arrives goes away again.
+    /// The loop is ending: clients and tasks that arrive go away again.
     is_closed: bool,
+    /// Signs of life that are asked for.
+    asked: Vec<AnswerOnDrop>,
+    /// The loop has ended: no sign of life is to be expected.
+    is_over: bool,
 }
 
 /// Starts what arrives, on its loop.
@@ -174,6 +178,7 @@ impl Loops {
         let taking = reactor::spawn(Rc::clone(&own).take_arriving());
         self.shutdown.wait().await;
         taking.cancel().await;
+        let answering = reactor::spawn(Rc::clone(&own).answer());
         own.take_last();
         own.end_tasks().await;
         self.lanes[index].close();
@@ -182,6 +187,7 @@ impl Loops {
         for export in offered.iter().flat_map(|exports| exports.entries_and_removed()) {
             export.disk().idle().await;
         }
+        answering.cancel().await;
     }
 
     /// No loop ends before the disks of `exports` are idle.
@@ -191,12 +197,11 @@ impl Loops {
         offered.push(Arc::downgrade(exports));
     }
 
-    /// Asks every loop for a sign of life.
+    /// Asks every loop for a sign of life, also those that are ending.
     pub fn ask_all(&self) -> Answers {
         let ask = |lane: &Lane| {
             let given = Arc::new(AtomicBool::new(false));
-            let answer = AnswerOnDrop(Arc::clone(&given));
-            lane.send(Box::new(move |_| drop(answer)));
+            lane.ask(AnswerOnDrop(Arc::clone(&given)));
             given
         };
         Answers { given: self.lanes.iter().map(ask).collect() }
@@ -241,6 +246,20 @@ impl Lane {
         self.arrived.notify(1);
     }
 
+    fn ask(&self, answer: AnswerOnDrop) {
+        let mut arriving = self.arriving.lock();
+        if !arriving.is_over {
+            arriving.asked.push(answer);
+        }
+        drop(arriving);
+        self.arrived.notify(1);
+    }
+
+    /// Gives the signs of life that were asked for.
+    fn answer(&self) {
+        drop(std::mem::take(&mut self.arriving.lock().asked));
+    }
+
     fn take(&self) -> Vec<Arrival> {
         std::mem::take(&mut self.arriving.lock().queue)
     }
@@ -248,6 +267,12 @@ impl Lane {
     fn close(&self) {
         self.arriving.lock().is_closed = true;
         drop(self.take());
+    }
+
+    fn end(&self) {
+        self.close();
+        self.arriving.lock().is_over = true;
+        self.answer();
     }
 }
 
@@ -265,7 +290,7 @@ impl Answers {
     }
 }
 
-/// The answer of one loop, given when it is taken from the loop's arrivals.
+/// The answer of one loop, given when the loop takes it, and when the loop has ended.
 struct AnswerOnDrop(Arc<AtomicBool>);
 
 impl Drop for AnswerOnDrop {
@@ -310,7 +335,7 @@ struct EndOnDrop<'a> {
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.loops.shutdown.trigger();
-        self.loops.lanes[self.index].close();
+        self.loops.lanes[self.index].end();
     }
 }
 

@@ -64,6 +64,7 @@ impl OwnLane {
     pub(super) async fn take_arriving(self: Rc<Self>) {
         loop {
             let arrived = self.lane().arrived.listen();
+            self.lane().answer();
             let arrivals = self.lane().take();
             if arrivals.is_empty() {
                 arrived.await;
@@ -71,6 +72,15 @@ impl OwnLane {
             for start in arrivals {
                 start(&self);
             }
+        }
+    }
+
+    /// Gives signs of life, and nothing else, for ever.
+    pub(super) async fn answer(self: Rc<Self>) {
+        loop {
+            let arrived = self.lane().arrived.listen();
+            self.lane().answer();
+            arrived.await;
         }
     }
 
