@@ -25,7 +25,7 @@ serve() {
 # quit: in order; the device is gone then.
 quit() {
     /bin/busybox kill $pid
-    wait $pid || fail 'it ends with an error'
+    wait $pid || { /bin/busybox tail -n 20 /log; fail 'it ends with an error'; }
     [ ! -e /sys/block/ublkb5 ] && [ ! -e /dev/ublkc5 ] || fail 'the device stays'
 }
 until_file() {

@@ -68,7 +68,17 @@ fn what_was_acknowledged_before_the_end_is_there_after_it() {
 fn a_loop_that_does_not_answer_is_named_and_keeps_the_end_of_no_other_disk() {
     let scratch = Scratch::new();
     let (path, pid_file) = (create(&scratch, "disk.qcow2", "64M"), scratch.name("pid"));
-    let mut server = Server::start(["--threads", "2", "--sandbox", "off", "--pid-file", &pid_file, &path]);
+    let mut server = Server::start([
+        "--threads",
+        "2",
+        "--sandbox",
+        "off",
+        "--log",
+        "debug",
+        "--pid-file",
+        &pid_file,
+        &path,
+    ]);
     let mut clients = [server.client(""), server.client("")];
     clients.iter_mut().for_each(|client| client.write(1 << 20, &[7; 1 << 20]).expect("write"));
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");

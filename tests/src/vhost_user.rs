@@ -10,7 +10,7 @@ pub use packed::BASE_AT_START;
 use std::fs::File;
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -228,6 +228,22 @@ impl Machine {
     /// Wakes the device.
     pub fn kick(&self, queue: u16) {
         rustix::io::write(&self.queues[usize::from(queue)].kick, &1u64.to_ne_bytes()).expect("a kick");
+    }
+
+    /// Waits until the device has seen the last kick.
+    pub fn wait_for_kick(&self, queue: u16) {
+        let kick = &self.queues[usize::from(queue)].kick;
+        let info = format!("/proc/self/fdinfo/{}", kick.as_raw_fd());
+        let start = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&info).expect("a descriptor");
+            let count = text.lines().find_map(|line| line.strip_prefix("eventfd-count:"));
+            if count.expect("an event").trim() == "0" {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "queue {queue} is not looked at");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Puts a request into a slot and makes it available, without a kick.

@@ -67,6 +67,7 @@ fn tables_of_memory_that_requests_in_flight_use_count_for_their_front_end() {
     for slot in 0..60 {
         machine.submit(0, slot, &Ask::Read(0, 512));
         machine.kick(0);
+        machine.wait_for_kick(0);
         let own = [GUEST_BASE, machine.bytes(), USER_BASE, 0];
         let more =
             (0..15u64).map(|n| [GUEST_BASE + FAR + (n << 24), 4096, USER_BASE + FAR + (n << 24), n << 12]);
