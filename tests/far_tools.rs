@@ -1,5 +1,5 @@
 //! Tools on disks that are far away, by every driver that reads one: what works is what works on the file, and the rest is refused in plain
-//! words, before anything is changed. docs/remote.md has the table; the same of RBD images is in `rbd.rs`.
+//! words, before anything is changed. docs/reference/remote.md has the table; the same of RBD images is in `rbd.rs`.
 
 use std::time::Duration;
 

@@ -152,7 +152,7 @@ fn what_was_acknowledged_on_a_full_xfs_is_kept() {
     filled_up(&files, "cluster_size=4k,extent_size_hint=0", ",cache.direct=on");
 }
 
-/// btrfs takes room even to overwrite, so there a flush may fail when it is full (docs/write-order.md, "Room"). Then it says so; what was flushed before stays.
+/// btrfs takes room even to overwrite, so there a flush may fail when it is full (docs/internals/write-order.md, "Room"). Then it says so; what was flushed before stays.
 #[test]
 fn what_was_flushed_on_a_full_btrfs_is_kept() {
     for more in ["", ",cache.direct=on"] {

@@ -82,7 +82,7 @@ fn zeroes_with_space_behind_them_are_no_hole() {
     qemu_io_ok(&["-f", "qcow2"], &path, &["write -P 1 0 128k", "write -z 0 64k"]);
     let server = Server::start(["--read-only", &path]);
     let map = Run::new("nbdinfo").args(["--json", "--map", &server.uri("disk")]).json();
-    // QEMU calls the first one a hole too (docs/compat.md).
+    // QEMU calls the first one a hole too (docs/reference/compat.md).
     let kinds: Vec<_> =
         map.as_array().expect("a list").iter().map(|extent| extent["type"].as_u64()).collect();
     assert_eq!(kinds, [Some(2), Some(0), Some(3)], "{map}");

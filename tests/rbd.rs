@@ -413,7 +413,7 @@ fn where_there_is_no_library_a_disk_is_refused_in_plain_words_and_others_are_ser
     assert!(info.contains("virtual size: 4 KiB"), "{info}");
 }
 
-/// docs/remote.md has the table; the other drivers' are in `far_tools.rs`.
+/// docs/reference/remote.md has the table; the other drivers' are in `far_tools.rs`.
 #[test]
 fn tools_say_of_an_image_what_they_say_of_its_file() {
     let scene = Scene::new(Objects::Memory);

@@ -1,7 +1,7 @@
 //! The same command lines given to QEMU's program and to cowhand under its name: what they print, how they end, and what is in the
 //! images afterwards.
 //!
-//! A line is known to differ only with a reason in docs/compat.md, which its table names.
+//! A line is known to differ only with a reason in docs/reference/compat.md, which its table names.
 
 mod changing;
 mod fixtures;

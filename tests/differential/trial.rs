@@ -20,7 +20,7 @@ pub struct Line {
     program: &'static str,
     /// The words, with single spaces between them; `''` is an empty one.
     pub words: String,
-    /// It differs, for the reason that stands in this row of docs/compat.md.
+    /// It differs, for the reason that stands in this row of docs/reference/compat.md.
     pub known: Option<&'static str>,
 }
 
@@ -30,7 +30,7 @@ impl Line {
         Self { program: "qemu-img", words: words.into(), known: None }
     }
 
-    /// A line that is known to differ: `row` stands in docs/compat.md.
+    /// A line that is known to differ: `row` stands in docs/reference/compat.md.
     pub fn known(row: &'static str, words: impl Into<String>) -> Self {
         Self { known: Some(row), ..Self::same(words) }
     }
@@ -58,7 +58,7 @@ impl Tally {
                 self.wrong.push(format!("{} {}\n{difference}", line.program, line.words))
             }
             (Some(row), _) if !is_documented(row) => {
-                self.wrong.push(format!("docs/compat.md has no row with {row:?}"))
+                self.wrong.push(format!("docs/reference/compat.md has no row with {row:?}"))
             }
             // What one version of QEMU does otherwise, another may do as we do.
             (Some(_), _) => self.known += 1,
@@ -74,8 +74,8 @@ impl Tally {
 
 fn is_documented(row: &str) -> bool {
     static TEXT: OnceLock<String> = OnceLock::new();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compat.md");
-    TEXT.get_or_init(|| fs::read_to_string(path).expect("docs/compat.md")).contains(row)
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/compat.md");
+    TEXT.get_or_init(|| fs::read_to_string(path).expect("docs/reference/compat.md")).contains(row)
 }
 
 /// Commands that change nothing: they run among the fixtures themselves.

@@ -167,7 +167,7 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
     }
 }
 
-/// What callers of QEMU's daemon rely on, and ours under its own name does otherwise (docs/compat.md).
+/// What callers of QEMU's daemon rely on, and ours under its own name does otherwise (docs/reference/compat.md).
 #[test]
 fn callers_are_answered_as_by_qemus() {
     let command = |name: &str, arguments: Value| json!({ "execute": name, "arguments": arguments });

@@ -143,7 +143,7 @@ fn comparable_map(map: &Value) -> Vec<Row> {
         let (start, length) = (number("start").expect("start"), number("length").expect("length"));
         let depth = number("depth").expect("depth");
         // Where the file is sparser than its refcounts say, qemu-img asks the file system for holes in data
-        // (docs/compat.md): the data is there all the same.
+        // (docs/reference/compat.md): the data is there all the same.
         let zero = flag("zero") && !flag("data");
         let row = (start, length, depth, flag("present"), zero, flag("data"), number("offset"));
         match rows.last_mut() {

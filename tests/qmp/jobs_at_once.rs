@@ -1,7 +1,7 @@
 //! Several jobs on one disk, jobs on images below the uppermost one, and copies that are not to converge.
 //!
 //! Which pairs QEMU permits was asked of its storage daemon: a job has the images that it works on for itself, and others may work on the
-//! rest of the chain. docs/compat.md has what differs.
+//! rest of the chain. docs/reference/compat.md has what differs.
 
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::begin_with_nothing;
 
-/// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). Options of blockdev-reopen
+/// Arguments of QEMU's, of any version looked at, that are refused here (docs/reference/qmp.md). Options of blockdev-reopen
 /// and of files in blockdev-create are blockdev-add's.
 const NOT_HERE: [&str; 43] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
@@ -67,7 +67,7 @@ const OF_BLKDEBUG_NOT_HERE: [&str; 8] = [
     "unshare-child-perms",
 ];
 
-/// Events of its rules that have no place in these engines (docs/compat.md).
+/// Events of its rules that have no place in these engines (docs/reference/compat.md).
 const EVENTS_NOT_HERE: [&str; 19] = [
     "cluster_alloc_space",
     "cor_write",

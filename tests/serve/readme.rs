@@ -1,4 +1,4 @@
-//! The sessions of the README and of docs/backup.md run as they are written.
+//! The sessions of the README and of docs/guide/backup.md run as they are written.
 //!
 //! Its third line once started a server that kept the lock on the image, and every line behind it failed.
 
@@ -14,7 +14,7 @@ use black_box::run::{ended, pidfd};
 use black_box::{Scratch, program};
 
 const README: &str = include_str!("../../README.md");
-const BACKUP: &str = include_str!("../../docs/backup.md");
+const BACKUP: &str = include_str!("../../docs/guide/backup.md");
 
 /// The lines that somebody types, under this title.
 fn session(text: &'static str, title: &str) -> Vec<&'static str> {

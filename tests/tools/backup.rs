@@ -191,7 +191,7 @@ fn a_served_disk_is_backed_up_while_it_is_written() {
     cowhand(["backup", "--verify", &directory]).ok();
 }
 
-/// docs/qmp.md advises to export a filter over the disk, so that another one can be put below it. The bitmaps are the disk's, below the filter:
+/// docs/reference/qmp.md advises to export a filter over the disk, so that another one can be put below it. The bitmaps are the disk's, below the filter:
 /// `backup` looked at the filter, found none, and each point was a full one.
 #[test]
 fn a_disk_that_is_exported_below_filters_is_backed_up_incrementally() {

@@ -16,7 +16,7 @@ use black_box::peer::qemu_img;
 use black_box::server::Start;
 use black_box::{Scratch, Server};
 
-/// What a client may wait for an upgrade, by the promise of docs/upgrade.md.
+/// What a client may wait for an upgrade, by the promise of docs/guide/upgrade.md.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// A daemon that others take over from.

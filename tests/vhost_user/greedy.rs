@@ -15,7 +15,7 @@ use super::hostile::Two;
 /// Where further memory of a guest is, behind all that the machine has.
 const FAR: u64 = 1 << 40;
 
-/// What one front-end may have mapped, and a process at all (docs/threat-model.md).
+/// What one front-end may have mapped, and a process at all (docs/internals/threat-model.md).
 const FRONT_END_BYTES_MAX: u64 = 32 << 40;
 
 fn sparse(bytes: u64) -> OwnedFd {

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, alias = "directory", value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
 
-    /// Leave docs/performance.md alone
+    /// Leave docs/internals/performance.md alone
     #[arg(long)]
     no_docs: bool,
 
@@ -124,7 +124,7 @@ fn measure(args: &Args) -> Result<bool, String> {
     let json = serde_json::to_string_pretty(&tables).map_err(|error| error.to_string())?;
     write(&args.dir.join("report.json"), &json)?;
     if !args.quick && !args.no_docs {
-        docs::update(Path::new("docs/performance.md"), &tables)?;
+        docs::update(Path::new("docs/internals/performance.md"), &tables)?;
     }
     println!("{} after {:.0} s", report.display(), start.elapsed().as_secs_f64());
     Ok(whole)

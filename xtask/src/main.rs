@@ -38,7 +38,7 @@ enum Command {
     Bench(bench::Args),
     /// Say which lines of format, map cache and engine their tests reach
     Coverage(coverage::Args),
-    /// Run everything that counts what it looks at, and print the table of docs/testing.md
+    /// Run everything that counts what it looks at, and print the table of docs/internals/testing.md
     Figures(figures::Args),
     /// Search for inputs that break what reads foreign bytes
     Fuzz(fuzz::Args),

@@ -26,7 +26,7 @@ use crate::workspace::{binary, cargo};
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Everything: all cases and all tests of every suite [default: the first tier, docs/testing.md]
+    /// Everything: all cases and all tests of every suite [default: the first tier, docs/internals/testing.md]
     #[arg(long)]
     full: bool,
 
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> ExitCode {
     if args.list {
         return list(args);
     }
-    println!("==== {}: docs/testing.md says what it proves", args.tier().name());
+    println!("==== {}: docs/internals/testing.md says what it proves", args.tier().name());
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
     let programs =

@@ -4,6 +4,7 @@
 //! says what to do.
 
 mod arrows;
+mod book;
 mod commands;
 mod names;
 mod offsets;
@@ -25,10 +26,11 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
+    ("pages of the book", book::complaints),
     ("commands of the control socket", commands::complaints),
     ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),

@@ -125,7 +125,7 @@ impl FullBecause {
         match self {
             Self::First | Self::Asked => None,
             Self::EarlierBuild => Some(
-                "an earlier build took the last points and may have left zeroes out of them (docs/advisory-copies.md): this point is a full backup",
+                "an earlier build took the last points and may have left zeroes out of them (docs/reference/advisory-copies.md): this point is a full backup",
             ),
             Self::NoBitmap => {
                 Some("nothing tells what changed since the last point: this one is a full backup")

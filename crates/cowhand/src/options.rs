@@ -19,7 +19,7 @@ use crate::loops::Loops;
 use crate::pending::Pending;
 use crate::request::Job;
 
-/// How a disk is opened: QEMU's options under QEMU's names. `cowhand serve --drive-options` and docs/options.md list all of
+/// How a disk is opened: QEMU's options under QEMU's names. `cowhand serve --drive-options` and docs/reference/options.md list all of
 /// them; the usual ones have a method. Each may be given once: an option given twice, like every other mistake, is said when the
 /// disk is opened.
 #[derive(Debug)]

@@ -65,7 +65,7 @@ impl DeviceOptions {
         if !block.is_power_of_two() || !(512..=32768).contains(&block) {
             return Err(OptionsError::Block(block));
         }
-        // Of a block of one sector the rest is told to be out of reach (docs/serving.md).
+        // Of a block of one sector the rest is told to be out of reach (docs/reference/serving.md).
         if u64::from(block) > SECTOR_BYTES && !size.is_multiple_of(u64::from(block)) {
             return Err(OptionsError::Size { size, block });
         }

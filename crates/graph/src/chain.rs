@@ -4,7 +4,7 @@
 //! its data is touched. Each name is followed only where the policy lets it.
 //!
 //! Of each file the lock comes first: header, length and format are read when nobody else can change them any more,
-//! and stay true as long as the lock is held (docs/kept-values.md).
+//! and stay true as long as the lock is held (docs/internals/kept-values.md).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Bugs put in on purpose, to show that the simulation of unlike chains can fail (docs/testing.md). Without the
+//! Bugs put in on purpose, to show that the simulation of unlike chains can fail (docs/internals/testing.md). Without the
 //! feature `deliberate-bugs` every question is the constant `false` and costs nothing.
 
 /// A fault in a copy that was really there.

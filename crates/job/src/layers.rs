@@ -1,6 +1,6 @@
 //! What a range of layers says about a byte, and what a copy needs of the target for it. Pure: the one place where both are decided.
 //!
-//! docs/copies.md has the table.
+//! docs/internals/copies.md has the table.
 
 use std::ops::Range;
 

@@ -5,7 +5,7 @@
 //! lock. Misses of different slices never wait for each other; misses of the same slice are one load.
 //!
 //! Slices are packed as they come in ([`Packing`]) and plain while they are modified; all caches of a process
-//! share a [`Budget`]. docs/map-cache.md has the forms, the accounts and the measurements.
+//! share a [`Budget`]. docs/internals/map-cache.md has the forms, the accounts and the measurements.
 //!
 //! Words are 64-bit integers in host byte order; an entry is one word, or two with extended L2.
 

@@ -3,7 +3,7 @@
 //! S3-FIFO with one bit of use: newcomers pass through a short queue, and only those that are used
 //! there, or that come back soon after they left, get into the long one, which is a clock. In front of both
 //! stands a window of the newest few, in which use does not count: a sequential reader touches a slice
-//! hundreds of times in a row and then never again. docs/map-cache.md has the measurements.
+//! hundreds of times in a row and then never again. docs/internals/map-cache.md has the measurements.
 
 use std::collections::VecDeque;
 

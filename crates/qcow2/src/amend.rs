@@ -164,7 +164,7 @@ impl Amendment {
 /// [`crate::ErrorKind::Refused`] when `progress` ended it; whatever the storage says. Then nothing has changed.
 ///
 /// # Crash
-/// The old image or the new one; docs/write-order.md, `amend_header` and `amend_refcount_bits`.
+/// The old image or the new one; docs/internals/write-order.md, `amend_header` and `amend_refcount_bits`.
 pub fn amend<'a>(
     file: &'a dyn Storage,
     amendment: &'a Amendment,

@@ -17,7 +17,7 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The old name or the new one, unless the header is so full of other names that it does not fit in a sector; such a header can be
-    /// torn, as all that QEMU writes. docs/write-order.md, `backing_name`.
+    /// torn, as all that QEMU writes. docs/internals/write-order.md, `backing_name`.
     pub fn set_backing_name(
         &self,
         name: Option<String>,

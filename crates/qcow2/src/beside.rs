@@ -26,7 +26,7 @@ impl Qcow2 {
     /// When the range is not inside the disk, or the file cannot be written: then nothing may be changed.
     ///
     /// # Crash
-    /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/write-order.md, `bitmap_record_of_another_region`.
+    /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/internals/write-order.md, `bitmap_record_of_another_region`.
     pub fn note_change(&self, range: Range<u64>) -> BlockFuture<'_, Result<NotedChange<'_>, Error>> {
         Box::pin(async move {
             self.inner.check_writable()?;

@@ -25,7 +25,7 @@ impl Qcow2 {
     /// are written with everything else, whatever was asked for, and the dirty bit may be set: that is never wrong.
     ///
     /// # Crash
-    /// The dirty bit, as long as refcounts may be wrong. docs/write-order.md, `lazy_refcounts_turned_off` and `_on`.
+    /// The dirty bit, as long as refcounts may be wrong. docs/internals/write-order.md, `lazy_refcounts_turned_off` and `_on`.
     pub fn set_lazy_refcounts(&self, lazy: Option<bool>) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             if !self.inner.options.writable {

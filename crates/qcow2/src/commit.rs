@@ -3,7 +3,7 @@
 //! A commit takes what is dirty when it starts and writes, with a barrier (flush) where the
 //! arrow is: refcounts and what waits for nothing -> L2 slices and L1 entries that wait for refcounts and
 //! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
-//! time share one commit. What need not wait can go without a barrier ([`Inner::hand_to_kernel`]). docs/write-order.md says what a crash between any two steps leaves.
+//! time share one commit. What need not wait can go without a barrier ([`Inner::hand_to_kernel`]). docs/internals/write-order.md says what a crash between any two steps leaves.
 
 mod reclaim;
 mod refcounts;
@@ -128,7 +128,7 @@ impl Inner {
         self.map.cache.dirty_slices() > 0 || self.map.l1.is_dirty()
     }
 
-    /// Writes the entries that may be on the medium before anything else is (docs/write-order.md, "What need not wait"), without a barrier.
+    /// Writes the entries that may be on the medium before anything else is (docs/internals/write-order.md, "What need not wait"), without a barrier.
     /// Says whether these were all. Clusters that they gave up stay taken: the next commit with a barrier frees them.
     async fn write_what_need_not_wait(self: &Arc<Self>) -> Result<bool, Error> {
         self.medium.about_to(Step::FlushToOs);

@@ -216,7 +216,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Data first, then the entries that lead to it, which wait for data and refcounts (docs/write-order.md).
+    /// Data first, then the entries that lead to it, which wait for data and refcounts (docs/internals/write-order.md).
     async fn write_packed_run(
         self: &Arc<Self>,
         tail: &AsyncMutex<Tail>,

@@ -1,4 +1,4 @@
-//! Bugs put in on purpose, to show that the simulation can fail (docs/testing.md). They exist in the engine's own tests alone: in every
+//! Bugs put in on purpose, to show that the simulation can fail (docs/internals/testing.md). They exist in the engine's own tests alone: in every
 //! other build [`has`] is the constant `false` and costs nothing.
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! 3. When those have left: the refcount goes down (in memory; the next commit writes it), the hole
 //!    is punched, and only then the allocator may hand the cluster out.
 //!
-//! A crash in between leaks the cluster; no other order is safe (docs/write-order.md, free).
+//! A crash in between leaks the cluster; no other order is safe (docs/internals/write-order.md, free).
 
 use sync::atomic::{AtomicU64, Ordering};
 use sync::{Event, Mutex};

@@ -2,7 +2,7 @@
 
 use sync::atomic::{AtomicBool, Ordering};
 
-/// What an image contradicts itself in. docs/on-disk.md ("What sets the corrupt bit") has the same list, with reasons.
+/// What an image contradicts itself in. docs/internals/on-disk.md ("What sets the corrupt bit") has the same list, with reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contradiction {
     /// Data or a table lies, or would be written, where metadata of another kind lies.

@@ -2,7 +2,7 @@
 //!
 //! [`Qcow2`] is an open image: reads, writes, zeroes, discards and flushes from any number of threads
 //! at a time. The order in which anything reaches the file is in `commit`, `free` and
-//! docs/write-order.md. The engine names no runtime: what must run to its end goes to a [`Host`].
+//! docs/internals/write-order.md. The engine names no runtime: what must run to its end goes to a [`Host`].
 //!
 //! What others call and wait for returns a boxed future. An `async fn` would be compiled again in each crate that calls it, with all that it
 //! waits for: the engine's tests alone took a minute longer to build.

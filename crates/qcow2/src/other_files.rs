@@ -3,7 +3,7 @@
 //! What memory has stays true only if the other files say the same. So the image comes to rest first: nobody is inside, and its file has
 //! all metadata. Then every byte of metadata is compared. What guests wrote is not: a copy whose data is older than its metadata is found by nobody.
 //!
-//! What follows from a file as such (where its holes are, what has its room, whether it grows) is not taken along: docs/kept-values.md.
+//! What follows from a file as such (where its holes are, what has its room, whether it grows) is not taken along: docs/internals/kept-values.md.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -201,7 +201,7 @@ impl Qcow2 {
 
     /// Lets the kernel have the metadata of all that completed before this call: the next program that opens the image finds it, also if this
     /// process is killed. A power cut may lose it, as what was written to a file and not synced. Requests that wait at the same time share
-    /// the work: a write of the changed entries, or, where these wait for refcounts or data (docs/write-order.md), a flush. Data that was
+    /// the work: a write of the changed entries, or, where these wait for refcounts or data (docs/internals/write-order.md), a flush. Data that was
     /// written in place is in the kernel's hands already, and costs nothing.
     pub fn hand_to_kernel(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {

@@ -1,7 +1,7 @@
 //! Clusters whose refcounts are raised ahead of their use.
 //!
 //! A commit raises them and writes their refcounts along with everything else. From the next commit
-//! on an L2 entry may lead to them without waiting for a refcount (docs/write-order.md, "The reserve"). A
+//! on an L2 entry may lead to them without waiting for a refcount (docs/internals/write-order.md, "The reserve"). A
 //! crash leaks what is in here; a clean close gives it back. Part of them are kept for the guest clusters
 //! that are expected next (`neighbours`).
 

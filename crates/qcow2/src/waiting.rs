@@ -2,7 +2,7 @@
 //!
 //! An L2 entry usually waits for its data and its cluster's refcount. One that leads to a fresh
 //! cluster of the reserve, where there were zeroes before, waits for nothing: should its data be
-//! lost in a crash, zeroes are what it leads to (docs/write-order.md, "What need not wait").
+//! lost in a crash, zeroes are what it leads to (docs/internals/write-order.md, "What need not wait").
 
 use std::collections::BTreeSet;
 

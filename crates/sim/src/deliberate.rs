@@ -1,4 +1,4 @@
-//! Bugs put into the simulated disks on purpose, to show that the simulation can fail (docs/testing.md).
+//! Bugs put into the simulated disks on purpose, to show that the simulation can fail (docs/internals/testing.md).
 //!
 //! Both were bugs of the driver of files. A simulated disk that uses `storage`'s functions in the wrong order is what that driver was, and
 //! nothing of it is in a program.

@@ -2,7 +2,7 @@
 //!
 //! The manifest ([`Manifest`]) names tables, a table ([`Table`]) names the chunks of a part of the disk, and a chunk is so many bytes of it.
 //! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
-//! share what is equal in them. Chunks of zeroes are not stored. docs/object-stores.md has the bytes.
+//! share what is equal in them. Chunks of zeroes are not stored. docs/guide/object-stores.md has the bytes.
 //!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
 #![forbid(unsafe_code)]

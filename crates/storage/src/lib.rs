@@ -2,7 +2,7 @@
 //!
 //! [`Storage`] is all that an image engine sees of the world: read, write, flush, zero, discard,
 //! length, capabilities. The contract says what a crash may leave, so that the engine's write order can
-//! be reasoned about (docs/write-order.md) and simulated.
+//! be reasoned about (docs/internals/write-order.md) and simulated.
 //!
 //! Drivers: [`FileStorage`] (regular files and block devices, through the page cache or O_DIRECT)
 //! and [`MemoryStorage`]. [`FileLock`] keeps QEMU and us out of each other's images: an [`UnlockedFile`] becomes

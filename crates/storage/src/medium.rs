@@ -40,7 +40,7 @@ pub enum DirectRequests {
 }
 
 /// Whether overwriting what was written takes new space: then a full file system can refuse even that, and what was
-/// acknowledged may not reach the disk (docs/write-order.md, "Room").
+/// acknowledged may not reach the disk (docs/internals/write-order.md, "Room").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverwriteRoom {
     /// Bytes are overwritten in place.

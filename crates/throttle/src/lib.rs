@@ -4,7 +4,7 @@
 //! [`Limits`] what it means once checked, [`Meter`] the six buckets, [`Group`] the members that
 //! share them. Nothing here waits, reads a clock or takes a lock: the caller brings the time
 //! ([`Time`]), asks [`Group::enqueue`], and calls [`Group::poll`] at the time it was told.
-//! docs/throttling.md explains the model and each difference from QEMU.
+//! docs/reference/throttling.md explains the model and each difference from QEMU.
 
 #![forbid(unsafe_code)]
 

@@ -43,7 +43,7 @@ impl Options {
     /// The limits that the options ask for.
     ///
     /// # Errors
-    /// The first rule that is broken, with the options that break it (docs/throttling.md lists
+    /// The first rule that is broken, with the options that break it (docs/reference/throttling.md lists
     /// the rules).
     pub fn check(&self) -> Result<Limits, crate::LimitsError> {
         Limits::from_options(self)

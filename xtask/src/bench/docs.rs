@@ -1,4 +1,4 @@
-//! Tables in docs/performance.md: each between markers of its own, what stands around them is kept.
+//! Tables in docs/internals/performance.md: each between markers of its own, what stands around them is kept.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -15,7 +15,7 @@ use crate::{interleave, sim};
 /// Arguments of `cargo xtask figures`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Put the table into docs/testing.md
+    /// Put the table into docs/internals/testing.md
     #[arg(long)]
     write: bool,
     /// How long all fuzz targets together make up cases beside the corpus
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> ExitCode {
     let (table, enough) = table(&figures);
     print!("\n{table}");
     if args.write {
-        stages.stage("docs/testing.md", || write(&table));
+        stages.stage("docs/internals/testing.md", || write(&table));
     }
     if stages.sum_up() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -151,6 +151,6 @@ mod tests {
     fn the_table_goes_where_the_old_one_was() {
         let text = format!("a\n{BEGIN}old\n{END}b\n");
         assert_eq!(replaced(&text, "new\n"), Some(format!("a\n{BEGIN}new\n{END}b\n")));
-        assert!(include_str!("../../../docs/testing.md").contains(BEGIN));
+        assert!(include_str!("../../../docs/internals/testing.md").contains(BEGIN));
     }
 }

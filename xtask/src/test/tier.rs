@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What a run of the tests proves (docs/testing.md, "Tiers").
+/// What a run of the tests proves (docs/internals/testing.md, "Tiers").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// For every commit: every law once, a tenth of what is searched by chance.

@@ -29,7 +29,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A link's target from the root, where it is meant from the document's directory.
-fn resolve(document: &str, target: &str) -> String {
+pub fn resolve(document: &str, target: &str) -> String {
     let mut path: Vec<&str> = document.split('/').collect();
     path.pop();
     for part in target.split('/') {

@@ -1,8 +1,8 @@
-//! Each row of docs/write-order.md is a test of the same name.
+//! Each row of docs/internals/write-order.md is a test of the same name.
 
 use super::tree::Tree;
 
-const DOCUMENT: &str = "docs/write-order.md";
+const DOCUMENT: &str = "docs/internals/write-order.md";
 const TESTS: [&str; 2] = ["crates/qcow2/tests/all/write_order.rs", "crates/qcow2/tests/all/sim_jobs.rs"];
 
 /// Where the table begins.

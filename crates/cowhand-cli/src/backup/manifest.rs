@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// The file that names the points.
 const NAME: &str = "backup.json";
 /// How the file of a point was filled. Points of builds before this was counted have 0: zeroes that hide older data may be missing in them
-/// (docs/advisory-copies.md), and no increment is put over them.
+/// (docs/reference/advisory-copies.md), and no increment is put over them.
 const COPY_RULES: u32 = 1;
 /// The number of its form.
 const VERSION: u32 = 1;

@@ -12,7 +12,7 @@ const SUBCLUSTERS: u64 = 32;
 /// Refcounts are 16 bits wide unless somebody says otherwise.
 const REFCOUNT_BYTES: u64 = 2;
 
-/// Bits a packed cluster takes beyond its offset (docs/map-cache.md: 21.8 where the offset has 20).
+/// Bits a packed cluster takes beyond its offset (docs/internals/map-cache.md: 21.8 where the offset has 20).
 const PACKED_BITS: u64 = 2;
 
 /// Bits of a packed bitmap where each is different.

@@ -1,10 +1,12 @@
-//! All commands as one document: docs/tools.md.
+//! All commands as one document: docs/reference/tools.md.
 
 use super::{examples, notes, takes_drive, words};
 use crate::cli::DRIVE_HELP;
 
 const INTRODUCTION: &str = "\
 # The tools
+
+**Question it answers:** which commands are there, which options do they take, and with which exit codes do they end?
 
 Made from the command line's own definitions by `cowhand manual --markdown`; `cowhand manual DIR` writes the same as manual pages, and
 `cowhand COMMAND --help` prints it. The examples are run by a test; `...` stands for lines that are left out. What differs from QEMU's

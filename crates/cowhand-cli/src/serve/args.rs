@@ -144,7 +144,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Steering")]
     pub metrics: Option<SocketAddr>,
 
-    /// Let a new process of this user take over at a Unix socket at SOCKET, while clients stay connected (docs/upgrade.md)
+    /// Let a new process of this user take over at a Unix socket at SOCKET, while clients stay connected (docs/guide/upgrade.md)
     #[arg(long, value_name = "SOCKET", help_heading = "Upgrade")]
     pub take_over_socket: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! `cowhand serve --drive-options`: what the table of drive options says, for people, for programs and as docs/options.md.
+//! `cowhand serve --drive-options`: what the table of drive options says, for people, for programs and as docs/reference/options.md.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ pub enum ListFormat {
     Human,
     /// JSON
     Json,
-    /// As docs/options.md
+    /// As docs/reference/options.md
     Markdown,
 }
 
@@ -142,8 +142,10 @@ pub fn usage() -> String {
 const INTRODUCTION: &str = "\
 # Options of a drive
 
+**Question it answers:** which options does a drive take, with which defaults, and which change while it is open?
+
 Made from the table in `crates/graph/src/options` by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints the
-same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; docs/compat.md says what differs.
+same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; [compat.md](compat.md) says what differs.
 
 A DRIVE has them as `name=value,name=value`, dotted names reach into its parts (`backing.l2-cache-size=1M`). In `json:{...}`, and in a
 `[[drive]]` of a configuration file (TOML), a switch is `true` or `false`, a number a number and everything else a text; a size may be either.
@@ -183,11 +185,11 @@ mod tests {
 
     #[test]
     fn the_documentation_of_options_is_what_the_table_says() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/options.md");
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             found == markdown(),
-            "docs/options.md is stale: cargo run -p cowhand-cli -- serve --drive-options=markdown > docs/options.md"
+            "docs/reference/options.md is stale: cargo run -p cowhand-cli -- serve --drive-options=markdown > docs/reference/options.md"
         );
     }
 

@@ -62,7 +62,7 @@ pub struct Inventory {
     pub plain_tcp_allowed: bool,
     /// Who may connect to Unix sockets for NBD.
     pub socket_mode: SocketMode,
-    /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/compat.md).
+    /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/reference/compat.md).
     pub as_qemu: bool,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
     objects: RefCell<Vec<Rc<Object>>>,

@@ -11,7 +11,7 @@
 //! - seccomp: only the calls of `calls.rs` are made, and with them no process (threads are needed), no connection and no socket but unix sockets to listen at.
 //!
 //! seccomp does not see what io_uring does. So each ring is restricted to the operations in use (`reactor::prepare_rings`), and none is made in the sandbox.
-//! What is denied is a table of docs/threat-model.md; `tests/sandbox` measures each line of it from inside.
+//! What is denied is a table of docs/internals/threat-model.md; `tests/sandbox` measures each line of it from inside.
 
 mod calls;
 

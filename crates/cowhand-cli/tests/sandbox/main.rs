@@ -1,4 +1,4 @@
-//! The sandbox measured from inside, call by call: what docs/threat-model.md says is denied is denied.
+//! The sandbox measured from inside, call by call: what docs/internals/threat-model.md says is denied is denied.
 //!
 //! Earlier tests asked whether the sandbox was on. It was, and `fchmodat2`, `setxattrat` and io_uring changed attributes of any file, UDP left through
 //! io_uring, and every unix socket could be connected to: calls that were newer than the list of denied ones, or that seccomp does not see.

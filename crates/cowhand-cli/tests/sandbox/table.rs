@@ -1,4 +1,4 @@
-//! The table of docs/threat-model.md, and how each of its lines is tried.
+//! The table of docs/internals/threat-model.md, and how each of its lines is tried.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use libc::{
 use crate::calls::{Outcome, at, call, path, unix_address};
 use crate::rings;
 
-const DOCUMENT: &str = include_str!("../../../../docs/threat-model.md");
+const DOCUMENT: &str = include_str!("../../../../docs/internals/threat-model.md");
 /// The table stands behind this heading.
 const HEADING: &str = "### What the sandbox denies";
 
@@ -112,7 +112,7 @@ pub fn measure(world: &World, reach: Reach) {
     let lines =
         table.lines().skip_while(|line| !line.starts_with("| ")).take_while(|line| line.starts_with('|'));
     let told: Vec<&str> = lines.skip(2).filter_map(|line| line.split('|').nth(1).map(str::trim)).collect();
-    assert_eq!(told, ROWS.iter().map(|row| row.line).collect::<Vec<_>>(), "docs/threat-model.md");
+    assert_eq!(told, ROWS.iter().map(|row| row.line).collect::<Vec<_>>(), "docs/internals/threat-model.md");
     let mut got_out = Vec::new();
     for row in ROWS {
         for (name, outcome) in (row.tries)(world, reach) {

@@ -34,11 +34,11 @@ const OF_OTHERS: [&str; 19] = [
 const DOCUMENTS: [&str; 7] = [
     "README.md",
     "CHANGELOG.md",
-    "docs/compat.md",
-    "docs/qmp.md",
-    "docs/serving.md",
-    "docs/threat-model.md",
-    "docs/write-order.md",
+    "docs/reference/compat.md",
+    "docs/reference/qmp.md",
+    "docs/reference/serving.md",
+    "docs/internals/threat-model.md",
+    "docs/internals/write-order.md",
 ];
 
 fn workspace() -> PathBuf {

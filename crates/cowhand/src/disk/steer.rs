@@ -41,7 +41,7 @@ impl Snapshot {
 
 impl Disk {
     /// Puts limits in force at once, instead of all that were: each by its name in QEMU (`iops-total`, `bps-read`,
-    /// `iops-total-max`, ...; docs/throttling.md says what they mean) with a value in requests, bytes or seconds. No limit at all
+    /// `iops-total-max`, ...; docs/reference/throttling.md says what they mean) with a value in requests, bytes or seconds. No limit at all
     /// lifts them. In a throttle group they are the group's.
     ///
     /// # Errors

@@ -89,7 +89,7 @@ impl Ledger {
         Ok(Ticket { head, number: 0, record, entries })
     }
 
-    /// The order of the steps is that of the records: docs/write-order.md, "Requests in flight".
+    /// The order of the steps is that of the records: docs/internals/write-order.md, "Requests in flight".
     pub(super) fn done(
         &mut self,
         ticket: Ticket,

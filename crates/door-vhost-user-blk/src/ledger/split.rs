@@ -178,7 +178,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Lets the driver see that `head` is done. The order of the steps is that of the records: docs/write-order.md, "Requests in flight".
+    /// Lets the driver see that `head` is done. The order of the steps is that of the records: docs/internals/write-order.md, "Requests in flight".
     fn tell(&mut self, head: u16, written: u32, log: Option<&DirtyLog>) -> Result<(), RingFault> {
         let after = self.next_used.wrapping_add(1);
         if let Order::Recorded(records) = &self.order {

@@ -38,7 +38,7 @@ impl Graph {
     /// open for reading, and its file as after a crash.
     ///
     /// # Crash
-    /// That of a writer of the image: docs/write-order.md. Opening it for writing changes no more than that does elsewhere.
+    /// That of a writer of the image: docs/internals/write-order.md. Opening it for writing changes no more than that does elsewhere.
     pub async fn set_layer_access(
         &self,
         _change: &Change<'_>,

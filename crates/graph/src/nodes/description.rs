@@ -105,7 +105,7 @@ pub(super) struct Described {
     pub(super) links: Links,
 }
 
-/// Members of a file's options that say nothing beyond what the node over it says (docs/qmp.md).
+/// Members of a file's options that say nothing beyond what the node over it says (docs/reference/qmp.md).
 const FILE_MEMBERS_IGNORED: [&str; 5] =
     ["auto-read-only", "read-only", "discard", "detect-zeroes", "force-share"];
 

@@ -37,7 +37,7 @@ impl Graph {
     /// ([`ReplaceError::FileStays`]). Then, and when the future is dropped, the disk is on its old file.
     ///
     /// # Crash
-    /// The old file has all that was flushed, and so has the other one: docs/write-order.md, "Another file below an image".
+    /// The old file has all that was flushed, and so has the other one: docs/internals/write-order.md, "Another file below an image".
     pub async fn replace_file(
         &self,
         _change: &Change<'_>,

@@ -1,7 +1,7 @@
 //! The table of all options of a drive: what each is called and takes, what holds without it, when it changes.
 //!
 //! Each kind of node has its part of the table in its own file, beside the fields that the options set. Parsers of drive lines,
-//! `json:` and TOML, hints for mistyped names, reopening, the schema of QMP, help and docs/options.md read it from here.
+//! `json:` and TOML, hints for mistyped names, reopening, the schema of QMP, help and docs/reference/options.md read it from here.
 
 use throttle::{SETTINGS, Setting, Weight};
 

@@ -1,6 +1,6 @@
 //! Traces: what was asked of the disks of a server, recorded compactly and read again.
 //!
-//! docs/map-cache.md ("Traces") has the bytes. A trace names disks and ranges, never their contents. [`Recorder`]
+//! docs/internals/map-cache.md ("Traces") has the bytes. A trace names disks and ranges, never their contents. [`Recorder`]
 //! takes requests in from any thread, [`Recording`] writes them to a file in the background, [`Reader`] reads
 //! them again and trusts nothing in the file.
 

@@ -1,4 +1,4 @@
-//! Hit rates of ways to evict, on traces of slices as images use them: the table in docs/map-cache.md.
+//! Hit rates of ways to evict, on traces of slices as images use them: the table in docs/internals/map-cache.md.
 //!
 //! `cargo run --release -p cowhand-map-cache --example eviction`
 //!

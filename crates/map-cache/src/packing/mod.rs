@@ -1,6 +1,6 @@
 //! Tables in little memory: words of 64 bits, packed a column at a time, and read one by one.
 //!
-//! docs/map-cache.md has the forms with their bits. Which one a column gets is decided by size alone;
+//! docs/internals/map-cache.md has the forms with their bits. Which one a column gets is decided by size alone;
 //! every form gives back every word exactly, whatever the table holds.
 
 mod bits;

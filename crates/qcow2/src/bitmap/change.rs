@@ -61,7 +61,7 @@ impl Qcow2 {
     /// limits of the format; [`crate::ErrorKind::Unsupported`] for version 2; whatever the storage says. Then nothing has changed.
     ///
     /// # Crash
-    /// The old bitmaps or the new ones; leaks. docs/write-order.md, `bitmap_change`.
+    /// The old bitmaps or the new ones; leaks. docs/internals/write-order.md, `bitmap_change`.
     pub fn change_bitmap<'a>(
         &'a self,
         name: &'a str,
@@ -81,7 +81,7 @@ impl Qcow2 {
     /// As [`Qcow2::change_bitmap`], of [`BitmapChange::Add`] and [`BitmapChange::Merge`]. Then nothing has changed.
     ///
     /// # Crash
-    /// The old bitmaps or the new ones, all of them; leaks. docs/write-order.md, `bitmap_change`.
+    /// The old bitmaps or the new ones, all of them; leaks. docs/internals/write-order.md, `bitmap_change`.
     pub fn copy_bitmaps<'a>(&'a self, bitmaps: &'a [Arc<Bitmap>]) -> BlockFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let result = self.inner.copy_bitmaps(bitmaps.to_vec()).await;

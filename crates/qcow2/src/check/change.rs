@@ -1,5 +1,5 @@
 //! Steps of which every change of an image at rest is made: copies beside what is there, refcounts that rise, refcounts that fall.
-//! The caller decides the order (docs/write-order.md).
+//! The caller decides the order (docs/internals/write-order.md).
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,7 @@ use crate::check::change::{Change, Copy, copying, lower, raise};
 use crate::check::pass::Pass;
 
 impl Compaction<'_> {
-    /// Makes a change; `lead` writes what leads to the new places. The steps are those of docs/write-order.md, `compact`:
+    /// Makes a change; `lead` writes what leads to the new places. The steps are those of docs/internals/write-order.md, `compact`:
     ///
     /// copies, higher refcounts ->| what leads there ->| lower refcounts ->|
     ///

@@ -95,7 +95,7 @@ type Watcher<'a> = &'a mut dyn FnMut(CompactProgress) -> ControlFlow<()>;
 /// moved, the rest has not.
 ///
 /// # After a crash
-/// Clusters counted too often at most, which the next run frees (docs/write-order.md, `compact`).
+/// Clusters counted too often at most, which the next run frees (docs/internals/write-order.md, `compact`).
 pub fn compact<'a>(
     file: &'a dyn Storage,
     plain: Option<&'a dyn Storage>,

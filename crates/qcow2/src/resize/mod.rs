@@ -64,7 +64,7 @@ impl Qcow2 {
     /// the same size again gives that back.
     ///
     /// # Crash
-    /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
+    /// The old size or the new one; leaks. docs/internals/write-order.md, `grow` and `shrink`.
     pub fn resize(&self, size: u64, options: ResizeOptions) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let result = self.inner.resize(size, options).await;

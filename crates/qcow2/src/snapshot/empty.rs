@@ -15,7 +15,7 @@ impl Qcow2 {
     /// [`crate::ErrorKind::Unsupported`] with an external data file; whatever the storage says. Then nothing has changed.
     ///
     /// # Crash
-    /// The old content or none; leaks. docs/write-order.md, `make_empty`.
+    /// The old content or none; leaks. docs/internals/write-order.md, `make_empty`.
     pub fn make_empty(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let result = self.inner.make_empty().await;

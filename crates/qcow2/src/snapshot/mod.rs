@@ -99,7 +99,7 @@ impl Qcow2 {
     /// `refcount_bits` allow; whatever the storage says. Then nothing has changed.
     ///
     /// # Crash
-    /// The snapshot, or none; leaks. docs/write-order.md, `snapshot_create`.
+    /// The snapshot, or none; leaks. docs/internals/write-order.md, `snapshot_create`.
     pub fn create_snapshot(&self, new: NewSnapshot) -> BlockFuture<'_, Result<SnapshotEntry, Error>> {
         Box::pin(async move {
             let result = self.inner.create_snapshot(new).await;

@@ -22,7 +22,7 @@ impl Qcow2 {
     /// storage says. Then nothing has changed, but that bitmaps may be gone.
     ///
     /// # Crash
-    /// The image as it was, without bitmaps, or also without marks; leaks. docs/write-order.md, `amend_to_version_2`.
+    /// The image as it was, without bitmaps, or also without marks; leaks. docs/internals/write-order.md, `amend_to_version_2`.
     pub fn prepare_for_version_2(&self) -> BlockFuture<'_, Result<Vec<String>, Error>> {
         Box::pin(async move {
             let result = self.inner.prepare_for_version_2().await;
@@ -36,7 +36,7 @@ impl Qcow2 {
     /// Whatever the storage says. Then nothing has changed.
     ///
     /// # Crash
-    /// The old table of snapshots or the new one; leaks. docs/write-order.md, `amend_to_version_3`.
+    /// The old table of snapshots or the new one; leaks. docs/internals/write-order.md, `amend_to_version_3`.
     pub fn prepare_for_version_3(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let result = self.inner.prepare_for_version_3().await;

@@ -1,7 +1,7 @@
 //! Getting clusters of the file, and giving them back when the request that wanted them failed.
 //!
 //! Everything here changes refcounts in memory only. A commit writes them before any table entry
-//! that leads to the clusters (docs/write-order.md).
+//! that leads to the clusters (docs/internals/write-order.md).
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! The record of changes: which regions of the disk may have changed since the bitmaps were stored. What a crash keeps of them.
 //!
-//! A region's bit is on the medium before anything in it changes. Bytes: [`RecordExtension`]; order: docs/write-order.md, "Bitmaps".
+//! A region's bit is on the medium before anything in it changes. Bytes: [`RecordExtension`]; order: docs/internals/write-order.md, "Bitmaps".
 
 use std::collections::TryReserveError;
 

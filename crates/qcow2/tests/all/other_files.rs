@@ -1,4 +1,4 @@
-//! An image goes on with another file: docs/write-order.md, "Another file below an image".
+//! An image goes on with another file: docs/internals/write-order.md, "Another file below an image".
 //!
 //! There are two media. Who copies the first one to the second writes and does not flush. Whatever is cut off when, what was flushed is on
 //! the first before the image goes on, and on the second from then on.

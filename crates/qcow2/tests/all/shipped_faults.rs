@@ -1,5 +1,5 @@
 //! Faults that other implementations of the format have shipped: each has a test here, in `tests/faults.rs` (where
-//! the whole program is needed) or in docs/write-order.md's.
+//! the whole program is needed) or in docs/internals/write-order.md's.
 
 use crate::harness;
 

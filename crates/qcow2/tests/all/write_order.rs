@@ -1,4 +1,4 @@
-//! docs/write-order.md, row by row: what is written in which order, and what every crash leaves.
+//! docs/internals/write-order.md, row by row: what is written in which order, and what every crash leaves.
 
 use crate::harness;
 

@@ -99,7 +99,7 @@ impl Inventory {
         let mut told = QmpError::because(what, cause);
         if is_forbidden(cause) && self.sandbox == Sandbox::On {
             told.desc.push_str(
-                " (the sandbox lets files be opened only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/upgrade.md), or --sandbox off)",
+                " (the sandbox lets files be opened only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off)",
             );
         }
         told

@@ -147,7 +147,7 @@ impl Inventory {
         let mut text = failure.to_string().replace("\n  because", "");
         if self.sandbox == Sandbox::On && failure.is_forbidden() {
             text.push_str(
-                " (the sandbox lets sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/upgrade.md), or --sandbox off)",
+                " (the sandbox lets sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off)",
             );
         }
         QmpError::generic(text)

@@ -123,7 +123,7 @@ impl Guest {
         };
         let range = at as usize..(at + len) as usize;
         if let Some(touched) = &mut self.touched {
-            // Version 2 has no zero flag: over nothing, zeroes are not recorded there (docs/copies.md).
+            // Version 2 has no zero flag: over nothing, zeroes are not recorded there (docs/internals/copies.md).
             let records_zeroes = !self.case.layers()[0].0.is_v2;
             touched[range.clone()].fill(chosen < write || (chosen < write + zero && records_zeroes));
         }
