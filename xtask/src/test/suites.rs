@@ -64,10 +64,10 @@ pub const SUITES: [Suite; 35] = [
     Suite {
         name: "serve",
         takes: 25,
-        about: &["crates/cowhand-cli/src/serve", "crates/door-nbd", "README.md"],
+        about: &["crates/cowhand-cli/src/serve", "crates/door-nbd", "README.md", "docs/guide"],
         first: &[
             "main_job::one_command_creates_a_disk_serves_it_and_prints_lines_that_run",
-            "readme::the_walk_through_backups_runs_as_it_is_written",
+            "pages::the_walk_through_backups_runs_as_it_is_written",
             "ending::each_signal_that_ends_it_ends_it_in_order",
         ],
     },

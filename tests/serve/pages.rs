@@ -1,0 +1,225 @@
+//! The README's session and the walks of docs/guide run as they are written: each line that begins with `$`, in one shell.
+//!
+//! The README's third line once started a server that kept the lock on the image, and every line behind it failed.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use black_box::peer::assert_clean;
+use black_box::ports::free_port;
+use black_box::run::{ended, pidfd};
+use black_box::{Moto, Scratch, program};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// What a page says before its first block if no test runs it.
+const NOT_RUN: &str = "not run by our tests";
+
+/// Pages and the tests that run them; every other page of docs/guide says that it is not run.
+const RUN: [(&str, &str); 10] = [
+    ("backup", include_str!("../../docs/guide/backup.md")),
+    ("encryption", include_str!("../../docs/guide/encryption.md")),
+    ("first-disk", include_str!("../../docs/guide/first-disk.md")),
+    ("from-qemu", include_str!("../../docs/guide/from-qemu.md")),
+    ("limits", include_str!("../../docs/guide/limits.md")),
+    ("monitoring", include_str!("../../docs/guide/monitoring.md")),
+    ("object-stores", include_str!("../../docs/guide/object-stores.md")),
+    ("trouble", include_str!("../../docs/guide/trouble.md")),
+    ("upgrade", include_str!("../../docs/guide/upgrade.md")),
+    ("virtual-machines", include_str!("../../docs/guide/virtual-machines.md")),
+];
+
+#[test]
+fn the_short_session_runs_as_it_is_written() {
+    walk(include_str!("../../README.md"), &[]);
+}
+
+#[test]
+fn the_walk_through_backups_runs_as_it_is_written() {
+    runs("backup");
+}
+
+#[test]
+fn the_walk_through_encryption_runs_as_it_is_written() {
+    let scratch = walk(page("encryption"), &[]);
+    let header = std::fs::read(scratch.file("disk.luks")).expect("a LUKS file");
+    assert!(header.starts_with(b"LUKS"));
+}
+
+#[test]
+fn the_first_disk_is_made_as_it_is_written() {
+    runs("first-disk");
+}
+
+#[test]
+fn the_walk_under_the_names_of_qemu_runs_as_it_is_written() {
+    runs("from-qemu");
+}
+
+#[test]
+fn the_walk_through_limits_runs_as_it_is_written() {
+    let scratch = walk(page("limits"), &[]);
+    assert_clean(Path::new(&scratch.name("data.qcow2")));
+}
+
+#[test]
+fn the_walk_through_monitoring_runs_as_it_is_written() {
+    let port = free_port().to_string();
+    walk(page("monitoring"), &[("PORT", &port)]);
+}
+
+#[test]
+fn the_walk_through_object_stores_runs_as_it_is_written() {
+    let store = Moto::start();
+    store.put("/images", b"");
+    let endpoint = store.endpoint();
+    let environment = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", "A"),
+        ("AWS_SECRET_ACCESS_KEY", "hush"),
+    ];
+    let scratch = walk(page("object-stores"), &environment);
+    assert_clean(Path::new(&scratch.name("copy.qcow2")));
+}
+
+#[test]
+fn the_walk_through_trouble_runs_as_it_is_written() {
+    runs("trouble");
+}
+
+#[test]
+fn the_walk_through_an_upgrade_runs_as_it_is_written() {
+    runs("upgrade");
+}
+
+#[test]
+fn a_virtual_machine_gets_the_disk_as_it_is_written() {
+    runs("virtual-machines");
+}
+
+#[test]
+fn a_page_that_no_test_runs_says_so() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
+    for entry in std::fs::read_dir(guide).expect("docs/guide") {
+        let path = entry.expect("a page").path();
+        let name = path.file_stem().expect("a name").to_str().expect("text");
+        let text = std::fs::read_to_string(&path).expect("a page");
+        let run = RUN.iter().any(|&(page, _)| page == name);
+        assert_eq!(session(&text).is_empty(), !run, "{name}: lines that begin with $");
+        assert_eq!(text.contains(NOT_RUN), !run, "{name}: {NOT_RUN}");
+    }
+}
+
+fn page(name: &str) -> &'static str {
+    RUN.iter().find(|&&(page, _)| page == name).expect("a page").1
+}
+
+fn runs(name: &str) {
+    let scratch = walk(page(name), &[]);
+    assert_clean(Path::new(&scratch.name("disk.qcow2")));
+}
+
+/// The lines that a reader types.
+fn session(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.trim_start().strip_prefix("$ ")).collect()
+}
+
+/// Sockets that a line names.
+fn sockets(line: &str) -> impl Iterator<Item = &str> {
+    let endings = [".sock", ".qmp", ".vhost"];
+    line.split([' ', '=', ',']).filter(move |word| endings.iter().any(|ending| word.ends_with(ending)))
+}
+
+/// Whether a server listens at a socket. One for a machine has one client at a time, and the name of a socket is there when it listens.
+fn listens(socket: &Path) -> bool {
+    match socket.extension().is_some_and(|ending| ending == "vhost") {
+        true => socket.exists(),
+        false => UnixStream::connect(socket).is_ok(),
+    }
+}
+
+/// Types the lines of a page into one shell, in an empty directory.
+fn walk(text: &str, environment: &[(&str, &str)]) -> Scratch {
+    let lines = session(text);
+    assert!(lines.len() > 3, "{lines:?}");
+    let scratch = Scratch::new();
+    let mut shell = Shell::start(&scratch, environment);
+    for (number, line) in lines.iter().enumerate() {
+        shell.types(line);
+        shell.types(&format!(": > {}", scratch.name(&format!("line-{number}"))));
+        shell.waits(line, || scratch.file(&format!("line-{number}")).exists());
+        if line.ends_with('&') {
+            // A person sees that it serves before the next line is typed.
+            shell.waits(line, || sockets(line).all(|name| listens(&scratch.file(name))));
+        }
+    }
+    shell.finish();
+    scratch
+}
+
+/// bash, with a keyboard; what it started ends with it.
+struct Shell {
+    child: Child,
+    end: OwnedFd,
+    keyboard: Option<ChildStdin>,
+    log: std::path::PathBuf,
+}
+
+impl Shell {
+    fn start(scratch: &Scratch, environment: &[(&str, &str)]) -> Self {
+        std::fs::create_dir(scratch.file("bin")).expect("a directory");
+        std::os::unix::fs::symlink(program::path(), scratch.file("bin/cowhand")).expect("a link");
+        let path = format!("{}:{}", scratch.name("bin"), std::env::var("PATH").expect("a path"));
+        let log = File::create(scratch.file("said")).expect("a file");
+        let mut child = Command::new("bash")
+            // Each line is shown before it runs, and the first that fails ends it.
+            .args(["-e", "-v"])
+            .current_dir(scratch.path())
+            .env("PATH", path)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .expect("bash");
+        let (end, keyboard) = (pidfd(&child), child.stdin.take());
+        Self { child, end, keyboard, log: scratch.file("said") }
+    }
+
+    fn types(&mut self, line: &str) {
+        let keyboard = self.keyboard.as_mut().expect("a keyboard");
+        // A shell that has ended is noticed by `waits`, which knows what it said.
+        drop(writeln!(keyboard, "{line}"));
+    }
+
+    fn waits(&self, line: &str, mut happens: impl FnMut() -> bool) {
+        while !happens() {
+            assert!(!ended(&self.end, Duration::from_millis(1)), "{line}\n{}", self.said());
+        }
+    }
+
+    fn finish(mut self) {
+        self.keyboard = None;
+        let status = self.child.wait().expect("wait");
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("what it said")
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // A walk that failed leaves servers in the group of the shell.
+        let group = Pid::from_child(&self.child);
+        drop(kill_process_group(group, Signal::KILL));
+        drop(self.child.wait());
+    }
+}
