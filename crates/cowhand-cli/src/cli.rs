@@ -45,9 +45,11 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// A password: secret,id=ID and file=PATH or data=TEXT, or secret_keyring,id=ID,serial=NUMBER, with format=base64 if it is; or
-    /// certificates for nbds: tls-creds-x509,id=ID,endpoint=client,dir=DIR; or limits that drives of driver=throttle share:
-    /// throttle-group,id=ID,limits.iops-total=N,... (may be repeated)
+    /// A password, certificates or shared limits that drives name by ID: TYPE,id=ID,...
+    ///
+    /// May be repeated. A password: secret,id=ID and file=PATH or data=TEXT, or secret_keyring,id=ID,serial=NUMBER, with format=base64 if it
+    /// is; certificates for nbds: tls-creds-x509,id=ID,endpoint=client,dir=DIR; limits that drives of driver=throttle share:
+    /// throttle-group,id=ID,limits.iops-total=N,...
     #[arg(long = "object", global = true, value_name = "OBJECT", display_order = LAST)]
     pub objects: Vec<OsString>,
 }

@@ -17,6 +17,7 @@ pub mod broker;
 pub mod cache;
 pub mod check;
 pub mod cli;
+mod command_groups;
 pub mod commit;
 pub mod compact;
 pub mod compare;
@@ -66,9 +67,7 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-
-use crate::cli::{Cli, Command};
+use crate::cli::Command;
 use crate::deferred::Deferred;
 use crate::failure::Failure;
 
@@ -104,7 +103,7 @@ pub fn main() -> ExitCode {
 
 /// What `words` say, `cowhand` before them.
 fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    match Cli::try_parse_from(words) {
+    match command_groups::parse(words) {
         Ok(cli) => objects::add_all(&cli.objects).and_then(|()| {
             ask::on_terminal();
             run(cli.command, out)

@@ -14,6 +14,7 @@ pub mod drives;
 pub mod endpoint;
 pub mod exports;
 pub mod guest_memory;
+mod help;
 pub mod inventory;
 mod jobs;
 mod life;

@@ -11,6 +11,7 @@ use graph::probe::Format;
 use super::drive_options::{self, ListFormat};
 use super::endpoint::parse_listen;
 use super::guest_memory::GuestMemory;
+use super::help;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use super::socket_mode::{SocketMode, parse_socket_mode};
@@ -25,8 +26,10 @@ use crate::drive::formats;
         order: requests in flight are answered, metadata is written, locks are given back. Where they were ignored \
         (nohup) they stay so. The third Ctrl-C ends it at once.\n\n\
         Started by systemd it takes the sockets of LISTEN_FDS, and tells NOTIFY_SOCKET when clients can connect.",
-    after_help = DRIVE_HELP,
-    after_long_help = after_long_help()
+    after_help = help::AFTER,
+    after_long_help = after_long_help(),
+    disable_help_flag = true,
+    mut_args = help::arranged
 )]
 pub struct Args {
     /// The disks to serve: paths, or DRIVEs with options (see below)
@@ -203,6 +206,14 @@ pub struct Args {
     #[arg(short = 'q', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Process")]
     pub quiet: Option<bool>,
+
+    /// Print the options that are used most
+    #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    pub help: Option<bool>,
+
+    /// Print every option, and what a DRIVE is
+    #[arg(long, action = ArgAction::HelpLong)]
+    pub help_all: Option<bool>,
 }
 
 /// What stands behind the arguments: what a drive is, with its options out of their table.
