@@ -44,7 +44,7 @@ impl Wake for Woken {
 /// Runs `future`, and all work that was handed over, to the end.
 ///
 /// # Panics
-/// When all wait and nobody is left to wake them, or nothing comes to an end.
+/// When all wait and no task is left to wake them, or nothing comes to an end.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));

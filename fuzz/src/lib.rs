@@ -1,4 +1,4 @@
-//! Fuzz targets: everything that reads what somebody else may have written.
+//! Fuzz targets: everything that reads foreign bytes.
 //!
 //! A target is a plain function of bytes. Its callers - libFuzzer (`cargo xtask fuzz`), the
 //! corpus replay of `cargo test` - give bytes; the target decodes from them what it does, so that

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// A request that takes a thread beyond this is refused, and the process aborts: something was
-/// allocated in proportion to a field that nobody checked.
+/// allocated in proportion to a field that was not checked.
 const HARD_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {

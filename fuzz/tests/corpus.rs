@@ -1,5 +1,5 @@
 //! Every case of the corpus, and some thousand neighbours of them, on every run of the tests.
-//! `COWHAND_FUZZ_SECONDS` goes on with others for that many seconds. They come of `COWHAND_FUZZ_SEED`: the same ones, in the
+//! `COWHAND_FUZZ_SECONDS` makes up others for that many seconds. They come of `COWHAND_FUZZ_SEED`: the same ones, in the
 //! same order, for the same seed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Longest processor time that one case may take: they take a millisecond. One that waits for ever meets the time limit of the tests.
 const CASE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// For how many seconds all targets together go on with more cases.
+/// For how many seconds all targets together make up more cases.
 const SECONDS_VARIABLE: &str = "COWHAND_FUZZ_SECONDS";
 
 /// Which cases are made up.

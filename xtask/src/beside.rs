@@ -1,6 +1,6 @@
 //! Programs that only compute, run beside others that mostly wait.
 //!
-//! They have a processor while nobody else wants one, so that whoever measures or awaits something beside them does not notice. They
+//! They have a processor while no other process wants one, so that measurements and waits beside them do not notice. They
 //! should hold nothing that others wait for: no lock, no build, no file system.
 
 use std::io;
@@ -67,7 +67,7 @@ fn capture(program: &mut Command, said: &mut String) -> io::Result<ExitStatus> {
     ended
 }
 
-/// The same program, which gets a processor only while nobody else wants it.
+/// The same program, which gets a processor only while no other process wants it.
 fn when_idle(program: &Command) -> Command {
     let mut idle = Command::new("chrt");
     idle.args(["--idle", "0"]).arg(program.get_program()).args(program.get_args()).stdin(Stdio::null());

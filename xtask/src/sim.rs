@@ -14,7 +14,7 @@ pub struct Args {
     /// the full tier of the tests runs]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Go on with the seeds that follow for so many minutes, shared by all tests
+    /// Try the seeds that follow for so many minutes, shared by all tests
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
     /// So many times as many seeds and states as the full tier looks at

@@ -13,6 +13,7 @@ mod sizes;
 mod tiers;
 mod tree;
 mod unsafety;
+mod words;
 
 use std::process::ExitCode;
 
@@ -26,7 +27,7 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
@@ -35,6 +36,7 @@ const RULES: [Rule; 9] = [
     ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),
     ("rooms with unsafe code", unsafety::complaints),
+    ("words", words::complaints),
     ("offsets that could be taken for each other", offsets::complaints),
 ];
 

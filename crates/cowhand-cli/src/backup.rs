@@ -29,12 +29,12 @@ use crate::output::{OutputFormat, write_json};
 /// Arguments of `cowhand backup`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Keep full and incremental backups of a disk in a directory. SOURCE is an image that nobody has open, or the control \
+    long_about = "Keep full and incremental backups of a disk in a directory. SOURCE is an image that no process has open, or the control \
         socket of a server that has it open (cowhand serve --qmp, or QEMU's): then guests go on writing, and the backup is of one moment. \
         The first point is a full one; each later one holds what changed since, by a bitmap that is kept in the image. Where there \
         is no such bitmap, the next point is a full one again, and that is said.\n\n\
         Each point is a qcow2 image over the one before it: qemu-img convert DIR/0003-incremental.qcow2 reads the disk as it was. \
-        A point counts when it is whole, checked and on the medium; an interrupted backup leaves the points before it, and the \
+        A point counts when it is whole, checked and on disk; an interrupted backup leaves the points before it, and the \
         next run goes on from the last of them.",
     after_help = "\
 Examples:

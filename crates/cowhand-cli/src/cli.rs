@@ -78,11 +78,11 @@ pub enum Command {
     Convert(Deferred<Box<convert::Args>>),
     #[command(about = "Copy a part of a disk into an image, in dd's words")]
     Dd(Deferred<dd::Args>),
-    #[command(about = "Write what an overlay holds to the image below it")]
+    #[command(about = "Write what an overlay holds to its backing file")]
     Commit(Deferred<commit::Args>),
     #[command(about = "Put an overlay over another image")]
     Rebase(Deferred<rebase::Args>),
-    #[command(about = "Pull what the images below hold into an image")]
+    #[command(about = "Copy what the backing files hold into an image")]
     Flatten(Deferred<flatten::Args>),
     #[command(about = "Make an image's file smaller, in place")]
     Compact(Deferred<compact::Args>),
@@ -104,7 +104,7 @@ pub enum Command {
     Amend(Deferred<amend::Args>),
     #[command(about = "Copy a disk of a running server, and move it there")]
     Mirror(Deferred<mirror::Args>),
-    #[command(about = "Have a disk of a running server take over what lies below it")]
+    #[command(about = "Copy what the backing files hold into a disk of a running server")]
     Stream(Deferred<stream::Args>),
     #[command(about = "Keep full and incremental backups of a disk in a directory")]
     Backup(Deferred<Box<backup::Args>>),

@@ -21,11 +21,11 @@ use crate::remote::Remote;
 /// Arguments of `cowhand commit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Write what an overlay holds to the image below it, or with -b to one further down, which becomes larger if \
+    long_about = "Write what an overlay holds to its backing file, or with -b to one further down, which becomes larger if \
         the overlay is. The overlay is empty afterwards, unless -d or -b keeps it.\n\n\
-        Until all of it is on the medium the overlay stays as it is: an interrupted commit can be repeated.\n\n\
+        Until all of it is on disk the overlay stays as it is: an interrupted commit can be repeated.\n\n\
         With --live the disk is one that a running server has open, and DRIVE is the server's control socket: guests go on writing, and the \
-        server stands on the image below afterwards. Ctrl-C cancels the job, and the chain is as before.",
+        server uses the backing file afterwards. Ctrl-C cancels the job, and the chain is as before.",
     after_help = "\
 Examples:
   cowhand commit overlay.qcow2

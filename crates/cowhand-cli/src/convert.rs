@@ -40,7 +40,7 @@ use crate::progress::Progress;
 #[command(
     long_about = "Copy disks into an image: of another format, compressed, with other clusters, over a backing file. Several \
         disks become one, the first one first.\n\n\
-        A new image has the name TARGET when it is whole and on the medium: whatever happens before, there is what was there \
+        A new image has the name TARGET when it is whole and on disk: whatever happens before, there is what was there \
         before. On a block device what was there is lost, and is no image before the new one is whole. With -n the disk that is \
         there is written.\n\n\
         TARGET may be a new object of a store, s3://BUCKET/KEY, raw or qcow2: it is uploaded in parts and visible when it is whole. An \
@@ -83,11 +83,11 @@ pub struct Args {
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 
-    /// The image below TARGET: only what DRIVE has above its own backing file is copied
+    /// The backing file of TARGET: only what DRIVE has above its own backing file is copied
     #[arg(short = 'B', visible_short_alias = 'b', value_name = "PATH")]
     backing: Option<String>,
 
-    /// Format of the image below: qcow2 or raw (needed with -B)
+    /// Format of the backing file: qcow2 or raw (needed with -B)
     #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     backing_format: Option<Format>,
 

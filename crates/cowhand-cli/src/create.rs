@@ -31,7 +31,7 @@ use crate::voice;
 /// Arguments of `cowhand create`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Create an image. What was in FILE is lost; a file that somebody uses is refused.\n\n\
+    long_about = "Create an image. What was in FILE is lost; a file in use is refused.\n\n\
         With a backing file (-b) the new image holds only what will differ from it, and SIZE may be left out: \
         it is then the backing file's.\n\n\
         With --suggest nothing is created: it prints which clusters to choose for a disk of that size, what they cost \
@@ -64,15 +64,15 @@ pub struct Args {
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 
-    /// The image below: the new one holds what differs from it
+    /// The backing file: the new image holds what differs from it
     #[arg(short = 'b', value_name = "PATH")]
     backing: Option<String>,
 
-    /// Format of the image below: qcow2 or raw (needed with -b)
+    /// Format of the backing file: qcow2 or raw (needed with -b)
     #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     backing_format: Option<Format>,
 
-    /// Do not look at the image below: it need not exist, but then SIZE is needed
+    /// Do not look at the backing file: it need not exist, but then SIZE is needed
     #[arg(short = 'u')]
     unsafe_backing: bool,
 

@@ -1,4 +1,4 @@
-//! `cowhand flatten`: what the images below hold, pulled into an image.
+//! `cowhand flatten`: what the backing files hold, copied into an image.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ use crate::output::{OutputFormat, write_json};
 /// Arguments of `cowhand flatten`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Pull what the images below hold into an image, so that it stands alone; with --base, so that it stands on that \
+    long_about = "Copy what the backing files hold into an image, so that it needs none; with --base, so that it is backed by that \
         image of its chain directly. Its disk stays the same, zeroes stay zeroes and take no space, and no other image is written.\n\n\
-        Until all of it is on the medium the image stays an overlay over what it stood on: an interrupted flatten can be \
+        Until all of it is on disk the image keeps its backing file: an interrupted flatten can be \
         repeated, and copies only the rest.",
     after_help = "\
 Examples:
   cowhand flatten -p disk.qcow2
-  cowhand flatten --base golden.qcow2 disk.qcow2      keep golden.qcow2 and what lies below it
+  cowhand flatten --base golden.qcow2 disk.qcow2      keep golden.qcow2 and its backing files
   cowhand flatten -c -r 50M disk.qcow2                compressed, 50 MiB a second at most
 cowhand info --help says what a DRIVE is."
 )]

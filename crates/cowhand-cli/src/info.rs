@@ -24,7 +24,7 @@ use crate::output::{OutputFormat, write_json};
 #[command(
     long_about = "Show what an image says about itself: format, sizes, backing file, snapshots, bitmaps.\n\n\
         Only metadata is read, and no file that the image names is opened, except with --backing-chain: \
-        then each image below is shown too, as far as its name leads to a regular file in the directory of \
+        then each backing file is shown too, as far as its name leads to a regular file in the directory of \
         the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name.",
     after_help = DRIVE_HELP
 )]
@@ -36,11 +36,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 
-    /// Show the images below this one too
+    /// Show the backing files too
     #[arg(long)]
     backing_chain: bool,
 
-    /// Show what the medium of each file does too: holes, direct I/O, whether overwriting takes room
+    /// Show what the file system or device of each file does too: holes, direct I/O, whether overwriting takes room
     #[arg(long)]
     medium: bool,
 }

@@ -26,7 +26,7 @@ use crate::remote::{Remote, RemoteArgs};
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Copy a disk of a running server while guests write, until the copy is in step; then leave the copy as it is (of one moment, \
-        the command's end), or with --switch have the server stand on it: clients notice nothing. TARGET is a new image, or with -n one \
+        the command's end), or with --switch have the server use it: clients notice nothing. TARGET is a new image, or with -n one \
         that is there, or an export of an NBD server (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) as large as the disk.\n\n\
         Ctrl-C cancels the job; the server goes on as before, and a file that was made is removed. A command that was killed leaves the job \
         at work: the same command again watches it further.",
@@ -47,7 +47,7 @@ pub struct Args {
     #[command(flatten)]
     live: LiveArgs,
 
-    /// Have the server stand on the copy in the end
+    /// Have the server use the copy in the end
     #[arg(long)]
     switch: bool,
 

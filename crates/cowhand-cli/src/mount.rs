@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     pub growable: bool,
 
-    /// Who may use FILE beside this user: whom its mode lets (on), nobody (off), or what the system lets this user say (auto)
+    /// Who may use FILE beside this user: whom its mode permits (on), no one else (off), or what the system lets this user say (auto)
     #[arg(long, value_name = "on|off|auto", default_value = "auto", hide_possible_values = true)]
     pub allow_other: Others,
 
@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// Say nothing at the start; errors and warnings are told
+    /// Say nothing at the start; errors and warnings are printed
     #[arg(short = 'q', long)]
     pub quiet: bool,
 }

@@ -25,9 +25,9 @@ const UNUSED_FOR: &str = "7d";
     long_about = "List the chunks in a folder of an object store that no chunked image of the folder leads to any more, or that a push \
         left when it was interrupted; --remove removes them. FOLDER is s3://BUCKET/FOLDER, where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
-        chunks are removed nobody pushes to the folder: a push that goes on has the removal refused, and a push that begins is refused. \
-        A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: nobody \
-        knows what it leads to.\n\n\
+        chunks are removed no push to the folder runs: a push that goes on has the removal refused, and a push that begins is refused. \
+        A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: what it \
+        leads to is unknown.\n\n\
         Disks that are open on what an image was before its last push read errors where chunks of that are removed. Caches of chunks \
         on other machines are not looked for.",
     after_help = "\

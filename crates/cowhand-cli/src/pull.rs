@@ -17,7 +17,7 @@ use crate::failure::Failure;
 #[command(
     long_about = "Make an image of a disk that cowhand push uploaded. Each chunk is checked: its SHA-256 must be its name. Chunks of \
         zeroes, which are not stored, are holes of FILE.\n\n\
-        FILE has its name when it is whole and on the medium: whatever happens before, there is what was there before. This is \
+        FILE has its name when it is whole and on disk: whatever happens before, there is what was there before. This is \
         cowhand convert of chunked:NAME, which takes more options.",
     after_help = "\
 Examples:

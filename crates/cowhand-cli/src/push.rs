@@ -40,8 +40,8 @@ const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
     long_about = "Upload a disk to an object store as a chunked image: a manifest, and chunks that are named by the SHA-256 of their \
         bytes. s3://BUCKET/FOLDER/NAME is the manifest FOLDER/NAME.json and chunks in FOLDER/chunks, which all images of the folder \
         share. Chunks that are there are not uploaded, and chunks of zeroes are not stored. Holes of the disk are not read.\n\n\
-        The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If somebody else \
-        pushed to the same name meanwhile, this push fails and theirs stays.\n\n\
+        The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If another push \
+        changed the same name meanwhile, this push fails and the other image stays.\n\n\
         cowhand pull makes an image of it again, and every DRIVE can be chunked:s3://BUCKET/FOLDER/NAME.",
     after_help = "\
 Examples:
@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "BITMAP")]
     bitmap: Option<String>,
 
-    /// Push to a store that cannot keep what somebody else pushes to the same name at the same time, too
+    /// Push to a store that cannot detect another push to the same name at the same time, too
     #[arg(long)]
     force: bool,
 

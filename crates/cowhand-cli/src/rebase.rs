@@ -24,7 +24,7 @@ use crate::failure::Failure;
 #[command(
     long_about = "Put an overlay over another image. What it showed of the old one and the new one does not have is written to \
         it first, so that its disk stays the same. With -b '' it stands alone afterwards.\n\n\
-        With -u only the name is changed: right where the image below was moved or renamed, and wrong where it has another \
+        With -u only the name is changed: right where the backing file was moved or renamed, and wrong where it has another \
         content.",
     after_help = "\
 Examples:
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     cache: Option<CacheMode>,
 
-    /// Cache mode of the images below
+    /// Cache mode of the backing files
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     backing_cache: Option<CacheMode>,
 

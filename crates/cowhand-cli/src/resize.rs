@@ -21,7 +21,7 @@ use crate::voice;
     long_about = "Change the size of a disk. What is added reads as zeroes (of a LUKS file as noise); what is cut off is lost.\n\n\
         An image must not be open elsewhere. A disk that cowhand serves is resized while it is in use: give the \
         server's control socket (cowhand serve --qmp) in place of the image. Clients that are connected keep to \
-        the size that they were told; they see the new one when they connect again.",
+        the size that they know; they see the new one when they connect again.",
     after_help = "\
 Examples:
   cowhand resize disk.qcow2 40G

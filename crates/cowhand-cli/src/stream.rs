@@ -1,4 +1,4 @@
-//! `cowhand stream`: a disk of a running server takes over what lies below it.
+//! `cowhand stream`: a disk of a running server gets what its backing files hold.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,8 +13,8 @@ use crate::remote::jobs::LiveArgs;
 /// Arguments of `cowhand stream`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Have a disk of a running server take over what the images below it hold, all of it or down to --base, while guests write. \
-        Afterwards it stands on the base, or on nothing. For an image that nobody has open: cowhand flatten.\n\n\
+    long_about = "Have a disk of a running server copy what its backing files hold, all of it or down to --base, while guests write. \
+        Afterwards it is backed by the base, or by nothing. For an image that is not in use: cowhand flatten.\n\n\
         Ctrl-C cancels the job; what was copied stays in the image, and the chain is as before.",
     after_help = "\
 Examples:

@@ -18,7 +18,7 @@ const OPTIONS_MAX: u8 = 16;
 /// Largest disk that is made: a plan of any size is checked, but writing its tables takes memory here.
 const DISK_BYTES_MAX: u64 = 64 << 20;
 
-/// Names as users know them, and some that nobody knows.
+/// Names as users know them, and some that are unknown.
 const NAMES: [&str; 16] = [
     "size",
     "preallocation",

@@ -58,7 +58,7 @@ pub(super) fn run(data: &[u8]) {
     }
 }
 
-/// Requests of three members; a waiting request goes at the time that it was told.
+/// Requests of three members; a waiting request goes at the time that it was given.
 fn keep(limits: Limits, input: &mut Input<'_>) {
     let mut now = Time::default();
     let mut group = Group::new(limits, now);

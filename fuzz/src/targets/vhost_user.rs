@@ -58,7 +58,7 @@ fn messages(input: &mut Input<'_>) {
     }
 }
 
-/// Records that anybody may have written: what is found in them is of the ring, each once.
+/// Records with any content: what is found in them is of the ring, each once.
 fn records(input: &mut Input<'_>) {
     let entries = 1 << (input.byte() % 6);
     let info = InflightInfo { area: Area { len: 0, file_offset: 0 }, queues: 2, entries };

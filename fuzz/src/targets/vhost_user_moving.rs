@@ -1,6 +1,6 @@
 //! A driver that changes its ring while requests of it are at work, and a front-end that takes memory away and gives it back meanwhile.
 //!
-//! The steps are those of the door's ledger: take, carry out, tell, in any order. As long as nobody breaks the ring, records of requests in flight say
+//! The steps are those of the door's ledger: take, carry out, tell, in any order. As long as the ring is not broken, records of requests in flight say
 //! at the end what is in flight.
 
 use std::os::fd::OwnedFd;
@@ -53,7 +53,7 @@ pub(super) fn run(data: &[u8]) {
     let Ok(all) = Inflight::open(&records, info) else { panic!("our own records are refused") };
     let world = World { fd, entries, features };
     let all = Arc::new(all);
-    // Whatever happens to a ring is told; nothing is to be done about it here.
+    // Whatever happens to a ring is reported; nothing is to be done about it here.
     match form {
         Form::Split => drop(world.split(&mut input, &all, &|| reopened(&records, info))),
         Form::Packed => drop(world.packed(&mut input, &all, &|| reopened(&records, info))),
@@ -73,7 +73,7 @@ fn put(fd: &OwnedFd, at: u64, bytes: &[u8]) {
     let _ = rustix::io::pwrite(fd, bytes, at);
 }
 
-/// What somebody else may change, and how.
+/// What the driver or another writer may change, and how.
 struct World {
     fd: OwnedFd,
     entries: u16,
@@ -170,7 +170,7 @@ impl World {
                         continue;
                     }
                     let head = ring.head(available)?;
-                    // A head that is at work already has one record for both: whoever does that breaks its own ring.
+                    // A head that is at work already has one record for both: a driver that does that breaks its own ring.
                     if at_work.iter().any(|one| one.ticket == head) {
                         break;
                     }

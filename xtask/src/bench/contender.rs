@@ -172,7 +172,7 @@ impl Run {
     /// What this run did beyond `before`, which did the same up to a point.
     fn since(&self, before: &Run) -> Sample {
         let requests = (self.requests - before.requests) as f64;
-        // The time is told in milliseconds.
+        // The time is given in milliseconds.
         let seconds = (self.seconds - before.seconds).max(0.000_5);
         Sample {
             rate: requests / seconds,

@@ -62,12 +62,12 @@ const START_MAX: Duration = Duration::from_secs(20);
 const END_MAX: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// Starts `command` and waits until it answers at `socket`. What its standard error says is told if it does not.
+    /// Starts `command` and waits until it answers at `socket`. What its standard error says is reported if it does not.
     pub fn start(command: Command, socket: PathBuf) -> Result<Self, String> {
         Self::start_until(command, socket, |socket| UnixStream::connect(socket).is_ok())
     }
 
-    /// Starts `command` and waits until its socket is there, without a connection: QEMU's vhost-user server answers nobody who comes
+    /// Starts `command` and waits until its socket is there, without a connection: QEMU's vhost-user server answers no client that comes
     /// before it has noticed the end of the one before.
     pub fn start_unasked(command: Command, socket: PathBuf) -> Result<Self, String> {
         Self::start_until(command, socket, Path::exists)

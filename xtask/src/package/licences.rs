@@ -1,4 +1,4 @@
-//! Licences of the libraries that are linked into the program: they ask to be told of.
+//! Licences of the libraries that are linked into the program: they ask to be named.
 
 use std::collections::BTreeMap;
 use std::path::Path;

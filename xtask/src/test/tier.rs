@@ -42,7 +42,7 @@ impl Tier {
         }
     }
 
-    /// Has `program`, tests, look at as much as this tier does. The full tier sets nothing: what somebody sets by hand goes further than it.
+    /// Has `program`, tests, look at as much as this tier does. The full tier sets nothing: what is set by hand goes further than it.
     pub fn set(self, program: &mut Command) {
         if self == Self::First {
             program.env("COWHAND_SIM_SCALE", SIMULATION_PART).env("COWHAND_KILL_ROUNDS", KILLS);

@@ -130,7 +130,7 @@ pub struct Args {
     pub fuse: Vec<String>,
 
     /// Make a disk the block device /dev/ublkbN (Linux 6.0, root; may be repeated; NBD stays beside it). EXPORT says which disk, where there are
-    /// several; auto takes a free N. The device goes when the server ends in order; after a crash the next one with the same N goes on with it
+    /// several; auto takes a free N. The device goes when the server ends in order; after a crash the next one with the same N takes it over
     #[arg(long, value_name = "[EXPORT=]N|auto", help_heading = "Listening")]
     pub ublk: Vec<String>,
 
@@ -202,7 +202,7 @@ pub struct Args {
     #[arg(long, value_name = "FILTER", help_heading = "Process")]
     pub log: Option<String>,
 
-    /// Print no lines to paste, and no line of figures on a terminal; errors and warnings are told
+    /// Print no lines to paste, and no line of figures on a terminal; errors and warnings are printed
     #[arg(short = 'q', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Process")]
     pub quiet: Option<bool>,

@@ -101,7 +101,7 @@ const ROWS: &[Row] = &[
     },
     Row { line: "the machine's clock and name", tries: machine },
     Row {
-        line: "calls by the numbers of x32, and all calls that nobody has reviewed (ENOSYS)",
+        line: "calls by the numbers of x32, and all calls that were not reviewed (ENOSYS)",
         tries: unknown,
     },
 ];

@@ -128,7 +128,7 @@ macro_rules! options {
                     "fetches into the cache what this trace (serve --trace) says that earlier starts read, while no reader waits for the server; it needs cache-file",
                 )
                 .default_follows("none"),
-                Entry::text("username", at!(Http, username), "who asks (basic authentication)")
+                Entry::text("username", at!(Http, username), "the user name (basic authentication)")
                     .default_follows("none"),
                 Entry::text(
                     "password-secret",

@@ -76,7 +76,7 @@ pub const RBD_OPTIONS: &[Entry<Rbd>] = &in_group(
             .default_follows("CEPH_CONF, or Ceph's places: /etc/ceph/ceph.conf"),
         Entry::text("snapshot", at!(Rbd, snapshot), "a snapshot of the image, which is only read")
             .default_follows("the image as it is"),
-        Entry::text("user", at!(Rbd, user), "who asks, without client.").default_follows("admin"),
+        Entry::text("user", at!(Rbd, user), "the user name, without client.").default_follows("admin"),
         Entry::text(
             "key-secret",
             at!(Rbd, key_secret),

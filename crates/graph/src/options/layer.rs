@@ -178,7 +178,7 @@ pub const LAYER: &[Entry<LayerOptions>] = &in_group(
                 set: |layer: &mut LayerOptions, on: bool| layer.cache.writethrough = !on,
                 get: |layer: &LayerOptions| Some(!layer.cache.writethrough),
             },
-            "a write may complete before it is on the medium",
+            "a write may complete before it is on disk",
         )
         .default_follows("what cache says")
         .reopens()

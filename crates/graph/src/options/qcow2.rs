@@ -174,7 +174,7 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
         ),
         Entry::part("data-file", Kind::File, "the file with the image's data, where it is not in the image")
             .default_follows("what the image's header names"),
-        Entry::part("backing", Kind::Image, "the image below, as backing.OPTION; empty: there is none")
+        Entry::part("backing", Kind::Image, "the backing file, as backing.OPTION; empty: there is none")
             .default_follows("what the image's header names"),
     ],
 );

@@ -53,7 +53,7 @@ fn run(name: &str, seeds: u64, steps: usize) {
     });
     let SpaceCounts { shortages, errors, crash_states } = total;
     println!(
-        "looked at in {name}: {workloads} workloads on a full device, {shortages} shortages of room, {errors} errors told, {crash_states} crash states on a full device"
+        "looked at in {name}: {workloads} workloads on a full device, {shortages} shortages of room, {errors} errors reported, {crash_states} crash states on a full device"
     );
     assert!(!sweep.is_whole() || (shortages > 0 && errors > 0), "{total:?}: there was always room");
 }

@@ -57,7 +57,7 @@ struct Row {
     what: String,
     ours: Runs,
     theirs: Runs,
-    /// Of what makes a file: `qemu-img` when its file is on the medium at the end, too, as ours always is.
+    /// Of what makes a file: `qemu-img` when its file is on disk at the end, too, as ours always is.
     synced: Option<Runs>,
     bound: f64,
 }
@@ -162,7 +162,7 @@ fn chart(rows: &[Row]) -> Chart {
     }
 }
 
-/// Large copies, in the page cache and from the medium.
+/// Large copies, in the page cache and from the device.
 fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
     let disk_bytes = if bench.effort.quick { 256 * MIB } else { CONVERTED_BYTES };
     let (raw, image) = (bench.path("l.raw"), bench.path("l.qcow2"));
@@ -175,7 +175,7 @@ fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
             let what =
                 format!("convert {from} to {to}, {}{}", bytes(disk_bytes), if cold { ", cold" } else { "" });
             let words = ["convert", "-f", from, "-O", to, &name(source), &name(&target)];
-            // The medium is less steady than a processor.
+            // The device is less steady than a processor.
             let rounds = bench.effort.rounds * if cold { 2 } else { 1 };
             let work = Work { cold, bound: 1.5, rounds, ..to_target(bench, what, &words, source, &target) };
             rows.push(measure(bench, &work)?);

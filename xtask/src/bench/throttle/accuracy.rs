@@ -69,7 +69,7 @@ struct Found {
 struct Worst {
     mean: f64,
     second: f64,
-    /// Of all cases: nobody may get more than the limit.
+    /// Of all cases: no client may get more than the limit.
     above: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Reads of an image in which nothing was ever written, by a client that can be told of holes: fio uses structured replies.
+//! Reads of an image in which nothing was ever written, by a client that can be notified of holes: fio uses structured replies.
 
 use super::clients::percent;
 use super::servers::{Disk, Program, serve};

@@ -19,7 +19,7 @@ const CHANGES: u32 = 1_000;
 const PAUSE: Duration = Duration::from_millis(5);
 const CLIENTS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Nobody waits so long for the changes to end.
+/// The changes end long before.
 const END: Duration = Duration::from_secs(120);
 
 pub fn ask(bench: &Bench, image: &Path) -> Result<Answer, String> {

@@ -65,7 +65,7 @@ pub fn ask(bench: &Bench) -> Result<(Vec<Vec<String>>, Vec<Verdict>), String> {
     Ok((vec![row], verdicts))
 }
 
-/// The same guest on the same new image, twice for as long as the backup takes: what the medium does after some seconds, it does to both.
+/// The same guest on the same new image, twice for as long as the backup takes: what the device does after some seconds, it does to both.
 fn side_by_side(bench: &Bench, program: Program, seed: u64) -> Result<Round, String> {
     let beside = guest(bench, program, seed, |steered| back_up(bench, program, steered))?;
     let time = Duration::from_secs_f64(DISK_BYTES as f64 / TARGET_BYTES_PER_SECOND as f64);

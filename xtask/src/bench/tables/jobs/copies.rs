@@ -1,4 +1,4 @@
-//! Copies of whole disks: of one that nobody uses, and of one that a guest writes all the time.
+//! Copies of whole disks: of one that is not in use, and of one that a guest writes all the time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,7 +120,7 @@ fn copied(bench: &Bench, steered: &mut Steered, job: Job, limit: Duration) -> Re
     Ok(ready.then_some(Sample { rate, system_us, seconds, ..Sample::default() }))
 }
 
-/// Copies of a disk that nobody uses: rows, verdicts, and for each job whose disk may be written the seconds it took us and QEMU.
+/// Copies of a disk that is not in use: rows, verdicts, and for each job whose disk may be written the seconds it took us and QEMU.
 pub fn idle(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<Verdict>), String> {
     let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
     for job in [Job::Mirror, Job::Backup, Job::ActiveCommit, Job::Stream] {
@@ -154,7 +154,7 @@ pub fn idle(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<Ver
     Ok((rows, verdicts))
 }
 
-/// Removes what a job wrote, so that the medium need not take it while the next one is measured.
+/// Removes what a job wrote, so that the device need not take it while the next one is measured.
 fn clean(bench: &Bench, job: Job) -> Result<(), String> {
     match job {
         Job::Mirror | Job::Backup => remove(&bench.path("target.qcow2")),

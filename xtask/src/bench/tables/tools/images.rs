@@ -151,7 +151,7 @@ fn write_spread(path: &Path, disk_bytes: u64, first: u64) -> Result<(), String> 
     Ok(())
 }
 
-/// A copy that is on the medium.
+/// A copy that is on disk.
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     crate::bench::image::remove(to)?;
     process::run(Command::new("cp").args(["--sparse=always"]).arg(from).arg(to))?;
