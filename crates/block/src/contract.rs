@@ -12,7 +12,7 @@ use buffer::{CopyError, ForeignBytes, IoBuf, IoVec};
 use crate::{Blame, BlockStatus, Error, Hints, Stored, Takes};
 
 /// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
-/// time: the request then still happens, or does not, and nobody is told.
+/// time: the request then still happens, or does not, and no caller is notified.
 pub type BlockFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// What requests on a block cost least, and what is known of it. Constant while it is open and nothing else is put below it.
@@ -20,7 +20,7 @@ pub type BlockFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub struct Capabilities {
     /// Nothing can be written.
     pub read_only: bool,
-    /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
+    /// Offsets and lengths that are multiples of this go to the device as they are (1, 512 or 4096).
     pub alignment: u32,
     /// Some of the bytes may be in memory, here or in a block below: [`Block::try_read`] is worth a try.
     pub cached: bool,
@@ -50,7 +50,7 @@ pub struct ZeroOptions {
 ///
 /// Offsets and lengths are in bytes, of any alignment, and must lie inside [`Block::size`]; a request beyond fails with
 /// [`crate::ErrorKind::PastEnd`] and changes nothing. Methods may be called from any thread, many at a time; futures are
-/// bound to the thread that made them. Two requests that overlap in time are ordered by nobody.
+/// bound to the thread that made them. Two requests that overlap in time have no order.
 ///
 /// # Durability
 /// A write that completed is seen by every read that begins afterwards, and survives a crash once a [`Block::flush`] that was
@@ -75,7 +75,7 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether its bytes change though nobody writes through it: a disk that clients go on writing, below an image that is given what they overwrite
+    /// Whether its bytes change though no task writes through it: a disk that clients go on writing, below an image that is given what they overwrite
     /// before they do. Who read it looks afterwards whether the image above has the bytes by now.
     fn changes(&self) -> bool {
         false
@@ -161,7 +161,7 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>>;
 
     /// How the bytes at `offset` lie where they are, for at most `len` of them, if that is a way that `wanted` tells; `None` where
-    /// they have to be read. It is so until somebody writes to this block or one below.
+    /// they have to be read. It is so until a task writes to this block or one below.
     fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
         let _ = (offset, len, wanted);
         Box::pin(async { Ok(None) })

@@ -126,7 +126,7 @@ impl Deref for IoBuf {
         debug_assert!(self.start + self.len <= self.allocation.len());
         let first = self.allocation.start().as_ptr().wrapping_add(self.start);
         // SAFETY: the range lies inside the allocation, whose bytes are initialised, and by the
-        // invariant of the type nobody else has a view of it.
+        // invariant of the type no other code has a view of it.
         unsafe { std::slice::from_raw_parts(first, self.len) }
     }
 }

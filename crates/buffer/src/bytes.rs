@@ -47,7 +47,7 @@ impl IoBytes {
     /// The same bytes to be filled again, the reverse of [`IoBuf::freeze`]. No copy.
     ///
     /// # Errors
-    /// With the bytes as they were while somebody else has a view of the allocation.
+    /// With the bytes as they were while other code has a view of the allocation.
     pub fn thaw(mut self) -> Result<IoBuf, IoBytes> {
         match Arc::get_mut(&mut self.allocation) {
             Some(_) => Ok(IoBuf::of_last_view(self.allocation, self.start, self.len)),

@@ -58,7 +58,7 @@ impl Owner {
 pub enum CopyError {
     /// There is no memory for it.
     NoMemory,
-    /// The memory was lost: a copy would have bytes that nobody wrote.
+    /// The memory was lost: a copy would have bytes that were never written.
     Lost,
 }
 
@@ -211,7 +211,7 @@ impl ForeignBytes {
         Self { parts, len: self.len + other.len, owner }
     }
 
-    /// A copy of the bytes as they are now, which nobody can change any more.
+    /// A copy of the bytes as they are now, which no code can change any more.
     ///
     /// # Errors
     /// If there is no memory for it, or the bytes were lost, at the latest while they were copied.

@@ -92,7 +92,7 @@ fn acquire() -> bool {
         return false;
     }
     if RESERVE.compare_exchange(null_mut(), reserve, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: as above; another thread was faster, and nobody knows of this one.
+        // SAFETY: as above; another thread was faster, and nothing else knows of this one.
         unsafe { System.dealloc(reserve, layout()) };
     }
     true

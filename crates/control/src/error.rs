@@ -1,4 +1,4 @@
-//! What a client is told when a command cannot be done.
+//! What a client receives when a command cannot be done.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What happened, told to every client that has negotiated.
+//! What happened, reported to every client that has negotiated.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -16,7 +16,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Nobody listens yet.
+    /// No client listens yet.
     pub fn new() -> Rc<Self> {
         Rc::default()
     }

@@ -12,7 +12,7 @@ pub const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Objects and lists inside one another: the deepest chain that options can name, and room.
 pub const DEPTH_MAX: usize = 100;
 
-/// Clients at a time, unless told otherwise: a management program, a monitoring one and some people.
+/// Clients at a time, by default: a management program, a monitoring one and some people.
 pub const CLIENTS_DEFAULT: usize = 16;
 
 /// Bytes that wait for a client to read them. Its commands rest while more wait than this.

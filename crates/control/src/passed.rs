@@ -17,7 +17,7 @@ impl Passed {
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
 
-    /// Others came: those that nobody took are closed.
+    /// Others came: those that were not taken are closed.
     pub fn replace(&self, fds: Vec<OwnedFd>) {
         *self.waiting.borrow_mut() = fds;
     }

@@ -14,12 +14,12 @@ pub struct CommandSpec {
     pub arguments: Kind,
 }
 
-/// Something that clients are told of.
+/// Something that clients are notified of.
 #[derive(Debug)]
 pub struct EventSpec {
     /// Its name.
     pub name: &'static str,
-    /// What is told: an object.
+    /// What is reported: an object.
     pub data: Kind,
 }
 

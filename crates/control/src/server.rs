@@ -30,7 +30,7 @@ pub trait Handler {
     /// All that can be done, with the arguments of each.
     fn commands(&self) -> &'static [CommandSpec];
 
-    /// All that clients are told of.
+    /// All that clients are notified of.
     fn events(&self) -> &'static [EventSpec];
 
     /// What `query-version` returns.
@@ -45,7 +45,7 @@ pub trait Handler {
 /// How a server treats its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Clients at a time; one more is told so and sent away.
+    /// Clients at a time; one more gets an error and is sent away.
     pub clients: usize,
 }
 

@@ -9,7 +9,7 @@ use buffer::{IoBuf, IoBytes};
 ///
 /// Two kinds do the same and cost differently:
 ///
-/// - [`Buffer::new`] is aligned memory from a pool: the medium reads and writes it directly, nothing is copied.
+/// - [`Buffer::new`] is aligned memory from a pool: the device reads and writes it directly, nothing is copied.
 /// - A `Vec<u8>` is copied once, except by a read whose bytes are in memory: that fills it directly.
 ///
 /// A request that was dropped frees its bytes when it is done.

@@ -35,7 +35,7 @@ pub struct NewImage {
 /// What happens to a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It is replaced, unless somebody uses it. A link is followed, also to where nothing is yet.
+    /// It is replaced, unless it is in use. A link is followed, also to where nothing is yet.
     Replace,
     /// It is an error.
     Refuse,
@@ -202,7 +202,7 @@ fn beside(image: &Path, name: &str) -> PathBuf {
     image.parent().unwrap_or(Path::new("")).join(name)
 }
 
-/// A file to be filled, locked so that nobody uses it meanwhile.
+/// A file to be filled, locked so that no process uses it meanwhile.
 #[derive(Debug)]
 struct Target {
     storage: FileStorage,

@@ -35,7 +35,7 @@ const READ_HERE_BYTES_MAX: usize = 64 << 10;
 /// # The end
 /// [`Disk::close`] waits for the requests in flight, writes what is in memory in the right order, gives the locks back, and says
 /// whether all of that went well. When the last handle and queue are dropped without it, the same is done in the background: the
-/// drop itself never blocks, what fails is told to the log (`tracing`) only, and a process that exits at once may cut it short.
+/// drop itself never blocks, what fails is reported to the log (`tracing`) only, and a process that exits at once may cut it short.
 /// Then the disk is left as by a crash: what was flushed is there, and clusters may be leaked.
 pub struct Disk {
     handle: Arc<Handle>,
@@ -55,7 +55,7 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// Lets somebody in who steers or asks.
+    /// Admits a call that steers or queries.
     fn enter(&self) -> Result<Inside, Error> {
         self.shared.enter()
     }
@@ -197,7 +197,7 @@ impl Disk {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) from now on, and so does a second call.
     ///
     /// The disk is closed also when this fails: then something that was not flushed may be lost, which the error says. It waits
-    /// for as long as the medium takes; dropping the result does not stop it.
+    /// for as long as the device takes; dropping the result does not stop it.
     pub fn close(&self) -> Pending<()> {
         let (reply, pending) = Pending::new();
         self.handle.shared.close(reply);

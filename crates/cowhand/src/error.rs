@@ -23,7 +23,7 @@ pub enum ErrorKind {
     NotFound,
     /// The system, or the policy for names inside images, does not allow it.
     Denied,
-    /// Somebody else uses the file.
+    /// Another process uses the file.
     InUse,
     /// There is a file already.
     Exists,

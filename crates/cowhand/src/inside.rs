@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     emptied: Event,
 }
 
-/// Somebody uses the disk: it does not close before this is dropped.
+/// A caller uses the disk: it does not close before this is dropped.
 pub(crate) struct Inside {
     // Dropped before the next: a task that waits for the end finds the disk released.
     disk: Arc<graph::Disk>,
@@ -76,7 +76,7 @@ impl Shared {
         &self.loops
     }
 
-    /// Lets somebody in.
+    /// Admits a call.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Inside, Error> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let leave = Leave(Arc::clone(self));
@@ -118,7 +118,7 @@ impl Shared {
         self.loops.send(HOME, Job::Work(Box::new(close)));
     }
 
-    /// Closes the disk when nobody is told: its last handle has gone.
+    /// Closes the disk where no caller awaits the result: its last handle has gone.
     pub(crate) fn close_silently(self: &Arc<Self>) {
         let (reply, closed) = crate::Pending::new();
         let name = self.name.clone();
@@ -134,7 +134,7 @@ impl Shared {
     /// Nothing of the disk is left afterwards, locks included, also after a failure.
     async fn close_here(&self) -> Result<(), Error> {
         let Some(disk) = self.disk.read().clone() else { return Err(Error::closed(&self.name)) };
-        // Nobody wants to wait for a limit now.
+        // No caller wants to wait for a limit now.
         disk.lift_limits();
         self.nobody_inside().await;
         let closed = disk.close().await;

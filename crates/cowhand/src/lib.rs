@@ -76,10 +76,10 @@
 //! # Bytes
 //!
 //! A request owns its bytes while it is in flight and gives them back when it is done, also when it failed
-//! ([`Error::into_buffer`]). Bytes in a [`Buffer`] of ours are not copied: the medium reads and writes them. A `Vec<u8>` and the
+//! ([`Error::into_buffer`]). Bytes in a [`Buffer`] of ours are not copied: the device reads and writes them. A `Vec<u8>` and the
 //! slices of [`Disk::read_at`] and [`Disk::write_at`] are copied once, except where a read finds its bytes in memory.
 //!
-//! Memory of a guest is lent as [`ForeignBytes`], ranges that an owner keeps mapped: the medium fills and reads them in place, and what
+//! Memory of a guest is lent as [`ForeignBytes`], ranges that an owner keeps mapped: the device fills and reads them in place, and what
 //! has to be looked at is copied first, because the guest may change it.
 //!
 //! ```
@@ -117,7 +117,7 @@
 //!
 //! # The end
 //!
-//! Close a disk: [`Disk::close`] says whether everything reached the medium. A disk that is dropped is closed in the background,
+//! Close a disk: [`Disk::close`] says whether everything reached the device. A disk that is dropped is closed in the background,
 //! as far as the process lives; then a crash is the worst that it looks like, and what was flushed is there.
 //!
 //! # Hostile images

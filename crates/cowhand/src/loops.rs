@@ -40,7 +40,7 @@ struct Inbox {
     jobs: Vec<Job>,
     /// Of the loop, while it has nothing to do: the submitter that takes it wakes the loop, once for all that comes meanwhile.
     waker: Option<Waker>,
-    /// Nobody is left who could send anything.
+    /// No handle is left that could send anything.
     is_ending: bool,
     /// The loop has ended.
     is_closed: bool,
@@ -144,7 +144,7 @@ impl Lane {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Starts what arrives, until nobody is left who could send anything.
+    /// Starts what arrives, until no handle is left that could send anything.
     async fn work(&self) {
         let mut jobs = Vec::new();
         while self.take(&mut jobs).await {

@@ -135,7 +135,7 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the disk, with the whole chain, under QEMU's file locks. An image whose lock somebody holds who cannot be seen is
+    /// Opens the disk, with the whole chain, under QEMU's file locks. An image whose lock a process holds that cannot be seen is
     /// waited for, up to two seconds.
     ///
     /// This starts a thread, unless there are [`OpenOptions::loops`].

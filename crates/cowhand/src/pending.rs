@@ -1,4 +1,4 @@
-//! What is under way: to be awaited, waited for, or told of.
+//! What is under way: to be awaited, waited for, or notified of.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,7 +30,7 @@ pub(crate) fn is_loop() -> bool {
 /// A request, or another piece of work, that a disk's loop carries out.
 ///
 /// It is under way already. Its end is learned in one of three ways: `.await` in any executor, [`Pending::wait`] on any thread,
-/// or [`Pending::on_completion`]. Dropping it changes nothing but that nobody learns of the end: the request still happens,
+/// or [`Pending::on_completion`]. Dropping it changes nothing but that no caller learns of the end: the request still happens,
 /// and its bytes are freed then.
 #[must_use = "what is under way may fail; await it, wait for it, or give it a callback"]
 pub struct Pending<T> {
@@ -49,7 +49,7 @@ enum State<T> {
     Over,
 }
 
-/// Who is told of the end.
+/// Who is notified of the end.
 enum Told<T> {
     Nobody,
     Task(Waker),
@@ -98,7 +98,7 @@ impl<T> Pending<T> {
     /// Has `callback` called with the result: on the loop that does the work, or on this thread, before this returns, if it
     /// has ended already.
     ///
-    /// The loop serves nobody while the callback runs: it should be short and must not wait. It may submit requests, and drop
+    /// The loop serves no client while the callback runs: it should be short and must not wait. It may submit requests, and drop
     /// or close disks. A callback that panics is reported to the log.
     pub fn on_completion(self, callback: impl FnOnce(Result<T, Error>) + Send + 'static) {
         let mut state = self.slot.state.lock();
@@ -139,7 +139,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-/// The duty to end what somebody waits for. Dropped, it says that the loop has ended.
+/// The duty to end what a caller waits for. Dropped, it says that the loop has ended.
 pub(crate) struct Reply<T> {
     slot: Option<Arc<Slot<T>>>,
 }

@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 32768;
 /// completions are taken in batches, in the order in which requests ended; [`Queue::completion_fd`] is readable while there
 /// are some. A device with several queues makes one for each ([`Disk::queue`](crate::Disk::queue)).
 ///
-/// The disk stays open while the queue exists. Dropped with requests in flight, these still happen, and nobody learns how they
+/// The disk stays open while the queue exists. Dropped with requests in flight, these still happen, and no caller learns how they
 /// ended.
 #[derive(Debug)]
 pub struct Queue {
@@ -45,7 +45,7 @@ pub struct Completion {
     pub buffer: Buffer,
 }
 
-/// Completions that nobody has taken yet.
+/// Completions that were not taken yet.
 #[derive(Debug, Default)]
 struct Done {
     state: Mutex<State>,
@@ -57,7 +57,7 @@ struct Done {
 #[derive(Debug, Default)]
 struct State {
     list: Vec<Completion>,
-    /// Somebody waits for so many.
+    /// A caller waits for so many.
     awaited: Option<usize>,
     /// The event is readable: it is exactly while the list is not empty.
     is_readable: bool,
@@ -206,7 +206,7 @@ impl Queue {
         self.in_flight
     }
 
-    /// An eventfd that is readable exactly while there are completions to be taken; taking them resets it, so nobody has to
+    /// An eventfd that is readable exactly while there are completions to be taken; taking them resets it, so no caller has to
     /// read it. It is made at the first call, and costs a system call for each batch of completions from then on.
     ///
     /// # Errors

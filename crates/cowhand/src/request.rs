@@ -11,7 +11,7 @@ use crate::pending::Reply;
 use crate::queue::QueueReply;
 
 /// What is asked of a disk. Offsets and lengths are in bytes, of any alignment; two requests on overlapping ranges that are in
-/// flight at a time are ordered by nobody.
+/// flight at a time have no order.
 #[derive(Debug)]
 pub enum Request {
     /// Fill `buffer` with the bytes at `offset`.
@@ -202,7 +202,7 @@ impl Job {
     /// The loop has ended.
     pub(crate) fn refuse(self) {
         match self {
-            // Who waits for it is told when it is dropped.
+            // Who waits for it is notified when it is dropped.
             Self::Work(start) => drop(start),
             Self::Request { inside, request, to } => {
                 drop(inside);

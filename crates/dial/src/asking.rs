@@ -31,7 +31,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// Connects to a server within `timeout`, over any loop.
 ///
 /// # Errors
-/// When nobody answers at any address of the host in time (`TimedOut`), the name has none, the target may not be reached
+/// When no server answers at any address of the host in time (`TimedOut`), the name has none, the target may not be reached
 /// (`PermissionDenied`), or there was a broker and it has ended.
 pub async fn connect(target: &Target, timeout: Duration) -> io::Result<Stream> {
     state::check(target)?;
@@ -94,7 +94,7 @@ async fn receive(own: OwnedFd) -> io::Result<Option<(Answer, Option<OwnedFd>)>> 
     Ok(Some((answer, sockets.pop())))
 }
 
-/// Connects to a unix socket; blocks. For those who ask whether somebody listens there.
+/// Connects to a unix socket; blocks. For callers that ask whether a server listens there.
 ///
 /// # Errors
 /// As [`connect`], but for a socket that may not be reached only in a process whose brokers make its connections.

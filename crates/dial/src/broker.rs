@@ -17,10 +17,10 @@ use crate::asking::reach;
 use crate::message::{ASK_BYTES_MAX, Answer, Ask};
 use crate::target::Allowed;
 
-/// Connections that are being made at a time, each by a thread: who asks for more is told to come again.
+/// Connections that are being made at a time, each by a thread: a caller that requests more is asked to come again.
 const AT_ONCE_MAX: usize = 64;
 
-/// Makes connections that are `allowed`, for whoever has the other end of `socket` (unix, SOCK_SEQPACKET), until that end is
+/// Makes connections that are `allowed`, for the process that has the other end of `socket` (unix, SOCK_SEQPACKET), until that end is
 /// closed. Everything else that is asked for is refused.
 ///
 /// # Errors
@@ -32,7 +32,7 @@ pub fn serve(socket: &OwnedFd, allowed: &Allowed) -> io::Result<()> {
 /// Why a broker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody can ask any more.
+    /// No asker is left.
     Unused,
     /// It could not do what the next question asks for: that is left for another broker of the same socket.
     Outdated,
@@ -70,7 +70,7 @@ pub fn serve_while(
             let _turn = turn;
             connect(&ask, &answers);
         };
-        // Without a thread the answers' socket is closed, and whoever asked asks again.
+        // Without a thread the answers' socket is closed, and the task that asked asks again.
         let _ = std::thread::Builder::new().spawn(work);
     }
 }
@@ -105,13 +105,13 @@ fn connect(ask: &Ask, answers: &OwnedFd) {
     }
 }
 
-/// Whoever asked waits no more.
+/// The task that asked waits no more.
 fn is_given_up(answers: &OwnedFd) -> bool {
     let mut byte = [0];
     recv(answers, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) != Err(Errno::AGAIN)
 }
 
-/// The next question, if it is one, and where its answer goes; `None` when nobody can ask any more.
+/// The next question, if it is one, and where its answer goes; `None` when no asker is left.
 fn receive(socket: &OwnedFd) -> io::Result<Option<(Option<Ask>, Option<OwnedFd>)>> {
     let mut bytes = [0; ASK_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -135,7 +135,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Option<Ask>, Option<OwnedFd>)
     Ok(Some((bytes.get(..received.bytes).and_then(Ask::decode), passed.pop())))
 }
 
-/// Whoever does not wait any more gets nothing.
+/// A task that does not wait any more gets nothing.
 fn answer(answers: &OwnedFd, answer: &Answer, socket: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

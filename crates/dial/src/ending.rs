@@ -1,4 +1,4 @@
-//! The end of the process: nobody waits for a lost server any more.
+//! The end of the process: waits for lost servers end.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 static ENDS: Mutex<Option<Instant>> = Mutex::new(None);
 static BEGUN: Event = Event::new();
 
-/// The process is about to end: whoever waits for a lost server does so for `patience` more. What was acknowledged and not flushed may
+/// The process is about to end: a task that waits for a lost server does so for `patience` more. What was acknowledged and not flushed may
 /// need it; a server that stays away does not hold the end up.
 pub fn end_within(patience: Duration) {
     ENDS.lock().get_or_insert(Instant::now() + patience);

@@ -6,7 +6,7 @@
 //!
 //! # One question, one socket
 //! A question goes over the broker's socket with one end of a new pair of sockets, over which the answer comes. So many can be asked at a time
-//! from any loop, nobody reads for others, and a broker that ends closes what it had: those who ask are told at once.
+//! from any loop, no task reads for others, and a broker that ends closes what it had: callers are notified at once.
 //!
 //! # Spare brokers
 //! A process in a sandbox starts no other. So several brokers are started in advance; when one has ended, the next one is asked.

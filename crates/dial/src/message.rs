@@ -34,7 +34,7 @@ pub(crate) enum Answer {
     Busy,
     /// The address is none of those that may be reached.
     Forbidden,
-    /// Nobody is there: the system's number (0: it has none) and words.
+    /// No server is there: the system's number (0: it has none) and words.
     Failed { number: i32, words: String },
 }
 

@@ -1,4 +1,4 @@
-//! Which servers of remote disks answer: told by the clients of them, for those who look after this process.
+//! Which servers of remote disks answer: reported by the clients of them, for those who look after this process.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub struct Loss {
 /// A server of remote disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// What messages call the disk or the export there: without anything that lets somebody in.
+    /// What messages call the disk or the export there: without credentials.
     pub name: String,
     /// It does not answer.
     pub lost: Option<Loss>,

@@ -1,4 +1,4 @@
-//! A broker is asked as a server is that somebody has taken over: for anything.
+//! A broker is asked as a server under foreign control is: for anything.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -69,7 +69,7 @@ fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
     let nobody = reactor.run(connect(&allowed, in_time)).unwrap_err();
     assert_eq!(nobody.kind(), std::io::ErrorKind::ConnectionRefused, "{nobody}");
 
-    // The first ends: the spare one is asked, and one that says nothing holds nobody up.
+    // The first ends: the spare one is asked, and one that says nothing delays no task.
     rustix::net::shutdown(&own, rustix::net::Shutdown::Both).unwrap();
     serving.join().unwrap().unwrap();
     let began = Instant::now();

@@ -79,7 +79,7 @@ pub enum Request {
     Seek { offset: u64, target: SeekTarget },
     /// Size of the file system.
     StatFs,
-    /// Nobody waits for the request of this number any more. Not answered.
+    /// No task awaits the request of this number any more. Not answered.
     Interrupt { unique: u64 },
     /// The mount ends.
     Destroy,

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::abi::{Attributes, Moment, NewTime, SetAttr};
 
-/// Bits that let somebody write.
+/// Bits that let a process write.
 const WRITE_BITS: u32 = 0o222;
 
 /// Attributes that the mount itself keeps: they are forgotten with it.
@@ -20,7 +20,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Of a file of this process's user, that nobody else may use.
+    /// Of a file of this process's user, that no other process may use.
     pub(crate) fn new(read_only: bool) -> Self {
         let now = now();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

@@ -3,7 +3,7 @@
 use export::{ErrorKind, RequestKind};
 use rustix::io::Errno;
 
-/// What a program is told whose request, of this kind, has failed.
+/// What a program receives whose request, of this kind, has failed.
 pub(crate) fn errno(failed: ErrorKind, request: RequestKind) -> Errno {
     match failed {
         ErrorKind::NoSpace => Errno::NOSPC,

@@ -22,7 +22,7 @@ const SOURCE: &str = "cowhand";
 pub enum AllowOther {
     /// Whom its mode lets.
     On,
-    /// Nobody, not even root.
+    /// No other user, not even root.
     Off,
     /// As `On` where the system lets this user say so, as `Off` elsewhere.
     #[default]

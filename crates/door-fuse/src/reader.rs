@@ -24,7 +24,7 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) unique: u64,
-    /// Or what its sender is told.
+    /// Or what its sender receives.
     pub(crate) request: Result<Request, Errno>,
     /// Bytes behind the head: of a write, its data.
     pub(crate) data_bytes: usize,

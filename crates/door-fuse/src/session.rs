@@ -45,7 +45,7 @@ pub(crate) struct Session {
     ending: Rc<EndingSession>,
 }
 
-/// By which a session is told to end.
+/// By which a session is asked to end.
 #[derive(Debug, Default)]
 pub(crate) struct EndingSession {
     is_asked: Cell<bool>,
@@ -53,7 +53,7 @@ pub(crate) struct EndingSession {
 }
 
 impl HangUp for EndingSession {
-    /// Answers wait for nobody: there is one way to end.
+    /// Answers wait for nothing: there is one way to end.
     fn hang_up(&self, _how: Ending) {
         self.is_asked.set(true);
         self.asked.wake();
@@ -82,8 +82,8 @@ impl Session {
         Rc::clone(&self.ending)
     }
 
-    /// Serves until the mount ends, it is told to, or the session of another loop has ended. What is in flight then is finished and answered;
-    /// requests that nobody has taken fail when the last session closes the device.
+    /// Serves until the mount ends, it is asked to, or the session of another loop has ended. What is in flight then is finished and answered;
+    /// requests that were not taken fail when the last session closes the device.
     pub(crate) async fn run(self: Rc<Self>) {
         let entry = Arc::clone(&self.export.entry);
         let asked = pin!(self.ending.asked.until(|| self.ending.is_asked.get()));
@@ -239,7 +239,7 @@ impl Session {
         let parts = [IoSlice::new(&header), IoSlice::new(result.unwrap_or_default())];
         let used = if parts[1].is_empty() { 1 } else { 2 };
         if let Err(error) = self.device.write_now(&parts[..used]) {
-            // Nobody waits for it any more (ENOENT), or the mount has ended, which the receiver sees.
+            // No task awaits it any more (ENOENT), or the mount has ended, which the receiver sees.
             tracing::debug!(unique, %error, "an answer is not taken");
         }
     }

@@ -58,7 +58,7 @@ pub(crate) async fn fallocate(
             }
             false
         }
-        // Behind the end alone: a hole in the middle may be written by somebody else at this moment.
+        // Behind the end alone: a hole in the middle may be written by another process at this moment.
         Fallocate::Allocate if offset >= disk.size() => {
             may_grow(export)?;
             return grow(export, end).await;

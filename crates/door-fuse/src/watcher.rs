@@ -1,7 +1,7 @@
 //! A second process that takes a mount away when the server ends, however it does: also killed, and also from inside a sandbox, where
 //! nothing can be unmounted and no program run.
 //!
-//! It is this program once more, told by its environment, and waits until its standard input ends: the server holds the other end of the pipe,
+//! It is this program once more, instructed by its environment, and waits until its standard input ends: the server holds the other end of the pipe,
 //! which the kernel closes with the process.
 
 use std::ffi::{OsStr, OsString};

@@ -157,7 +157,7 @@ fn no_request_makes_the_door_fall() {
             (0..len).map(|at| if small && at % 8 > 1 { 0 } else { (next() >> 24) as u8 }).collect();
         mounted.send(opcode, unique, &body);
         let is_silent = matches!(opcode, 2 | 42) || opcode == 36 && len >= 8;
-        // A resize waits for who owns the disk: nobody does here, and a disk of fixed size asks nobody.
+        // A resize waits for who owns the disk: none does here, and a disk of fixed size asks none.
         if !is_silent {
             let (errno, _) = mounted.answer(unique);
             assert!((-4095..=0).contains(&errno), "{opcode}: {errno}");

@@ -188,7 +188,7 @@ impl Client {
         self.landing.take();
     }
 
-    /// Counts requests that were given up because nobody waits for them.
+    /// Counts requests that were given up because no task awaits them.
     pub(crate) fn count_dropped(&self, requests: u64) {
         self.entry.counters().dropped(requests);
     }

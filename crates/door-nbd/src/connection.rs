@@ -72,7 +72,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Goes on with a client that has chosen its export at another server; `begun` is the beginning of its next request.
+/// Resumes a client that has chosen its export at another server; `begun` is the beginning of its next request.
 pub(crate) async fn resume(
     server: &Arc<Server>,
     seat: &Seat,

@@ -12,7 +12,7 @@ use export::Latch;
 pub(crate) struct Gone(Latch);
 
 impl Gone {
-    /// The client is gone: nobody waits for answers any more.
+    /// The client is gone: no answer is awaited any more.
     pub(crate) fn declare(&self) {
         self.0.set();
     }

@@ -1,4 +1,4 @@
-//! Clients between two processes: what the next server has to know to go on with a connection.
+//! Clients between two processes: what the next server has to know to resume a connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use nbd_wire::server::Session;
 use nbd_wire::{Context, Dialect, ExportFlags, ExportInfo, Selected};
 use reactor::net::Stream;
 
-/// A client that nobody serves at this moment. It has no request in flight, and every reply was sent. Dropping it hangs up, unless
+/// A client that no process serves at this moment. It has no request in flight, and every reply was sent. Dropping it hangs up, unless
 /// another process has its socket.
 #[derive(Debug)]
 pub struct HandedClient {
@@ -29,7 +29,7 @@ pub struct HandedClient {
     pub begun: Vec<u8>,
 }
 
-/// Why nobody can go on with a client.
+/// Why a client cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotResumed {
     /// Its export.
@@ -94,7 +94,7 @@ impl HandedClient {
     ) -> Result<Session<Place>, NotResumed> {
         let now = describe(&entry);
         let export = || self.export.clone();
-        // A disk may have grown under its client, who keeps to what it was told; one that is smaller is another disk.
+        // A disk may have grown under its client, who keeps to what it received; one that is smaller is another disk.
         if now.size < self.size {
             return Err(NotResumed::Size { export: export(), found: now.size, known: self.size });
         }

@@ -54,7 +54,7 @@ pub const INLINE_BYTES_BEFORE_YIELD: usize = 1 << 20;
 /// read from the socket all the same, so that the end of a connection behind them is seen.
 pub const REQUESTS_WAITING_MAX: usize = 256;
 
-/// Connections of the process, unless told otherwise. Each holds buffers of up to half a MiB, one MiB with TLS, of
+/// Connections of the process, by default. Each holds buffers of up to half a MiB, one MiB with TLS, of
 /// which idle ones touch little: its receive buffer, two reply buffers, [`UNCOUNTED_BYTES_MAX`].
 pub const CONNECTIONS_MAX: usize = 1024;
 
@@ -69,13 +69,13 @@ pub const STATUS_REQUEST_BYTES: u64 = 2 * 16 * STATUS_EXTENTS_MAX as u64;
 /// which is closed. Each holds a receive buffer of which it touches little.
 pub const HANDSHAKES_MAX: usize = 256;
 
-/// Connections that one export serves, unless told otherwise: what clients with multi-conn use
+/// Connections that one export serves, by default: what clients with multi-conn use
 /// (4 to 16), never without a limit.
 pub const CONNECTIONS_PER_EXPORT_DEFAULT: u32 = 16;
 
-/// How long a client may take to choose an export, unless told otherwise.
+/// How long a client may take to choose an export, by default.
 pub const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// How long a client may take no reply that waits for it, and send nothing of a payload that it began, unless told
+/// How long a client may take no reply that waits for it, and send nothing of a payload that it began, unless set
 /// otherwise. Then its connection is closed, because the memory it holds is shared.
 pub const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);

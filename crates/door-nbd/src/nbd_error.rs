@@ -3,13 +3,13 @@
 use export::{ErrorKind, RequestKind};
 use nbd_wire::ErrorCode;
 
-/// What a client is told whose request, of this kind, has failed.
+/// What a client receives whose request, of this kind, has failed.
 pub(crate) fn nbd_error(failed: ErrorKind, request: RequestKind) -> ErrorCode {
     match failed {
         ErrorKind::NoSpace => ErrorCode::NoSpc,
         ErrorKind::ReadOnly => ErrorCode::Perm,
         // Data past the end finds no place (ENOSPC, as the protocol has it): a disk can be made smaller while a client goes
-        // by the size that it was told.
+        // by the size that it received.
         ErrorKind::PastEnd => match request {
             RequestKind::Write | RequestKind::Zero => ErrorCode::NoSpc,
             RequestKind::Read

@@ -1,5 +1,5 @@
 //! Clients that have not chosen an export yet: a bounded number of them. One more takes the place of the one that has been there longest,
-//! which had the most time to choose: clients that never choose keep nobody else out.
+//! which had the most time to choose: clients that never choose keep no other client out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

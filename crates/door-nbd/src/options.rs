@@ -15,7 +15,7 @@ pub enum TlsPolicy {
     Off,
     /// If the client asks for it.
     Allowed(Arc<tls::ServerConfig>),
-    /// Always: nothing is told to a client before.
+    /// Always: nothing is reported to a client before.
     Required(Arc<tls::ServerConfig>),
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Outbox {
     stalled: Cell<bool>,
     /// Something was sent.
     progress: LocalEvent,
-    /// Something is to be sent and nobody does.
+    /// Something is to be sent and no task sends.
     work: LocalEvent,
     closed: Cell<bool>,
 }
@@ -158,7 +158,7 @@ impl Outbox {
         fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
     ) -> Option<ReadKind> {
         if len > SHARED_REPLY_BYTES_MAX {
-            // Without memory the request waits, and is told.
+            // Without memory the request waits, and is notified.
             let mut payload = IoBuf::try_uninit(len)?;
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
@@ -197,7 +197,7 @@ impl Outbox {
         }
     }
 
-    /// Sends all that is there; if somebody else is sending, only waits until few enough bytes are left.
+    /// Sends all that is there; if another task is sending, only waits until few enough bytes are left.
     pub(crate) async fn send(&self) {
         if self.sending.get() {
             let is_small = || !self.sending.get() || !self.queue.borrow().is_long();
@@ -243,7 +243,7 @@ impl Outbox {
         self.stalled.get()
     }
 
-    /// Nobody reads replies any more: what waits is dropped, what is added too.
+    /// Replies are not read any more: what waits is dropped, what is added too.
     pub(crate) fn abandon(&self) {
         self.failed.set(true);
         let dropped = self.queue.borrow_mut().take();

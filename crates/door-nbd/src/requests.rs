@@ -45,7 +45,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// It was taken in whole, and is carried out though nobody waits for it.
+    /// It was taken in whole, and is carried out though no task awaits it.
     pub(crate) fn changes_the_disk(&self) -> bool {
         !matches!(self, Self::Prefetch { .. })
     }
@@ -122,7 +122,7 @@ impl Request {
         self.outbox().push(&head, bytes, Some(self.permit));
     }
 
-    /// Holes inside a read are told as such: the client need not look for them, and they need not be sent.
+    /// Holes inside a read are reported as such: the client need not look for them, and they need not be sent.
     fn answer_in_parts(self, parts: Vec<(Range<usize>, bool)>, bytes: &IoBytes) {
         let (outbox, of, last) = (self.outbox(), (self.cookie, self.offset), parts.len() - 1);
         let mut permit = Some(self.permit);

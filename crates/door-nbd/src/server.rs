@@ -21,7 +21,7 @@ pub struct Server {
     door: Door,
     options: ServerOptions,
     newcomers: Arc<Newcomers>,
-    /// Clients that nobody serves any more, for another process.
+    /// Clients that no loop serves any more, for another process.
     handed: Mutex<Vec<HandedClient>>,
 }
 
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Accepts clients at `listener` for ever, as long as there are fewer than `most`, and gives each to the loop that
-    /// has the fewest. Runs on any event loop, also one that serves nobody; dropping it ends the listening.
+    /// has the fewest. Runs on any event loop, also one that serves no client; dropping it ends the listening.
     pub async fn accept(self: Arc<Self>, listener: Listener, tls: TlsPolicy, most: usize) {
         let most = most.min(self.options.connections_max);
         let welcome = |stream| {
@@ -106,7 +106,7 @@ impl Server {
         });
     }
 
-    /// Goes on with a client that another server has given away. It is served when the loops run.
+    /// Resumes a client that another server has given away. It is served when the loops run.
     ///
     /// # Errors
     /// When its export is not here, or is not what the client knows: the client stays as it is.

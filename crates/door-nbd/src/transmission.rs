@@ -58,7 +58,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Nobody reads the replies that are still to come.
+    /// The replies that are still to come are not read.
     fn is_abrupt(&self) -> bool {
         !matches!(self, Self::Disconnect | Self::Shutdown | Self::HandOver)
     }
@@ -280,7 +280,7 @@ impl Transmission {
             Command::Disconnect => return Err(End::Disconnect),
             Command::Read { offset, len, whole } => {
                 if whole {
-                    // One chunk was meant; whoever says so once gets no other.
+                    // One chunk was meant; a client that says so once gets no other.
                     self.client.wants_whole_reads.set(true);
                 }
                 self.read(head, offset, len).await;

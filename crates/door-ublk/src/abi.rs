@@ -157,7 +157,7 @@ pub(crate) struct Info {
     pub(crate) server: i32,
     /// Of [`feature`].
     pub(crate) features: u64,
-    /// The server's own: nobody else looks at it.
+    /// The server's own: no other process looks at it.
     pub(crate) mark: u64,
 }
 
@@ -228,7 +228,7 @@ impl Parameters {
         bytes
     }
 
-    /// The device's sectors, of what the kernel told.
+    /// The device's sectors, of what the kernel reported.
     pub(crate) fn sectors_told(bytes: &[u8; PARAMETERS_BYTES]) -> u64 {
         long(bytes, 24)
     }

@@ -27,7 +27,7 @@ pub enum DeviceError {
         "/dev/ublk-control cannot be opened; it takes root, Linux 6.0 or later, and the driver: `modprobe ublk_drv`"
     )]
     NoDriver(#[source] io::Error),
-    /// Somebody else's device has the number.
+    /// A device of another process has the number.
     #[error("/dev/ublkb{0} is a device of another disk or program; give another number, or auto")]
     Foreign(u32),
     /// Its server is at work.
@@ -290,7 +290,7 @@ impl Device {
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn stop_at_once(&self) -> Result<(), DeviceError> {
-        // Whoever changes the size now is waited for; nobody does later.
+        // A change of the size now is waited for; none begins later.
         *self.life.lock() = Life::Stopped;
         self.ask(Control::Stop, &mut [], 0)
     }

@@ -188,11 +188,11 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `map`, and nobody has a reference to it.
+        // SAFETY: it was mapped by `map`, and nothing has a reference to it.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-// SAFETY: it is an address and a length; the bytes are reached by copies alone, and written by nobody in this process.
+// SAFETY: it is an address and a length; the bytes are reached by copies alone, and nothing in this process writes them.
 unsafe impl Send for Descriptors {}

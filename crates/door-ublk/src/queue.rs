@@ -33,7 +33,7 @@ pub(crate) struct Queue {
     changed: LocalEvent,
 }
 
-/// By which a queue is told to end.
+/// By which a queue is asked to end.
 #[derive(Debug, Default)]
 pub(crate) struct EndingQueue {
     is_asked: Cell<bool>,
@@ -41,7 +41,7 @@ pub(crate) struct EndingQueue {
 }
 
 impl HangUp for EndingQueue {
-    /// Answers wait for nobody: there is one way to end.
+    /// Answers wait for nothing: there is one way to end.
     fn hang_up(&self, _how: Ending) {
         self.is_asked.set(true);
         self.asked.wake();
@@ -71,7 +71,7 @@ impl Queue {
         Rc::clone(&self.ending)
     }
 
-    /// Serves until the device is stopped: by us, if it is told to end or the export is taken away, or by somebody else.
+    /// Serves until the device is stopped: by us, if it is asked to end or the export is taken away, or by another process.
     pub(crate) async fn run(self: Rc<Self>) {
         let depth = self.export.device.info().depth;
         self.places.set(depth);

@@ -7,7 +7,7 @@ use crate::abi::{Op, Request};
 use crate::kernel::LargestBuf;
 use crate::queue::Queue;
 
-/// Carries a request out. Gives what the kernel is told: bytes that were moved, or a negative error number; and the buffer, with what was read.
+/// Carries a request out. Gives what the kernel receives: bytes that were moved, or a negative error number; and the buffer, with what was read.
 pub(crate) async fn carry_out(queue: &Queue, request: Request, buf: LargestBuf) -> (i32, LargestBuf) {
     let kind = match request.op {
         Op::Read => RequestKind::Read,
@@ -71,7 +71,7 @@ async fn write(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), 
     let data = whole.slice(0, len as usize);
     let written = disk.write(offset, data.into(), fua, queue.hints(), &queue.pace).await;
     let result = settle(queue, written, fua).await;
-    // Somebody may keep what was written.
+    // What was written may be kept elsewhere.
     let buf = whole.thaw().map_or_else(|_| LargestBuf::new(bytes), |buf| LargestBuf::of(buf, bytes));
     (result, buf)
 }

@@ -15,7 +15,7 @@ use crate::kernel::Descriptors;
 use crate::limits::{QUEUES_MAX, RANGE_SECTORS_MAX, REQUEST_BYTES_MAX};
 use crate::queue::Queue;
 
-/// Physical blocks are told to be no larger: file systems take them for sectors.
+/// Physical blocks are reported as no larger: file systems take them for sectors.
 const PHYSICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
 /// A disk that is a block device.
@@ -26,7 +26,7 @@ pub struct UblkExport {
     /// Queues that are served, or will be.
     queues: AtomicU16,
     is_stopping: AtomicBool,
-    /// What the kernel was told last.
+    /// What the kernel received last.
     sectors: AtomicU64,
     started: Shutdown,
     ended: Shutdown,
@@ -75,7 +75,7 @@ impl UblkExport {
         reactor::blocking(move || device.delete()).await;
     }
 
-    /// Forgets the device, whose queues nobody has served: the program is about to end. One that was recovered waits for the next server.
+    /// Forgets the device, whose queues were not served: the program is about to end. One that was recovered waits for the next server.
     pub fn abandon(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
         if !self.device.is_recovered() {
@@ -178,7 +178,7 @@ impl Server {
             Ok(export)
         });
         added.inspect_err(|_| {
-            // Nobody was let in.
+            // No client was admitted.
             let _ = self.door.exports().remove(&name, export::Removal::Hard);
         })
     }

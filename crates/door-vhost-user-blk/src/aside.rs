@@ -1,7 +1,7 @@
 //! What may wait for ever, aside from the loops: closing descriptors of front-ends, giving and taking a device's state.
 //!
 //! A front-end chooses what its descriptors are. Closing a file asks its file system, closing a pipe waits for who copies out of it at that
-//! moment. Nothing ends such a wait, so it happens on a thread that nobody waits for longer than a deadline. Threads are few; who has more
+//! moment. Nothing ends such a wait, so it happens on a thread that is waited for no longer than a deadline. Threads are few; who has more
 //! to wait for than they can take is served no further.
 
 use std::collections::VecDeque;
@@ -121,7 +121,7 @@ impl Aside {
         }
     }
 
-    /// Closes a descriptor, here if that waits for nobody.
+    /// Closes a descriptor, here if that waits for nothing.
     fn close(self: &Arc<Self>, fd: OwnedFd) {
         if !closes_at_once(&fd) {
             self.start(Box::new(move || drop(fd)));
@@ -136,7 +136,7 @@ impl fmt::Debug for Aside {
     }
 }
 
-/// A descriptor as a front-end sent it: of any kind. Dropping it waits for nobody.
+/// A descriptor as a front-end sent it: of any kind. Dropping it waits for nothing.
 #[derive(Debug)]
 pub(crate) struct Passed {
     fd: Option<OwnedFd>,

@@ -1,4 +1,4 @@
-//! The back-end's own messages: a front-end is told that the configuration has changed.
+//! The back-end's own messages: a front-end is informed that the configuration has changed.
 
 use std::cell::RefCell;
 use std::io;

@@ -48,13 +48,13 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Somebody has to know of it.
+    /// It has to be reported.
     fn is_fault(&self) -> bool {
         !matches!(self, Self::Gone | Self::HandOver)
     }
 }
 
-/// Serves one front-end to its end, and the end of all that it asked for. Another process was told `told` by it.
+/// Serves one front-end to its end, and the end of all that it asked for. Another process has received `told` from it.
 pub(crate) async fn serve(
     server: Arc<Server>,
     (stream, departure): (Rc<Stream>, Rc<Departure>),

@@ -37,7 +37,7 @@ pub(crate) struct Device {
 #[derive(Debug)]
 struct WriteCache(AtomicU8);
 
-/// Nobody said so yet: it is on, as a driver that begins finds it.
+/// It was not said yet: it is on, as a driver that begins finds it.
 const PRESUMED: u8 = 0;
 const ON: u8 = 1;
 const OFF: u8 = 2;
@@ -107,7 +107,7 @@ impl Device {
         }
     }
 
-    /// A ring begins, and its guest has worked before or not. Where nobody remembers whether its driver turned the cache off it may have: then
+    /// A ring begins, and its guest has worked before or not. Where it is unknown whether its driver turned the cache off it may have: then
     /// each write is made durable. One that has not has a driver that has read the configuration.
     pub(crate) fn ring_begins(&self, in_use: bool) {
         let to = if in_use { OFF } else { PRESUMED };
@@ -219,7 +219,7 @@ impl Run {
         self.changed.notify(usize::MAX);
     }
 
-    /// Whether the driver may wait for a call that somebody else was to make: it was given since the last time, or the ring has been in use
+    /// Whether the driver may wait for a call that another thread was to make: it was given since the last time, or the ring has been in use
     /// before.
     pub(crate) fn take_called_anew(&self) -> bool {
         self.called_anew.swap(false, Ordering::AcqRel)

@@ -1,4 +1,4 @@
-//! Front-ends between two processes: what the next back-end has to know to go on with a connection.
+//! Front-ends between two processes: what the next back-end has to know to resume a connection.
 
 use std::os::fd::OwnedFd;
 
@@ -31,7 +31,7 @@ impl Said {
     }
 }
 
-/// A front-end that nobody serves at this moment. Its rings are at rest, with nothing in flight. Dropping it hangs up, unless another process
+/// A front-end that no process serves at this moment. Its rings are at rest, with nothing in flight. Dropping it hangs up, unless another process
 /// has its socket.
 #[derive(Debug)]
 pub struct HandedFrontEnd {
@@ -53,7 +53,7 @@ impl HandedFrontEnd {
     }
 }
 
-/// Why nobody can go on with a front-end.
+/// Why a front-end cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotResumed {
     /// The disk is another one.

@@ -120,7 +120,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the driver is to be woken for what it was told since the last time.
+    /// Whether the driver is to be woken for what was completed since the last time.
     ///
     /// # Errors
     /// When the ring is not what it was.

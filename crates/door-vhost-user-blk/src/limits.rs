@@ -8,7 +8,7 @@ pub const QUEUES_MAX: u16 = 64;
 /// Entries of a ring at most: the limit of virtio's split rings.
 pub const RING_ENTRIES_MAX: u16 = 1 << 15;
 
-/// Parts of a request's data that a driver is told to use at most: a ring of 128 entries has room for them with header and status.
+/// Parts of a request's data that a driver is asked to use at most: a ring of 128 entries has room for them with header and status.
 pub const SEGMENTS_MAX: u32 = 126;
 
 /// Descriptors of one request that are looked at: the kernel takes 1024 parts in one call; header and status are two more.

@@ -159,7 +159,7 @@ impl Mapping {
         Ok(unsafe { self.start.add(offset) })
     }
 
-    /// Copies bytes out; nobody can change the copy.
+    /// Copies bytes out; the guest cannot change the copy.
     ///
     /// # Errors
     /// When they do not lie inside.
@@ -246,7 +246,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody touches the pages any more. Once they are unmapped their addresses may be another mapping's.
+        // The pages are not touched any more. Once they are unmapped their addresses may be another mapping's.
         self.watched = None;
         // SAFETY: the pages were mapped by `new`, and requests that use them hold the mapping.
         let _ = unsafe { munmap(self.pages.as_ptr().cast(), self.pages_len) };

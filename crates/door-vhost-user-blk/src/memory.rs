@@ -288,7 +288,7 @@ impl DirtyLog {
         Mapping::new(fd, area, allowance).map(|mapping| Self { mapping }).map_err(MemoryError::Log)
     }
 
-    /// The pages of `len` bytes at `address` were written. What lies behind the log is memory that nobody asks about.
+    /// The pages of `len` bytes at `address` were written. What lies behind the log is memory without a log.
     pub fn mark(&self, address: u64, len: u64) {
         let Some(last) = len.checked_sub(1).and_then(|more| address.checked_add(more)) else { return };
         for page in address / LOG_PAGE_BYTES..=last / LOG_PAGE_BYTES {

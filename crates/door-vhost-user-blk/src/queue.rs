@@ -248,8 +248,8 @@ impl Queue {
         end
     }
 
-    /// Calls the driver if it is worth it, while `left` requests are still to be started and there may be more in the ring. Who is told late has
-    /// nothing to do, and the next requests come late; who is told of each request costs a wake-up each.
+    /// Calls the driver if it is worth it, while `left` requests are still to be started and there may be more in the ring. A driver that is notified late has
+    /// nothing to do, and the next requests come late; one that is notified of each request costs a wake-up each.
     pub(crate) fn call_in_time(&self, left: usize) {
         let untold = self.untold.get();
         let is_last = || left == 0 && !self.is_there();
@@ -313,7 +313,7 @@ impl Queue {
         drop(permit);
     }
 
-    /// The ring is of no use any more: its guest is told, nobody else notices.
+    /// The ring is of no use any more: its guest is notified, other guests do not notice.
     fn fail(&self, fault: &dyn std::fmt::Display) {
         if !self.run.fail(fault) {
             return;
@@ -323,7 +323,7 @@ impl Queue {
         let text = format!("export {:?}: queue {} stops: {fault}", entry.name(), self.run.ring);
         repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
         if let Some(err) = &*self.run.err.load() {
-            // Nobody is left to tell if it fails.
+            // A failure has no receiver.
             let _ = err.ring();
         }
     }

@@ -18,7 +18,7 @@ const RANGE_BYTES: usize = 16;
 /// Bytes of the disk's name.
 pub const ID_BYTES: usize = 20;
 
-/// What the driver is told.
+/// What the driver receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
@@ -118,7 +118,7 @@ impl Request {
     /// What `chain` asks for.
     ///
     /// # Errors
-    /// When there is no place for a status, so that the driver cannot be told anything.
+    /// When there is no place for a status, so that the driver cannot be answered.
     pub fn of(chain: Chain, memory: &Memory, takes: &Takes) -> Result<Self, RingFault> {
         let Chain { head, readable, mut writable } = chain;
         let status_at = take_status(&mut writable).ok_or(RingFault::NoStatus)?;

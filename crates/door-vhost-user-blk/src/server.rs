@@ -27,7 +27,7 @@ pub struct DeviceOptions {
     pub queues: u16,
     /// Bytes of a logical block: a power of two, 512 to 32768.
     pub logical_block_size: u32,
-    /// What the guest is told as the disk's serial number; 20 bytes of it.
+    /// What the guest receives as the disk's serial number; 20 bytes of it.
     pub serial: String,
     /// Contiguous requests that come together go to the disk as one.
     pub merge: bool,
@@ -65,7 +65,7 @@ impl DeviceOptions {
         if !block.is_power_of_two() || !(512..=32768).contains(&block) {
             return Err(OptionsError::Block(block));
         }
-        // Of a block of one sector the rest is told to be out of reach (docs/reference/serving.md).
+        // Of a block of one sector the rest is reported as out of reach (docs/reference/serving.md).
         if u64::from(block) > SECTOR_BYTES && !size.is_multiple_of(u64::from(block)) {
             return Err(OptionsError::Size { size, block });
         }
@@ -126,7 +126,7 @@ pub struct Server {
     door: Door,
     /// The loop that the next device's first queue lives on.
     next_loop: AtomicUsize,
-    /// Front-ends that nobody serves any more, for another process.
+    /// Front-ends that no loop serves any more, for another process.
     handed: Mutex<Vec<HandedFrontEnd>>,
     memory: FilePolicy,
 }
@@ -175,7 +175,7 @@ impl Server {
         Ok(Arc::new(VhostExport { entry, options, cache: Mutex::default(), aside: Arc::default() }))
     }
 
-    /// Accepts front-ends of one export at `listener` for ever. Runs on any event loop, also one that serves nobody; dropping it ends the
+    /// Accepts front-ends of one export at `listener` for ever. Runs on any event loop, also one that serves no client; dropping it ends the
     /// listening.
     pub async fn accept(self: Arc<Self>, listener: Listener, export: Arc<VhostExport>) {
         let welcome = |stream| self.begin(stream, &export);
@@ -186,7 +186,7 @@ impl Server {
         self.give(stream, export, Vec::new());
     }
 
-    /// Starts a front-end on a loop, which was told `told` before.
+    /// Starts a front-end on a loop, which has received `told` before.
     fn give(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>, told: Vec<Said>) {
         let (server, export) = (Arc::clone(self), Arc::clone(export));
         self.door.give(move |_seat| {
@@ -203,7 +203,7 @@ impl Server {
         });
     }
 
-    /// Goes on with a front-end that another back-end has given away. It is served when the loops run.
+    /// Resumes a front-end that another back-end has given away. It is served when the loops run.
     ///
     /// # Errors
     /// When the disk is not what its guest knows: the front-end stays as it is.

@@ -204,13 +204,13 @@ mod tests {
             assert!(matches!(loaded(&good[..len], true), Err(StateError::Length { .. })), "{len}");
         }
         assert!(matches!(loaded(&[&good[..], b"x"].concat(), true), Err(StateError::Length { .. })));
-        // Whoever has not hung up is not waited for.
+        // A peer that has not hung up is not waited for.
         assert!(matches!(loaded(&good, false), Err(StateError::Length { .. })));
         let (from, _to) = pipe().expect("a pipe");
         assert!(matches!(begin(2, 0, from, STATE), Err(StateError::Direction(2))));
         let (from, _to) = pipe().expect("a pipe");
         assert!(matches!(begin(1, 1, from, STATE), Err(StateError::Phase(1))));
-        // A pipe with nobody at its other end, and one that is full.
+        // A pipe without a reader at its other end, and one that is full.
         let (from, to) = pipe().expect("a pipe");
         drop(from);
         assert!(matches!(begin(0, 0, to, STATE), Err(StateError::Io(_))));

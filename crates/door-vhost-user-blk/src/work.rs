@@ -123,7 +123,7 @@ fn read_now(queue: &Queue, together: &Together, hints: Hints, inline: &Inline) -
     if inline.bytes + bytes > INLINE_BYTES_MAX {
         return false;
     }
-    // What is no memory is told by who waits.
+    // A lack of memory is reported by the waiting request.
     let Ok(data) = memory(together) else { return false };
     match queue.device.export.entry.disk().try_read_into(*offset, &data, hints) {
         None => return false,

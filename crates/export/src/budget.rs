@@ -34,7 +34,7 @@ impl Budget {
         Self { limit, used: AtomicU64::new(0), most: AtomicU64::new(0), freed: Event::new() }
     }
 
-    /// Takes `bytes` for somebody who holds `held` already, if that leaves others as much as it would hold then. Who
+    /// Takes `bytes` for a client that holds `held` already, if that leaves others as much as it would hold then. Who
     /// holds nothing gets what is there; a first request of a few KiB is never refused.
     fn try_take(&self, held: u64, bytes: u64) -> bool {
         let reserved = if bytes > SMALL_REQUEST_BYTES_MAX { self.limit / RESERVED_PART } else { 0 };

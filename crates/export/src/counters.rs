@@ -100,7 +100,7 @@ impl Counters {
         self.invalid.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests were given up because nobody waits for them.
+    /// Requests were given up because no task awaits them.
     pub fn dropped(&self, requests: u64) {
         self.dropped.fetch_add(requests, Ordering::Relaxed);
     }

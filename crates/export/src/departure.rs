@@ -1,4 +1,4 @@
-//! How a client is told to end, or to be given to another process.
+//! How a client is asked to end, or to be given to another process.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,7 +27,7 @@ impl Departure {
         })
     }
 
-    /// The client can go on elsewhere from now on: whoever serves it looks at [`Departure::is_asked`], or waits for [`Departure::asked`].
+    /// The client can move to another process from now on: its server looks at [`Departure::is_asked`], or waits for [`Departure::asked`].
     pub fn can_be_given(&self) {
         self.can_be_given.set(true);
     }

@@ -98,7 +98,7 @@ impl Door {
         self.loops.give(index, &self.clients, begin);
     }
 
-    /// Runs a task on each loop until the shutdown: it is cancelled before the clients are told to end.
+    /// Runs a task on each loop until the shutdown: it is cancelled before the clients are asked to end.
     pub fn on_every_loop<F: Future<Output = ()> + 'static>(
         &self,
         make: impl Fn() -> F + Clone + Send + 'static,
@@ -107,7 +107,7 @@ impl Door {
     }
 
     /// Accepts connections at `listener` for ever, and hands to `welcome` those that come while the door has fewer than
-    /// `most` clients. Runs on any event loop, also one that serves nobody; dropping it ends the listening.
+    /// `most` clients. Runs on any event loop, also one that serves no client; dropping it ends the listening.
     pub async fn accept(&self, listener: &Listener, most: usize, mut welcome: impl FnMut(Stream)) {
         loop {
             match listener.accept().await {

@@ -70,7 +70,7 @@ impl Error {
         Self { kind, cause: Some(Box::new(Cause { disk: disk.into(), source: cause.into() })) }
     }
 
-    /// What the client is told.
+    /// What the client receives.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -72,14 +72,14 @@ pub struct Dirtiness {
 /// The bytes of one disk.
 ///
 /// All offsets and lengths are in bytes, of any alignment, and lie inside [`Export::size`]. Methods
-/// are called from any thread, many at a time; two requests that overlap in time are ordered by
-/// nobody. A flush covers every write that had completed, of whichever client, when it began.
+/// are called from any thread, many at a time; two requests that overlap in time have
+/// no order. A flush covers every write that had completed, of whichever client, when it began.
 pub trait Export: fmt::Debug + Send + Sync {
-    /// Length in bytes. A client keeps to what it was told when it began; where the disk has become shorter since,
+    /// Length in bytes. A client keeps to what it received when it began; where the disk has become shorter since,
     /// its requests beyond the end fail.
     fn size(&self) -> u64;
 
-    /// Bytes of the medium that it takes; None where nobody knows.
+    /// Bytes of the device that it takes; None where it is unknown.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }

@@ -29,7 +29,7 @@ pub struct ExportEntry {
     places: Places,
     /// Clients are to leave: the export is taken away.
     leaving: Shutdown,
-    /// Somebody changed the disk's size.
+    /// A client changed the disk's size.
     resized: Event,
     left_behind: LeftBehind,
 }
@@ -217,7 +217,7 @@ impl Exports {
         let mut shelf = self.shelf.write();
         let index = shelf.offered.iter().position(|entry| entry.name == name);
         let index = index.ok_or_else(|| NotRemoved::Unknown(name.to_owned()))?;
-        // From nobody to closed in one step: no client can come in between.
+        // From no client to closed in one step: no client can come in between.
         let closed = shelf.offered[index].places.close_if_free();
         if let (Err(connections), Removal::Safe) = (closed, how) {
             return Err(NotRemoved::InUse { name: name.to_owned(), connections });
@@ -234,7 +234,7 @@ impl Exports {
         self.shelf.read().offered.clone()
     }
 
-    /// All of them, and those that were removed and are still held by somebody.
+    /// All of them, and those that were removed and are still held by a client.
     pub(crate) fn entries_and_removed(&self) -> Vec<Arc<ExportEntry>> {
         let shelf = self.shelf.read();
         shelf.offered.iter().cloned().chain(shelf.removed.iter().filter_map(Weak::upgrade)).collect()

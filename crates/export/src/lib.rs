@@ -4,7 +4,7 @@
 //! speaks its protocol; everything else is here. It serves [`Exports`], disks that implement [`Export`], by name. It
 //! attaches to the [`Loops`] of the process as a [`Door`] and gives each client to one of them: [`Door::give`]. On its
 //! loop a client has a [`Seat`], whose [`Pace`] says when a step of its requests may begin, and an [`InFlight`] account
-//! of what it holds. When the [`Shutdown`] is triggered every client is told to end ([`HangUp`]), and the loops wait
+//! of what it holds. When the [`Shutdown`] is triggered every client is asked to end ([`HangUp`]), and the loops wait
 //! until all have.
 //!
 //! A request fails with an [`Error`]: its kind is what the door answers in the words of its protocol, its cause is for

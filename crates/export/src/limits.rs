@@ -27,7 +27,7 @@ pub const FIRST_REQUEST_BYTES_MAX: u64 = 68 << 10;
 /// What a request in flight counts beyond its payload: its task, header and bookkeeping.
 pub const REQUEST_OVERHEAD_BYTES: u64 = 4 << 10;
 
-/// How long the end of the loops waits for clients to take their last answers, unless told otherwise.
+/// How long the end of the loops waits for clients to take their last answers, by default.
 pub const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
 /// How long accepting rests after a failure (out of descriptors, say).

@@ -69,9 +69,9 @@ pub enum Ending {
     AtOnce,
 }
 
-/// The handle by which a client is told to end.
+/// The handle by which a client is asked to end.
 pub trait HangUp {
-    /// Has the client's work end. It may be told twice, and when the client is gone.
+    /// Has the client's work end. It may be asked twice, and when the client is gone.
     fn hang_up(&self, how: Ending);
 }
 
@@ -101,9 +101,9 @@ impl HangUp for reactor::net::Stream {
 
 /// A client on its loop.
 pub struct Served {
-    /// How it is told to end.
+    /// How it is asked to end.
     pub hang_up: Rc<dyn HangUp>,
-    /// Serves it to its end. A client that is told to end ends by itself: its work is never dropped before.
+    /// Serves it to its end. A client that is asked to end ends by itself: its work is never dropped before.
     pub work: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -129,7 +129,7 @@ impl Loops {
         self.lanes.len()
     }
 
-    /// Triggered when they are to end: doors take nobody in any more, clients end in order.
+    /// Triggered when they are to end: doors admit no client any more, clients end in order.
     pub fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
@@ -325,7 +325,7 @@ impl Drop for Counted {
     }
 }
 
-/// A loop that ends for any reason ends all of them: some of them would be a program that hangs. Nobody arrives there
+/// A loop that ends for any reason ends all of them: some of them would be a program that hangs. No client arrives there
 /// any more.
 struct EndOnDrop<'a> {
     loops: &'a Loops,

@@ -1,8 +1,8 @@
 //! Which requests, of those that came together, go to the disk as one (pure).
 //!
 //! Laws, which the tests hold: every request is in exactly one group; a group has one direction; its requests are contiguous, in the
-//! group's order; it keeps within [`Limits`]; a request that fits none is a group of its own. Requests that came together are ordered
-//! by nobody, so their order may change.
+//! group's order; it keeps within [`Limits`]; a request that fits none is a group of its own. Requests that came together have
+//! no order, so their order may change.
 
 use smallvec::SmallVec;
 

@@ -8,7 +8,7 @@ use event_listener::Event;
 use crate::exports::ExportEntry;
 use crate::few_names::shortened;
 
-/// Stands for a number of connections: nobody may connect any more.
+/// Stands for a number of connections: no client may connect any more.
 const CLOSED: u32 = u32::MAX;
 
 /// How many clients use an export.
@@ -29,7 +29,7 @@ impl Places {
         }
     }
 
-    /// Ends when nobody has a place.
+    /// Ends when no client has a place.
     pub(crate) async fn all_free(&self) {
         loop {
             let left = self.left.listen();
@@ -40,7 +40,7 @@ impl Places {
         }
     }
 
-    /// Ends when somebody had a place and nobody has one.
+    /// Ends when a client had a place and no client has one.
     pub(crate) async fn all_left(&self) {
         loop {
             let left = self.left.listen();
@@ -51,7 +51,7 @@ impl Places {
         }
     }
 
-    /// Takes the places away if nobody has one; otherwise says how many have.
+    /// Takes the places away if no client has one; otherwise says how many have.
     pub(crate) fn close_if_free(&self) -> Result<(), u32> {
         self.connections.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst).map(|_| ())
     }

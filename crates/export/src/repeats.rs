@@ -1,7 +1,7 @@
 //! Messages that repeat: the first at once, then one a second with the count of those that were kept back.
 //!
 //! A disk that fails every request, or a client that comes again and again, must not fill a log. What is kept back is
-//! counted by kind and subject (a disk, a door); the latest text stands for all, and the count is told when the second
+//! counted by kind and subject (a disk, a door); the latest text stands for all, and the count is reported when the second
 //! is over, also when nothing more comes.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// Time between two messages of one kind about one subject.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Subjects that are known at a time; of more, one is told of all others: the memory of the log has a bound.
+/// Subjects that are known at a time; of more, one reports all others: the memory of the log has a bound.
 const SUBJECTS_MAX: usize = 256;
 
 /// How serious a message is.
@@ -20,7 +20,7 @@ const SUBJECTS_MAX: usize = 256;
 pub enum Level {
     /// Something of the server's own does not work.
     Error,
-    /// Somebody did not get what they asked for.
+    /// A client did not get what it requested.
     Warn,
 }
 
@@ -34,7 +34,7 @@ struct Subject {
 
 #[derive(Debug)]
 struct Row {
-    /// Until then nothing is told.
+    /// Until then nothing is reported.
     until: Instant,
     /// Kept back since the last message.
     held: u64,
@@ -44,7 +44,7 @@ struct Row {
 /// What is to be done about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
-    /// It is told now; the row is to be looked at then.
+    /// It is reported now; the row is to be looked at then.
     Now { look_at: Instant },
     /// It was counted.
     Held,
@@ -77,7 +77,7 @@ impl Repeats {
         Subject { level, kind, name: String::new() }
     }
 
-    /// What is to be told at the end of a second, and when to look again; `None` when nothing was kept back: then the
+    /// What is to be reported at the end of a second, and when to look again; `None` when nothing was kept back: then the
     /// next message is a first one.
     fn look(&mut self, subject: &Subject, now: Instant) -> Option<(String, Instant)> {
         let row = self.rows.get_mut(subject)?;
@@ -111,8 +111,8 @@ fn with<T>(look: impl FnOnce(&mut Repeats) -> T) -> T {
     look(REPEATS.lock().get_or_insert_default())
 }
 
-/// Tells `text`, of this `kind` and about `name`, unless one like it was told less than a second ago: then it is
-/// counted, and told with the others.
+/// Tells `text`, of this `kind` and about `name`, unless one like it was reported less than a second ago: then it is
+/// counted, and reported with the others.
 ///
 /// # Panics
 /// Outside of an event loop.

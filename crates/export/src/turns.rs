@@ -2,7 +2,7 @@
 //!
 //! What a step costs a loop is the copying of its bytes, at the moment it is started. Each turn of the loop starts
 //! steps of [`TURN_BYTES`] at most; then sockets and timers are looked at. Where more are asked for they wait, and go in
-//! the order of [`round`]. A step that was started holds nothing: a disk that hangs keeps nobody else from starting.
+//! the order of [`round`]. A step that was started holds nothing: a disk that hangs keeps no other client from starting.
 
 mod round;
 
@@ -60,7 +60,7 @@ impl Turns {
         Waiting { turns: self, party, ticket }.await;
     }
 
-    /// Gives out turns until nobody waits.
+    /// Gives out turns until no client waits.
     async fn give(self: Rc<Self>) {
         loop {
             reactor::yield_now().await;

@@ -1,4 +1,4 @@
-//! `compress`: whole clusters that are written become compressed ones, where the image below can.
+//! `compress`: whole clusters that are written become compressed ones, where the backing image can.
 //!
 //! What is written beside whole clusters, zeroes and discards go to the image as they are.
 

@@ -186,7 +186,7 @@ impl Quorum {
         (Err(failed.unwrap_or_else(|| block::no_memory(self.first.name()))), buf)
     }
 
-    /// Which disks did a request to `len` bytes at `offset`; each other one is told of.
+    /// Which disks did a request to `len` bytes at `offset`; each other one is reported.
     ///
     /// # Errors
     /// The first disk's failure, if fewer than the threshold did it.

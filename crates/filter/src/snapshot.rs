@@ -45,16 +45,16 @@ impl Default for Policy {
 
 /// A disk as it was at one moment, while it is overwritten.
 ///
-/// A unit is read from the disk under a shared lock, and copied under an exclusive one: nobody overwrites what a reader is reading. A unit
+/// A unit is read from the disk under a shared lock, and copied under an exclusive one: no client overwrites what a reader is reading. A unit
 /// that was copied stays so, so changes of it need no lock. A copy that is made twice, because a request was dropped, copies the same.
 #[derive(Debug)]
 pub struct Snapshot {
     source: Arc<dyn Block>,
     target: Arc<dyn Block>,
     size: u64,
-    /// Units that are not in the target, and that somebody may read.
+    /// Units that are not in the target, and that a client may read.
     left: Dirty,
-    /// Units that may be read: all, those that somebody chose, and not those that were given up.
+    /// Units that may be read: all, those that a client chose, and not those that were given up.
     readable: Dirty,
     locks: RangeLocks,
     policy: Policy,
@@ -219,7 +219,7 @@ impl Snapshot {
         let (from, end) = self.place(offset..end)?;
         let status = from.block_status(offset, end - offset).await?;
         self.check_whole()?;
-        // Where it lies is nobody's business: it may be overwritten there at once.
+        // Where it lies does not matter: it may be overwritten there at once.
         Ok(BlockStatus { depth: 0, present: true, offset: None, ..status })
     }
 

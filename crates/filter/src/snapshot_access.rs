@@ -79,7 +79,7 @@ impl Block for SnapshotAccess {
         Box::pin(async { Err(self.refused()) })
     }
 
-    /// The snapshot does not keep these bytes any more: whoever read them does not need them again.
+    /// The snapshot does not keep these bytes any more: a client that read them does not need them again.
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.snapshot.give_up(offset..offset.saturating_add(len)))
     }

@@ -82,7 +82,7 @@ pub enum Payload<'a> {
         /// SHA-256 in hexadecimal digits.
         hash: &'a str,
     },
-    /// So many bytes, which nobody changes on their way: the connection is encrypted.
+    /// So many bytes, which no peer changes on their way: the connection is encrypted.
     Unsigned {
         /// How many.
         len: u64,

@@ -35,7 +35,7 @@ pub enum Iv {
     Plain,
     /// The number.
     Plain64,
-    /// The number, enciphered with the SHA-256 digest of the key.
+    /// The number, encrypted with the SHA-256 digest of the key.
     EssivSha256,
 }
 

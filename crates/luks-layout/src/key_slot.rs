@@ -107,7 +107,7 @@ impl Header {
         Ok(material)
     }
 
-    /// The disk's key, if `password` opens the slot whose material this is; the material is deciphered in place. Costs the iterations
+    /// The disk's key, if `password` opens the slot whose material this is; the material is decrypted in place. Costs the iterations
     /// of the slot and of the digest.
     ///
     /// # Errors

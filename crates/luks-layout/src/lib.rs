@@ -1,4 +1,4 @@
-//! LUKS: headers and key slots as checked values, keys from passwords, sectors ciphered and deciphered.
+//! LUKS: headers and key slots as checked values, keys from passwords, sectors encrypted and decrypted.
 //!
 //! Pure: bytes come in and go out; who reads and writes them is `storage-luks`. Version 1 of the format is read and
 //! written (LUKS On-Disk Format Specification 1.2.3), version 2 is read ([`luks2`]). Ciphers: AES in XTS and CBC mode.

@@ -1,7 +1,7 @@
-//! Sectors enciphered and deciphered in place.
+//! Sectors encrypted and decrypted in place.
 //!
 //! The instructions for AES work on several blocks at once, if there are several that do not depend on each other: all blocks of
-//! a sector in XTS mode (and of a deciphered one in CBC mode), and one block of each of several sectors that CBC enciphers.
+//! a sector in XTS mode (and of a decrypted one in CBC mode), and one block of each of several sectors that CBC encrypts.
 //!
 //! Sectors have numbers in units of 512 bytes, whatever their size, as dm-crypt counts them: the second sector of 4096 bytes has number 8.
 
@@ -27,7 +27,7 @@ const SECTOR_BLOCKS: usize = SECTOR_BYTES as usize / BLOCK_BYTES;
 /// 512 bits) take 64 at a time, and what is left over goes one by one. With the 32 of a sector 64 KiB took 19.4 µs, with 128 they take 11.9, with
 /// 256 11.1 (EPYC with VAES).
 const BLOCKS_AT_ONCE: usize = 128;
-/// Sectors whose tweaks are enciphered at once.
+/// Sectors whose tweaks are encrypted at once.
 const SECTORS_AT_ONCE: usize = 64;
 
 /// Of the stack is overwritten behind a request: the processor's widest instructions have copies of all round keys there, up to 9 KiB
@@ -43,9 +43,9 @@ pub struct SectorCipher {
 
 /// A cipher with its key.
 trait Keyed: Send + Sync {
-    /// Enciphers whole sectors, the first of which has the number `first`.
+    /// Encrypts whole sectors, the first of which has the number `first`.
     fn encipher(&self, first: u64, sectors: &mut [Block]);
-    /// Deciphers them.
+    /// Decrypts them.
     fn decipher(&self, first: u64, sectors: &mut [Block]);
 }
 
@@ -87,14 +87,14 @@ impl SectorCipher {
         self.sector.bytes()
     }
 
-    /// Enciphers `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
+    /// Encrypts `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
     pub fn encipher(&self, first: u64, bytes: &mut [u8]) {
         debug_assert!(self.are_whole(bytes), "parts of a sector have no cipher text");
         let sectors = Block::slice_as_chunks_mut(bytes).0;
         wiped_stack::<REQUEST_STACK_BYTES, _>(|| self.keyed.encipher(first, sectors));
     }
 
-    /// Deciphers `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
+    /// Decrypts `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
     pub fn decipher(&self, first: u64, bytes: &mut [u8]) {
         debug_assert!(self.are_whole(bytes), "parts of a sector have no plain text");
         let sectors = Block::slice_as_chunks_mut(bytes).0;

@@ -99,7 +99,7 @@ impl<E: Clone> MapCache<E> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         let load = self.loads.join(key);
         match &load {
-            // Between the miss and the ticket somebody may have finished the load.
+            // Between the miss and the ticket a task may have finished the load.
             Load::Lead(_) if self.store.find(key).is_some() => Load::Present,
             Load::Wait(_) => {
                 self.coalesced.fetch_add(1, Ordering::Relaxed);
@@ -109,12 +109,12 @@ impl<E: Clone> MapCache<E> {
         }
     }
 
-    /// The right to load a slice that nobody asked for yet; `None` if it is in memory or being loaded.
+    /// The right to load a slice that was not requested yet; `None` if it is in memory or being loaded.
     pub fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
         if self.store.find(key).is_some() {
             return None;
         }
-        // Between the look and the ticket somebody may have finished the load.
+        // Between the look and the ticket a task may have finished the load.
         self.loads.try_lead(key).filter(|_| self.store.find(key).is_none())
     }
 
@@ -255,7 +255,7 @@ impl<E: Clone> MapCache<E> {
         self.store.set_bytes_max(bytes_max);
     }
 
-    /// Changes [`CacheLimits::slices_per_table`], and with it what every key means: nobody may use the
+    /// Changes [`CacheLimits::slices_per_table`], and with it what every key means: no task may use the
     /// cache meanwhile, and loads under way do not land. Returns whether it did: not while a slice is in memory.
     pub fn reshape(&self, slices_per_table: usize) -> bool {
         self.loads.forget_tables(0..u32::MAX);

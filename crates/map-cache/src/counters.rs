@@ -48,7 +48,7 @@ pub struct Counters {
     pub loads: u64,
     /// Bytes of slices read from the storage.
     pub loaded_bytes: u64,
-    /// Misses that waited for somebody else's load.
+    /// Misses that waited for another task's load.
     pub coalesced_loads: u64,
     /// Slices dropped for want of room or for lack of use.
     pub evictions: u64,

@@ -80,7 +80,7 @@ pub enum Load<'a, E: Clone> {
     Present,
     /// Read it and say how that ended ([`crate::MapCache::land`]).
     Lead(LoadTicket<'a, E>),
-    /// Somebody reads it: wait, then look again.
+    /// A task reads it: wait, then look again.
     Wait(Waiting<E>),
 }
 
@@ -127,7 +127,7 @@ impl<E: Clone> fmt::Debug for LoadTicket<'_, E> {
     }
 }
 
-/// Somebody else's load.
+/// Another task's load.
 #[derive(Debug)]
 pub struct Waiting<E> {
     listener: EventListener,

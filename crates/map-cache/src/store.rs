@@ -244,7 +244,7 @@ impl Store {
         gone.len()
     }
 
-    /// Takes out all slices of these tables, dirty ones too. They do not count as evicted, and leave no ghosts: nobody
+    /// Takes out all slices of these tables, dirty ones too. They do not count as evicted, and leave no ghosts: no task
     /// will miss them.
     pub(crate) fn forget_tables(&self, tables: Range<u32>) {
         let mut residents = self.residents.lock();
@@ -329,7 +329,7 @@ impl Store {
         self.dirty_count.store(dirty.len(), Ordering::Relaxed);
     }
 
-    /// Takes a slice out of the dirty set while nobody can modify it.
+    /// Takes a slice out of the dirty set while no task can modify it.
     pub(crate) fn mark_clean(&self, slice: &Arc<Slice>) {
         let mut dirty = self.dirty.lock();
         if dirty.get(&slice.key()).is_some_and(|there| Arc::ptr_eq(there, slice)) {

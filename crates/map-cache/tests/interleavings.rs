@@ -358,7 +358,7 @@ fn what_is_about_to_be_modified_is_not_packed_again() {
         };
         together(&disk, [modify as fn(&Disk), modify, crowd]);
         assert_eq!(disk.read(key(0)), [4, 4]);
-        // Once modified it is dirty, and nobody writes it.
+        // Once modified it is dirty, and no task writes it.
         assert_eq!(
             disk.cache.counters().packed_slices,
             0,

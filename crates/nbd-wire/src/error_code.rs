@@ -7,7 +7,7 @@ use std::fmt;
 pub enum ErrorCode {
     /// EPERM: the export is read-only.
     Perm,
-    /// EIO: the medium failed.
+    /// EIO: the device failed.
     Io,
     /// ENOMEM: the server has no memory for this.
     NoMem,

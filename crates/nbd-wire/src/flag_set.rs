@@ -1,4 +1,4 @@
-//! Sets of 16 flags as they stand on the wire.
+//! Sets of 16 flags as they are on the wire.
 
 /// Makes a type of a flag set: its flags, and what every such set can do.
 macro_rules! flag_set {

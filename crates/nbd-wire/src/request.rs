@@ -54,7 +54,7 @@ flag_set! {
     }
 }
 
-/// The fields of a request as they stand on the wire; [`crate::Command`] is what they mean.
+/// The fields of a request as they are on the wire; [`crate::Command`] is what they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
     /// As sent.

@@ -8,7 +8,7 @@ const OFFERED_MAX: usize = 3;
 /// Typing errors (letters added, left out or changed) that still count as the same word.
 const ERRORS_MAX: usize = 3;
 
-/// Longer texts are nobody's typing error, and the comparison costs the product of the lengths.
+/// Longer texts are no typing errors, and the comparison costs the product of the lengths.
 const COMPARED_BYTES_MAX: usize = 64;
 
 /// The names closest to `found`, best first, at most three.

@@ -40,7 +40,7 @@ macro_rules! feature_bits {
                 self.set(other, false);
             }
 
-            /// The bits that nobody here knows the meaning of.
+            /// The bits whose meaning is unknown here.
             #[inline]
             pub const fn unknown(self) -> Self {
                 Self(self.0 & !Self::KNOWN)

@@ -166,7 +166,7 @@ impl L2Entry {
     }
 
     /// What an entry that [`L2Entry::decode`] refused may still refer to: a checker must not take it for free.
-    /// The host offset may be unaligned, flags and bitmaps are empty; nothing when no place can be told.
+    /// The host offset may be unaligned, flags and bitmaps are empty; nothing when no place can be named.
     pub fn host_claim(words: [u64; 2], geometry: &Geometry) -> Option<L2Entry> {
         let [entry, _] = words;
         if entry & COMPRESSED != 0 {

@@ -72,7 +72,7 @@ pub enum SnapshotError {
     Truncated {
         /// Which entry.
         index: u32,
-        /// Bytes of the table up to its end, as far as that can be told.
+        /// Bytes of the table up to its end, as far as that can be seen.
         needed: u64,
         /// Bytes given.
         len: usize,
@@ -230,7 +230,7 @@ impl SnapshotEntry {
         let mut extra = Vec::new();
         let known = version == Version::V3 || self.disk_size.is_some() || self.icount.is_some();
         if known || !self.unknown_extra.is_empty() {
-            // Any size written here is what the disk has when somebody goes back to the snapshot: none is made up.
+            // Any size written here is what the disk has when a user goes back to the snapshot: none is made up.
             let no_size = || SnapshotError::NoDiskSize { name: self.name_text().into_owned() };
             extra.extend(self.vm_state_size.to_be_bytes());
             extra.extend(self.disk_size.ok_or_else(no_size)?.to_be_bytes());

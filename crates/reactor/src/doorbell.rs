@@ -10,7 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::op::{Op, Place};
 use crate::work::Work;
 
-/// How long is rested when a descriptor was told to be readable and was not: somebody else reads it, or it is none that can be read.
+/// How long is rested when a descriptor was reported readable and was not: another task reads it, or it is none that can be read.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stands for the current position in `preadv2`: an eventfd has no other.
@@ -23,7 +23,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Takes over a descriptor that somebody else made.
+    /// Takes over a descriptor that was made elsewhere.
     ///
     /// # Errors
     /// When it cannot be read without waiting: it is no eventfd.

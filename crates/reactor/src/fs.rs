@@ -87,7 +87,7 @@ impl File {
     }
 
     /// As [`File::sync_data`], from this very moment on and to its end: `told` gets the result on this loop, also while a
-    /// reactor that is dropped waits for what is in flight. An error of writeback is reported once, so nobody may miss it.
+    /// reactor that is dropped waits for what is in flight. An error of writeback is reported once, so no task may miss it.
     ///
     /// # Panics
     /// Outside of [`crate::Reactor::run`].
@@ -138,7 +138,7 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Has a thread that may block run `call`, from this very moment on. Nobody is told of its end; a
+/// Has a thread that may block run `call`, from this very moment on. No task is notified of its end; a
 /// reactor that is dropped waits for it.
 ///
 /// # Panics

@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) watching: RefCell<Watching>,
-    /// The loop has looked for something to do, and those that watch have been told that it is about to sleep.
+    /// The loop has looked for something to do, and those that watch have been notified that it is about to sleep.
     has_looked: Cell<bool>,
     slots: RefCell<Slots>,
     driver: RefCell<Driver>,
@@ -278,7 +278,7 @@ impl Inner {
             let found = || self.remote.is_notified() || self.watching.borrow().is_there();
             self.drive(Wait::Look(self.time_left(), &found));
             let idle = self.ready.borrow().is_empty() && !self.remote.is_notified();
-            // Who is told now has something to do before the loop sleeps.
+            // What is notified now has something to do before the loop sleeps.
             if self.tell_watching(idle) || !idle {
                 return self.has_looked.set(idle);
             }

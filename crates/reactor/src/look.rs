@@ -1,7 +1,7 @@
 //! Waiting for what another process writes into memory, without a system call on either side.
 //!
 //! Who waits for it registers a [`Look`]. The loop asks it in each turn, and again and again before it would sleep, while that mostly succeeds
-//! (`spin`). Then it says that it is about to sleep: now the other process has to be told to wake this one.
+//! (`spin`). Then it says that it is about to sleep: now the other process has to be asked to wake this one.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::inner::Inner;
 
-/// Looks into memory. It is asked often: it costs a few loads, uses nothing of the loop and wakes nobody.
+/// Looks into memory. It is asked often: it costs a few loads, uses nothing of the loop and wakes nothing.
 pub trait Look {
     /// Whether there is something to do.
     fn is_there(&self) -> bool;
@@ -98,7 +98,7 @@ impl Future for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // One that was told has been taken out already.
+        // One that was notified has been taken out already.
         if let Some((inner, entry)) = &self.entry
             && entry.seen.get().is_none()
         {

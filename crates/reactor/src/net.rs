@@ -53,7 +53,7 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             let raw = i32::try_from(raw).map_err(io::Error::other)?;
-            // SAFETY: a completed accept gives a fresh descriptor that nobody else owns.
+            // SAFETY: a completed accept gives a fresh descriptor that has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(raw) };
             return Ok(Stream::from_fd(fd));
         }
@@ -209,7 +209,7 @@ impl Stream {
     }
 
     fn looks_first(&self) -> bool {
-        // One receive at a time: nobody else counts.
+        // One receive at a time: nothing else counts.
         let left = self.until_look.load(Ordering::Relaxed);
         self.until_look.store(left.saturating_sub(1), Ordering::Relaxed);
         left == 0

@@ -54,7 +54,7 @@ impl Poll {
         self.cancelled.push(key);
     }
 
-    /// Waits as told until a socket is ready, and does what became possible.
+    /// Waits as long as given until a socket is ready, and does what became possible.
     pub(crate) fn turn(
         &mut self,
         slots: &mut Slots,

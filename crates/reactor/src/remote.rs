@@ -81,7 +81,7 @@ impl Remote {
         }
     }
 
-    /// What arrived since the last call; nothing (and one atomic load) if nobody notified.
+    /// What arrived since the last call; nothing (and one atomic load) if nothing was sent.
     pub(crate) fn take(&self) -> Option<Inbox> {
         if self.state.load(Ordering::Acquire) != NOTIFIED {
             return None;

@@ -15,7 +15,7 @@ use crate::slots::{Landing, Slots, Vectors};
 use crate::spin::{Awaited, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
 
-/// File operations that are submitted together while a turn goes on. The medium is at work on the first ones
+/// File operations that are submitted together while a turn goes on. The device is at work on the first ones
 /// while the rest of a batch is being prepared; submitting each alone costs a system call a request. 4 KiB
 /// O_DIRECT reads through a socket, thousands a second and CPU microseconds each: at depth 64 79 and 4.5
 /// when the whole turn was one submission, 107 and 5.2 one by one, 110 and 4.7 by fours; at depth 16 63 and
@@ -110,7 +110,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits what is queued, waits as told if nothing has completed, and notes completions in
+    /// Submits what is queued, waits as long as given if nothing has completed, and notes completions in
     /// `landings`. Gives the number of system calls it took.
     pub(crate) fn turn(
         &mut self,
@@ -280,7 +280,7 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
         Work::Readable { fd } => {
             opcode::PollAdd::new(RingFd(fd.as_raw_fd()), u32::from(libc::POLLIN.cast_unsigned())).build()
         }
-        // POLLHUP and POLLERR are told without being asked for.
+        // POLLHUP and POLLERR are reported without being asked for.
         Work::HangUp { fd } => opcode::PollAdd::new(RingFd(fd.as_raw_fd()), 0).build(),
         Work::Command { fd, op, head, buf } => {
             let mut command = [0; 16];

@@ -189,7 +189,7 @@ impl Slots {
     }
 }
 
-/// A connection that was accepted for nobody is closed.
+/// A connection that was accepted for a task that is gone is closed.
 fn close_accepted(work: &Work, result: i32) {
     if matches!(work, Work::Accept { .. }) && result >= 0 {
         // SAFETY: a completed accept gives a fresh descriptor, and its only taker has gone.

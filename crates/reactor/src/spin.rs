@@ -78,7 +78,7 @@ impl Yields {
 
 impl Spin {
     /// Whether to look before this wait, which a timer ends after `time`. Before a timer that is nearer
-    /// than a look is long nobody looks: it would be late, and says nothing about peers.
+    /// than a look is long the loop does not look: it would be late, and says nothing about peers.
     pub(crate) fn pays(&mut self, awaited: Awaited, time: Option<Duration>) -> bool {
         if time.is_some_and(|time| time <= LOOK_MAX) {
             return false;

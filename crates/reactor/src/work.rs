@@ -27,7 +27,7 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 /// Most descriptors that are taken with one message: one is what is meant, the rest is room.
 pub(crate) const DESCRIPTORS_MAX: usize = 16;
 
-/// Takes the result of an operation that nobody awaits, on the loop that started it.
+/// Takes the result of an operation that no task awaits, on the loop that started it.
 pub(crate) type Told = Box<dyn FnOnce(std::io::Result<()>) + Send>;
 
 /// An operation and what it owns until it has completed.
@@ -57,7 +57,7 @@ pub(crate) enum Work {
     Sync {
         fd: Fd,
         data_only: bool,
-        /// Who is told of its end although nobody awaits it.
+        /// Who is notified of its end although no task awaits it.
         told: Option<Told>,
     },
     Fallocate {
@@ -267,7 +267,7 @@ fn fallocate(fd: &Fd, mode: u32, offset: u64, len: u64) -> rustix::io::Result<us
     rustix::fs::fallocate(fd, mode, offset, len).map(|()| 0)
 }
 
-/// Whether the peer is gone in both directions: no flag is asked for, so that only POLLHUP and POLLERR are told.
+/// Whether the peer is gone in both directions: no flag is asked for, so that only POLLHUP and POLLERR are reported.
 pub(crate) fn is_hung_up(fd: &Fd) -> rustix::io::Result<bool> {
     let mut fds = [PollFd::new(&**fd, PollFlags::empty())];
     Ok(rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)

@@ -565,7 +565,7 @@ fn a_doorbell_wakes_who_waits_once_for_all_that_came_before() {
             peer.ring().unwrap();
             waiting.await.unwrap();
         }
-        // A counter that is full holds nobody up, and a file is no bell.
+        // A counter that is full delays no task, and a file is no bell.
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         Doorbell::from_fd(full).unwrap().ring().unwrap();
@@ -611,7 +611,7 @@ impl Look for After {
     }
 }
 
-/// Who is not told before the loop sleeps cannot ask to be woken, and what comes then is never seen.
+/// A peer that is not notified before the loop sleeps cannot ask to be woken, and what comes then is never seen.
 #[test]
 fn who_watches_memory_is_told_before_the_loop_sleeps() {
     on_both(async || {

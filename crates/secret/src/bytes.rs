@@ -1,4 +1,4 @@
-//! Bytes that nobody may see.
+//! Bytes that must not be seen.
 
 use std::fmt;
 

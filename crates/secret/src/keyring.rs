@@ -20,14 +20,14 @@ pub fn read_key(serial: i32, bytes_max: usize) -> io::Result<Secret> {
             secret.truncate(len);
             return Ok(secret);
         }
-        // It has that length now, unless somebody changes it.
+        // It has that length now, unless another process changes it.
         secret = Secret::zeroed(len);
     }
 }
 
 /// Bytes that the key has. They are in `buf` if all of them fit.
 fn read_into(serial: i32, buf: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most as many bytes as `buf` has, which nobody else uses meanwhile.
+    // SAFETY: the kernel writes at most as many bytes as `buf` has, which nothing else uses meanwhile.
     let read = unsafe {
         libc::syscall(
             libc::SYS_keyctl,

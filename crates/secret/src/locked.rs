@@ -1,4 +1,4 @@
-//! A value whose bytes nobody may see.
+//! A value whose bytes must not be seen.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -42,7 +42,7 @@ impl<T> Deref for Locked<T> {
 
 impl<T> Drop for Locked<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` put a `T` there, nobody has a reference to it any more, and nobody looks at it again. Then the pages are overwritten.
+        // SAFETY: `new` put a `T` there, no code has a reference to it any more, and no code looks at it again. Then the pages are overwritten.
         unsafe { self.pages.start().cast::<T>().drop_in_place() };
     }
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use zeroize::Zeroize;
 
-/// What lengths are multiples of. Where pages are larger, the kernel rounds up: the rest of a mapping is nobody's.
+/// What lengths are multiples of. Where pages are larger, the kernel rounds up: the rest of a mapping is not owned.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Why pages could not be locked; set once.
@@ -86,7 +86,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         self.bytes_mut().zeroize();
-        // SAFETY: the mapping is ours, and nobody has a reference to it any more. What is unmapped is unlocked.
+        // SAFETY: the mapping is ours, and no code has a reference to it any more. What is unmapped is unlocked.
         let unmapped = unsafe { munmap(self.address(), self.len) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours is unmapped once");
     }

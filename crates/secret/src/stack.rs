@@ -23,7 +23,7 @@ fn apart<T>(work: impl FnOnce() -> T) -> T {
 #[inline(never)]
 fn wipe<const BYTES: usize>() {
     let mut area = [0_u8; BYTES];
-    // Somebody may look at it, as far as the compiler knows.
+    // Other code may look at it, as far as the compiler knows.
     black_box(&mut area);
 }
 

@@ -1,4 +1,4 @@
-//! Text that people read, without what lets somebody in.
+//! Text that people read, without credentials.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ const SCHEMES: [&str; 4] = ["http", "s3", "nbd", "ssh"];
 const MARK: &str = "(hidden)";
 
 /// `text` without users and passwords of URLs, queries of `http` and `https` (which may be signatures), cookies, passwords and keys, in
-/// whichever form somebody wrote them: the last gate before a message, a log or an answer, for names that nothing could parse.
+/// whichever form they were written: the last gate before a message, a log or an answer, for names that nothing could parse.
 pub fn without_credentials(text: &str) -> Cow<'_, str> {
     let may_tell = text.contains("rbd")
         || text.contains(":/")

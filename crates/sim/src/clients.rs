@@ -18,7 +18,7 @@ use crate::subject::{Durability, Management, Subject, Target};
 use crate::workload::{Op, Step};
 use crate::world::World;
 
-/// What buffers hold before a read: a reader that is given bytes nobody wrote sees these.
+/// What buffers hold before a read: a reader that is given bytes that were never written sees these.
 const UNREAD: u8 = 0xee;
 
 /// What the clients of one disk share.
@@ -27,7 +27,7 @@ pub(crate) struct Clients {
     pub model: RefCell<Model>,
     /// Errors are to be expected, because something below fails.
     pub faulty: bool,
-    /// What clients were told.
+    /// What clients received.
     pub errors: RefCell<Vec<(String, String)>>,
     pub alignment: u64,
     /// An open or a close failed, or something behind the clients' backs did.
@@ -254,7 +254,7 @@ impl Clients {
             (Err(error), _) => {
                 if let Some(started) = started {
                     model.failed(started, now);
-                    // Of what failed nobody knows whether it happened, but the disk says how long it is.
+                    // Of what failed no client knows whether it happened, but the disk says how long it is.
                     if !model.size_found(subject.size(), now) {
                         return Err(FailureKind::Size { found: subject.size() });
                     }
@@ -305,7 +305,7 @@ impl Clients {
     }
 
     /// A disk that can be read without the others is the whole disk: as long as that, and with what was `read`.
-    /// Where something failed below it may differ in what a write left that nobody can rely on.
+    /// Where something failed below it may differ in what a write left that no client can rely on.
     pub fn same_alone<T: Target>(
         &self,
         target: &T,
@@ -332,7 +332,7 @@ impl Clients {
         Ok(())
     }
 
-    /// A client was told of an error: right if something below failed, otherwise a finding.
+    /// A client was notified of an error: right if something below failed, otherwise a finding.
     fn told(&self, op: String, error: String) -> Result<(), FailureKind> {
         if !self.faulty {
             return Err(FailureKind::UnexpectedError { op, error });

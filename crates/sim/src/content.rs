@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rng::mix;
 
-/// What the medium writes whole.
+/// What the device writes whole.
 pub const SECTOR_BYTES: u64 = 512;
 
 const PAGE_BYTES: u64 = 4096;

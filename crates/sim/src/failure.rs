@@ -12,7 +12,7 @@ use crate::world::{Fault, Shortage};
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Bytes were read that nobody may see there.
+    /// Bytes were read that no client may see there.
     Data(Mismatch),
     /// The disk has a size that it cannot have.
     Size {
@@ -23,10 +23,10 @@ pub enum FailureKind {
     UnexpectedError {
         /// What the client did.
         op: String,
-        /// What it was told.
+        /// What it received.
         error: String,
     },
-    /// A request below failed, and no client was told.
+    /// A request below failed, and no client was notified.
     Swallowed(IoKind),
     /// The images are worse than they may be.
     Check(String),
@@ -34,7 +34,7 @@ pub enum FailureKind {
     Unflushable {
         /// What the client did.
         op: String,
-        /// What it was told.
+        /// What it received.
         error: String,
     },
     /// Units are lost although nothing crashed and no error was reported.

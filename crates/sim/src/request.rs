@@ -43,7 +43,7 @@ pub enum Leaves {
     Zeroes,
     /// What was there.
     Old,
-    /// Bytes that nobody wrote.
+    /// Bytes that no client wrote.
     Poison,
 }
 

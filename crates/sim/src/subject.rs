@@ -60,7 +60,7 @@ pub trait Subject: 'static {
         durability: Durability,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Says that nobody needs the bytes of the range any more.
+    /// Says that no client needs the bytes of the range any more.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), Self::Error>>;
 
     /// Changes in one of several ways what is only in memory: drops caches, gives them other sizes.
@@ -84,7 +84,7 @@ pub trait Subject: 'static {
         0
     }
 
-    /// Whether work of its own was given up with requests under way: their failures reach nobody.
+    /// Whether work of its own was given up with requests under way: their failures reach no client.
     fn gave_work_up(&self) -> bool {
         false
     }

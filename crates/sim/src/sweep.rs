@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// The first seed; also the only one, if no minutes are given.
 pub const SEED_VARIABLE: &str = "COWHAND_SIM_SEED";
-/// For how many minutes (a number with or without a fraction) to go on with the seeds that follow.
+/// For how many minutes (a number with or without a fraction) to try the seeds that follow.
 pub const MINUTES_VARIABLE: &str = "COWHAND_SIM_MINUTES";
 
 /// How many times as much as the tests say: a number, or a part such as `1/10`.

@@ -10,9 +10,9 @@ use event_listener::Event;
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Somebody waits for the bytes.
+    /// A task waits for the bytes.
     Guest,
-    /// Nobody does: they are brought closer.
+    /// No task does: they are brought closer.
     Later,
 }
 
@@ -54,7 +54,7 @@ impl Precedence {
         Precedes(Arc::clone(self))
     }
 
-    /// Waits until nobody goes before. Whoever comes afterwards does not call back what is under way.
+    /// Waits until no task goes before. The task that comes afterwards does not call back what is under way.
     pub(crate) async fn none(&self) {
         loop {
             let none = self.none.listen();

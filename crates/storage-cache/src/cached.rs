@@ -45,7 +45,7 @@ impl CachedStorage {
         Ok(Self { shared, reader: For::Guest })
     }
 
-    /// The same, read by those for whom nobody waits: what they ask of the server they ask only while no other reader waits for it and nobody waits in
+    /// The same, read by tasks for which no reader waits: what they ask of the server they ask only while no other reader waits for it and no task waits in
     /// [`CachedStorage::settle`]. Their reads are no hits and misses.
     #[must_use]
     pub fn ahead(&self) -> Self {
@@ -67,12 +67,12 @@ impl CachedStorage {
         self.shared.figures()
     }
 
-    /// Waits until what was fetched up to now is in the image, and on the medium. The loops on which reads were made must go on running.
+    /// Waits until what was fetched up to now is in the image, and on disk. The loops on which reads were made must go on running.
     pub async fn settle(&self) {
         self.shared.settle().await;
     }
 
-    /// Writes what of the image's metadata is in memory alone: what was given up before is free on the medium then. A failure ends the
+    /// Writes what of the image's metadata is in memory alone: what was given up before is free on disk then. A failure ends the
     /// filling, as any other does.
     pub async fn flush_image(&self) {
         self.shared.flush().await;

@@ -15,7 +15,7 @@ pub struct Figures {
     pub fetched_bytes: u64,
     /// Bytes that came from the server before anybody asked for them: a part of `fetched_bytes`.
     pub prefetched_bytes: u64,
-    /// Bytes of clusters among those that somebody asked for afterwards.
+    /// Bytes of clusters among those that a task asked for afterwards.
     pub prefetched_used_bytes: u64,
     /// Bytes of clusters in the image.
     pub cached_bytes: u64,

@@ -89,7 +89,7 @@ impl Shared {
         Ok(self.state.lock().clusters.count() + count <= clusters_max)
     }
 
-    /// Waits until nothing waits for the image, and what is in it is on the medium.
+    /// Waits until nothing waits for the image, and what is in it is on disk.
     pub(crate) async fn settle(&self) {
         let _precedes = self.precedence.take();
         loop {

@@ -47,7 +47,7 @@ impl Flight {
         self.landed.get()?.as_ref().ok()
     }
 
-    /// Waits for its end, and gives its bytes. A task of its own fetches, so nobody who waits holds it up.
+    /// Waits for its end, and gives its bytes. A task of its own fetches, so no waiting task holds it up.
     pub(crate) async fn wait(&self) -> io::Result<&IoBytes> {
         loop {
             let event = self.event.listen();

@@ -8,7 +8,7 @@ const FORMAT: &str = "cowhand cache 1";
 /// Which version of which file a cache is of. Two that are equal are of the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The file's name, without anything that lets somebody in.
+    /// The file's name, without credentials.
     pub name: String,
     /// Its length in bytes.
     pub length: u64,

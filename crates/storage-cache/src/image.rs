@@ -19,7 +19,7 @@ const LENGTH_MAX: u64 = 64 << 40;
 /// Why there is no cache.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// Somebody's data, which stays as it is.
+    /// Data of another kind, which stays as it is.
     #[error("{name} is no cache of cowhand's ({why}), and is left as it is; name another file, or remove it")]
     NotACache {
         /// The file.

@@ -2,7 +2,7 @@
 //!
 //! A cache is a qcow2 image that is valid on its own: as long as the remote file, without a backing file, and each allocated cluster holds
 //! what the remote file has there. A header extension says of which version of which file ([`Identity`]). The image is opened without
-//! an allocation reserve, so that an entry of its map reaches the medium after the data it leads to (docs/internals/write-order.md): a crash leaks
+//! an allocation reserve, so that an entry of its map reaches the file after the data it leads to (docs/internals/write-order.md): a crash leaks
 //! clusters at most, and a cluster that is allocated afterwards is whole.
 
 #![forbid(unsafe_code)]

@@ -318,7 +318,7 @@ impl State {
     }
 }
 
-/// A fetch under way. However it ends, nobody waits for it afterwards.
+/// A fetch under way. However it ends, no task awaits it afterwards.
 struct Arrival<'a> {
     shared: &'a Arc<Shared>,
     flight: &'a Arc<Flight>,

@@ -14,7 +14,7 @@ use crate::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity,
 /// Not a whole number of clusters, nor of sectors.
 const LENGTH: usize = (40 << 20) + 12_345;
 
-/// A file that counts its reads, and fails when it is told to: reads if it is the remote one, writes if it is the image.
+/// A file that counts its reads, and fails when it is asked to: reads if it is the remote one, writes if it is the image.
 #[derive(Debug)]
 struct Watched {
     bytes: MemoryStorage,

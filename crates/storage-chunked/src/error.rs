@@ -57,7 +57,7 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
-    /// Somebody removes chunks that nothing leads to.
+    /// A process removes chunks that nothing leads to.
     #[error("chunks of this folder are being removed{}: {object} says so", ago(*.begun_s))]
     Removing {
         /// Who says so.
@@ -65,7 +65,7 @@ pub enum Error {
         /// How long ago it began.
         begun_s: Option<u64>,
     },
-    /// Somebody pushes, and may rely on chunks that nothing leads to yet.
+    /// A process pushes, and may rely on chunks that nothing leads to yet.
     #[error("an image is being pushed to this folder{}: {object} says so", ago(*.begun_s))]
     Pushing {
         /// Who says so.
@@ -76,7 +76,7 @@ pub enum Error {
     /// A removal ends before pushes take it for dead.
     #[error("chunks have been removed for 12 hours; what is left takes another call")]
     RemovalTooLong,
-    /// What was found could not be told.
+    /// What was found could not be reported.
     #[error("the output: {0}")]
     Output(io::Error),
     /// It is only read.

@@ -1,6 +1,6 @@
-//! Who is at work in a folder: pushes, which rely on chunks that nothing leads to yet, and whoever removes those.
+//! Who is at work in a folder: pushes, which rely on chunks that nothing leads to yet, and the process that removes those.
 //!
-//! A push makes an object of its own before it asks for the first chunk, and then looks whether somebody removes chunks. Who removes chunks makes
+//! A push makes an object of its own before it asks for the first chunk, and then looks whether a process removes chunks. Who removes chunks makes
 //! an object first, and then looks for pushes. A store answers with what was made before, so one of the two sees the other.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::error::Error;
 
 /// Objects of pushes.
 const PUSHES: &str = "pushing/";
-/// The object of whoever removes chunks.
+/// The object of the process that removes chunks.
 const REMOVAL: &str = "removing";
 /// A removal that began so long ago has been killed: it ends by itself within [`REMOVAL_WITHIN`].
 const REMOVAL_DEAD_S: u64 = 24 * 3600;
@@ -33,7 +33,7 @@ impl Announcement {
     /// Says so before the first chunk is asked for, once.
     ///
     /// # Errors
-    /// When the store does not take it, or somebody removes chunks: then no chunk may be relied on.
+    /// When the store does not take it, or a process removes chunks: then no chunk may be relied on.
     pub(crate) async fn make(&self, store: &Store, prefix: &str) -> Result<(), Error> {
         let made = self.is_made.get_or_try_init(async || {
             let new = format!("{prefix}{PUSHES}{}", unique()?);
@@ -90,7 +90,7 @@ pub(crate) async fn pushes(store: &Store, prefix: &str) -> Result<Vec<Push>, Sto
 /// Says that chunks are removed.
 ///
 /// # Errors
-/// When somebody else removes some, or the store does not take it.
+/// When another process removes some, or the store does not take it.
 pub(crate) async fn begin_removal(store: &Store, prefix: &str) -> Result<(), Error> {
     let key = removal_key(prefix);
     let other = |begun_s| Error::Removing { object: name(store, &key), begun_s };

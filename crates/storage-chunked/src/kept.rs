@@ -25,7 +25,7 @@ impl<K: Copy + PartialEq, V: Clone> Kept<K, V> {
     /// What `key` stands for, fetched unless it is there. Who is dropped while it fetches leaves that to the next who waits.
     ///
     /// # Errors
-    /// Of `fetch`; the next who asks fetches again.
+    /// Of `fetch`; the next caller fetches again.
     pub(crate) async fn get<E>(&self, key: K, fetch: impl AsyncFn() -> Result<V, E>) -> Result<V, E> {
         let cell = self.cell(key);
         cell.get_or_try_init(|| fetch()).await.cloned()

@@ -22,7 +22,7 @@ pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 pub const CHUNK_BYTES_MIN: u64 = 512 << 10;
 /// Bytes of the largest chunks.
 pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of a chunk where nobody says otherwise.
+/// Bytes of a chunk by default.
 pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
 
 /// Bytes of a chunk: a power of two from [`CHUNK_BYTES_MIN`] to [`CHUNK_BYTES_MAX`].

@@ -31,7 +31,7 @@ pub struct Place {
     announcement: Announcement,
 }
 
-/// What is done at a store that knows no conditions by which an object stays that somebody else makes meanwhile.
+/// What is done at a store that knows no conditions by which an object stays that another process makes meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutConditions {
     /// Nothing is written there.
@@ -145,7 +145,7 @@ impl Place {
     /// [`Place::end_push`], those who remove chunks leave the folder alone.
     ///
     /// # Errors
-    /// When the store does not take it, somebody removes chunks of the folder, or [`StoreError::Unconditional`] as `without` says.
+    /// When the store does not take it, a process removes chunks of the folder, or [`StoreError::Unconditional`] as `without` says.
     pub async fn add(
         &self,
         name: ChunkName,
@@ -158,7 +158,7 @@ impl Place {
         if store.look(&key).await?.is_some() {
             return Ok(false);
         }
-        // Whoever makes it meanwhile makes the same.
+        // The process that makes it meanwhile makes the same.
         match self.put(store, &key, bytes, Present::Keep, without).await {
             Ok(()) => Ok(true),
             Err(StoreError::Exists { .. }) => Ok(false),

@@ -17,7 +17,7 @@ use crate::manifest::{Manifest, TABLE_CHUNKS};
 use crate::place::{Place, Published};
 use crate::table::Table;
 
-/// Memory for chunks where nobody says otherwise.
+/// Memory for chunks by default.
 pub const MEMORY_BYTES_DEFAULT: u64 = 32 << 20;
 /// Memory for chunks at most: what is kept is looked through one by one.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
@@ -55,7 +55,7 @@ pub struct ChunkedStorage {
 }
 
 impl ChunkedStorage {
-    /// Asks nobody.
+/// Asks no store.
     ///
     /// # Errors
     /// When it is to be written.

@@ -78,7 +78,7 @@ impl Folder {
     /// From here on pushes are refused, until [`Folder::end_removal`].
     ///
     /// # Errors
-    /// [`Error::Removing`] when somebody else removes chunks; when the store does not answer or refuses: then it may have begun all the same.
+    /// [`Error::Removing`] when another process removes chunks; when the store does not answer or refuses: then it may have begun all the same.
     pub async fn begin_removal(&self) -> Result<(), Error> {
         in_use::begin_removal(&self.store, &self.prefix).await
     }
@@ -98,7 +98,7 @@ impl Folder {
     /// images as they are, and pushes refused for a day.
     ///
     /// # Errors
-    /// When the store does not answer or refuses, an image is damaged (nobody knows what it leads to), or a push goes on.
+    /// When the store does not answer or refuses, an image is damaged (what it leads to is unknown), or a push goes on.
     pub async fn unused(
         &self,
         unused_s: u64,
@@ -165,7 +165,7 @@ impl Folder {
         (key.strip_prefix(&self.prefix)? == name.object()).then_some(name)
     }
 
-    /// Removes objects while nobody may push.
+    /// Removes objects while no process may push.
     async fn remove(&self, keys: impl Iterator<Item = &str>, begun: Instant) -> Result<(), Error> {
         let removed = stream::iter(keys).map(async |key| {
             if begun.elapsed() > REMOVAL_WITHIN {

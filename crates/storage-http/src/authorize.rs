@@ -1,4 +1,4 @@
-//! What a request brings so that it is let in.
+//! What a request brings to be authorised.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use http_wire::{FieldError, Fields, Request, basic_authorization};
 use secret::Secret;
 
-/// Who knows what lets requests in.
+/// What knows credentials.
 pub trait Authorize: fmt::Debug + Send + Sync {
     /// The fields that this request needs besides its own, sent at `now`.
     ///

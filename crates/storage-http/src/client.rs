@@ -21,7 +21,7 @@ pub struct ClientOptions {
     pub url: Url,
     /// Whose certificates servers must show; needed for https.
     pub tls: Option<ClientCredentials>,
-    /// What lets requests in.
+    /// Credentials.
     pub authorize: Arc<dyn Authorize>,
     /// How long the server may be silent in an attempt.
     pub timeout: Duration,
@@ -70,7 +70,7 @@ impl fmt::Debug for Reply {
 pub struct Client(Remote);
 
 impl Client {
-    /// Connects to nobody yet.
+    /// Connects to no server yet.
     ///
     /// # Errors
     /// When the server's name is none.

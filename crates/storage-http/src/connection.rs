@@ -15,7 +15,7 @@ use tls::{ClientTls, Inbox, TlsStream, Transport};
 const PIECE_BYTES: usize = 64 << 10;
 /// Answers before the one that counts, at most: servers send one if any.
 const INFORMATIONAL_MAX: usize = 8;
-/// A body that nobody wants is received up to so many bytes, to keep the connection; beyond, a new one costs less.
+/// A body that no task wants is received up to so many bytes, to keep the connection; beyond, a new one costs less.
 const UNWANTED_BYTES_MAX: u64 = 16 << 10;
 
 /// What ended a connection.
@@ -74,7 +74,7 @@ impl Connection {
         Ok(self)
     }
 
-    /// Whether it can take a request: the server has not ended it, nor sent what nobody asked for.
+    /// Whether it can take a request: the server has not ended it, nor sent what was not requested.
     pub(crate) fn is_usable(&self) -> bool {
         let mut byte = [0];
         self.inbox.bytes().is_empty() && matches!(self.transport.stream().try_recv(&mut byte), Ok(None))
@@ -162,7 +162,7 @@ impl Connection {
                 return Err(Ended::Broken(AnswerError::TooLong));
             }
             let len = usize::try_from(len).unwrap_or(usize::MAX);
-            // A line break stands behind each piece; what may stand behind the last one, nobody sends.
+            // A line break stands behind each piece; what may stand behind the last one is never sent.
             let piece = self.body(IoBuf::uninit(len + 2), len + 2).await?;
             body.extend(piece.iter().take(len));
             if len == 0 {

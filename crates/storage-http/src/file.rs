@@ -34,7 +34,7 @@ pub struct Options {
     pub url: Url,
     /// Whose certificates servers must show; needed for https.
     pub tls: Option<ClientCredentials>,
-    /// What lets requests in.
+    /// Credentials.
     pub authorize: Arc<dyn Authorize>,
     /// How long a server may be silent in an attempt.
     pub timeout: Duration,
@@ -61,7 +61,7 @@ impl HttpStorage {
     /// Asks for the start of the file.
     ///
     /// # Errors
-    /// When nobody answers within `remote_timeout`, the server refuses, knows no ranges or names no version of the file; or the file is
+    /// When no server answers within `remote_timeout`, the server refuses, knows no ranges or names no version of the file; or the file is
     /// to be written.
     pub async fn open(options: Options) -> Result<Self, Error> {
         let Options { name, url, tls, authorize, timeout, open_timeout, remote_timeout, readahead, writable } =

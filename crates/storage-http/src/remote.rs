@@ -159,7 +159,7 @@ impl Remote {
                 // What it led to then may have ended; where it leads now is asked once.
                 Err(Failure::Final(_)) if redirects == 0 && url != self.url => url = self.url.clone(),
                 Err(Failure::Final(error)) => return (Err(error), buf),
-                // Whoever opens it sees at once that nobody is there.
+                // A task that opens it sees at once that no server is there.
                 Err(Failure::Again { error: error @ Error::Connect { .. }, .. }) if pinned.is_none() => {
                     return (Err(error), buf);
                 }

@@ -27,7 +27,7 @@ pub(crate) async fn calculated<T: Send + 'static>(
 ) -> io::Result<T> {
     let (done, result) = futures_channel::oneshot::channel();
     let calculation = move || {
-        // Nobody waits any more if the request was dropped.
+        // No task waits any more if the request was dropped.
         let _ = done.send(calculation());
     };
     around.calculate(Box::new(calculation)).await;

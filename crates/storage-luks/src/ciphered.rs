@@ -18,7 +18,7 @@ use crate::rewrites::Rewrites;
 /// Zeroes that are ciphered and written at once.
 const ZEROES_BYTES: u64 = 1 << 20;
 
-/// The plain text of a part of another storage. What nobody has written there reads as noise, so nothing of it is known to be zero:
+/// The plain text of a part of another storage. What was never written there reads as noise, so nothing of it is known to be zero:
 /// zeroes are written, holes are data, and so is what lies between the end and a write behind it.
 ///
 /// Requests of any alignment are correct. Those that do not keep to the cipher's sectors are read, changed and written back: with sectors of
@@ -40,7 +40,7 @@ pub struct Part {
     pub first_number: u64,
 }
 
-/// What a write needs that goes on after nobody waits for it any more.
+/// What a write needs that goes on after no task awaits it any more.
 #[derive(Debug)]
 struct Shared {
     below: Arc<dyn Storage>,
@@ -163,7 +163,7 @@ impl Shared {
         (result, buf)
     }
 
-    /// See [`Storage::try_read`]: for what is whole, and short enough to be deciphered here.
+    /// See [`Storage::try_read`]: for what is whole, and short enough to be decrypted here.
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
         let len = buf.len() as u64;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.length());

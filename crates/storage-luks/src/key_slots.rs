@@ -64,7 +64,7 @@ pub async fn add_key(
 /// Removes keys and overwrites their material. Gives the slots.
 ///
 /// # Errors
-/// When there is no such key, or no other would be left and it is not `forced`: without a key nobody ever reads the disk again.
+/// When there is no such key, or no other would be left and it is not `forced`: without a key the disk can never be read again.
 ///
 /// # After a crash
 /// Some of them may still open the disk.

@@ -65,7 +65,7 @@ impl NewVolume {
         Ok(header)
     }
 
-    /// Makes a LUKS file of `file`, whatever it holds: header, key material, and `disk_bytes` behind them, of which nobody has written any:
+    /// Makes a LUKS file of `file`, whatever it holds: header, key material, and `disk_bytes` behind them, of which none was written:
     /// they read as noise. `allocation` says whether space is reserved for them. `disk_bytes` is whole sectors.
     ///
     /// # After a crash

@@ -114,7 +114,7 @@ proptest! {
         for step in &steps {
             model(&mut expected, step, sector);
             block_on(async {
-                // What lies between the end and a write behind it is nobody's.
+                // What lies between the end and a write behind it has no content.
                 if let Step::Write(offset, ..) | Step::Zero(offset, 1..) | Step::Allocate(offset, ..) = *step {
                     storage.grow_to(offset).await?;
                 }

@@ -65,7 +65,7 @@ pub(crate) async fn find_key(
     Err(no_slot(&Blame::new(file.name()), ""))
 }
 
-/// No key slot is opened; `more` goes on with the sentence.
+/// No key slot is opened; `more` continues the sentence.
 pub(crate) fn no_slot(blame: &Blame, more: &str) -> Error {
     let what = "the password opens no key slot of the encrypted image: it is wrong, or for another image";
     blame.refused(format!("{what}{more}"))

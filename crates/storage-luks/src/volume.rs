@@ -126,7 +126,7 @@ pub async fn read_volume(file: &dyn Storage) -> Result<VolumeHeader, Error> {
     header.map(|header| VolumeHeader::Luks2(Box::new(header))).map_err(|error| refused(&blame, &error))
 }
 
-/// The first copy, or why it cannot be used. `Err`: the medium failed.
+/// The first copy, or why it cannot be used. `Err`: the device failed.
 async fn first_copy(
     file: &dyn Storage,
     start: &[u8],

@@ -363,7 +363,7 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
-    /// Also when its loop ends in the middle: somebody else tries then.
+    /// Also when its loop ends in the middle: another task tries then.
     fn drop(&mut self) {
         if let Some(client) = self.0.upgrade() {
             client.state.lock().attempting = false;
@@ -398,7 +398,7 @@ mod tests {
 
     use super::*;
 
-    /// A loop that ended between two looks was taken for a lost server, and what nobody had flushed for lost with it.
+    /// A loop that ended between two looks was taken for a lost server, and what was not flushed for lost with it.
     #[test]
     fn a_connection_whose_loop_ends_while_it_is_looked_at_is_no_lost_server() {
         let ends = Error::LoopEnded;

@@ -2,7 +2,7 @@
 //!
 //! Two tasks of the loop that made it send and receive ([`crate::send`], [`crate::receive`]); requests of any thread go through the
 //! table here. A task that finds the connection broken says so once ([`Connection::lose`]): both tasks end, and
-//! all waiting requests are told.
+//! all waiting requests are completed.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -167,7 +167,7 @@ impl Connection {
         drop(table);
         match waker {
             Some(waker) => waker.wake(),
-            // Nobody waits: the slot is free already.
+            // No task waits: the slot is free already.
             None => _ = self.room.notify(1),
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Connection {
         self.end(Error::Lost(reason.into()));
     }
 
-    /// Likewise; `error` is told to all waiting requests.
+    /// Likewise; `error` is returned to all waiting requests.
     pub(crate) fn end(&self, error: Error) {
         let mut table = self.table.lock();
         if table.lost.is_some() {
@@ -217,7 +217,7 @@ struct Turned {
 /// Waits for a reply.
 struct Pending<'a> {
     connection: &'a Connection,
-    /// None once the reply was taken: the slot is somebody else's then.
+    /// None once the reply was taken: the slot is another task's then.
     index: Option<usize>,
 }
 

@@ -68,7 +68,7 @@ impl NbdStorage {
     /// Connects to the export.
     ///
     /// # Errors
-    /// When nobody answers within `open_timeout` (ten seconds at most for one attempt), the server has no such export, it is
+    /// When no server answers within `open_timeout` (ten seconds at most for one attempt), the server has no such export, it is
     /// read-only and to be written, or the server has no TLS or another certificate than `tls` asks for.
     pub async fn open(options: Options) -> Result<Self, Error> {
         let Options {

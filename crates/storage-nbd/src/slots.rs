@@ -40,7 +40,7 @@ struct Waiting {
     failure: Option<Error>,
     errors: u32,
     waker: Option<Waker>,
-    /// Nobody waits for it any more.
+    /// No task awaits it any more.
     abandoned: bool,
 }
 
@@ -110,7 +110,7 @@ impl Slots {
         Ok((index, u64::from(slot.round) << 32 | index as u64))
     }
 
-    /// The answer, if there is one: the slot is free then. Otherwise `waker` is told of it.
+    /// The answer, if there is one: the slot is free then. Otherwise `waker` is notified of it.
     pub(crate) fn poll(&mut self, index: usize, waker: &Waker) -> Option<Reply> {
         let slot = self.slots.get_mut(index)?;
         match &mut slot.state {
@@ -132,7 +132,7 @@ impl Slots {
         }
     }
 
-    /// Nobody waits for it any more. The slot is free once the reply is there.
+    /// No task awaits it any more. The slot is free once the reply is there.
     pub(crate) fn abandon(&mut self, index: usize) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         match &mut slot.state {

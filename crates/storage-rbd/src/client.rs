@@ -158,7 +158,7 @@ impl Client {
         }
     }
 
-    /// An image that somebody has cut is not the same one.
+    /// An image that was cut is not the same one.
     fn check_length(&self, found: u64) -> Result<(), Error> {
         let was = self.length.load(Ordering::Acquire);
         if found >= was {
@@ -193,7 +193,7 @@ async fn start(opening: &Opening, unflushed: &Arc<Unflushed<Ask>>) -> Result<(Ar
     }
 }
 
-/// A task that starts another worker, until that succeeds or nobody uses the image any more.
+/// A task that starts another worker, until that succeeds or the image is not used any more.
 struct Attempt(Weak<Client>);
 
 impl Attempt {
@@ -213,7 +213,7 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
-    /// Also when its loop ends in the middle: somebody else tries then.
+    /// Also when its loop ends in the middle: another task tries then.
     fn drop(&mut self) {
         if let Some(client) = self.0.upgrade() {
             client.state.lock().is_attempted = false;

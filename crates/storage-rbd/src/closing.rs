@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Sockets of workers that were told to end.
+/// Sockets of workers that were asked to end.
 static CLOSING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Notes the socket of a worker that was told to end.
+/// Notes the socket of a worker that was asked to end.
 pub(crate) fn add(socket: BorrowedFd<'_>) {
     let mut closing = CLOSING.lock();
     closing.retain(|socket| !is_gone(socket, Duration::ZERO));
-    // Without a descriptor nobody waits for it.
+    // Without a descriptor no task awaits it.
     closing.extend(socket.try_clone_to_owned());
 }
 
@@ -29,7 +29,7 @@ pub fn settle(patience: Duration) {
 
 /// Whether the worker is gone within `patience`.
 fn is_gone(socket: &OwnedFd, patience: Duration) -> bool {
-    // Of a peer that is gone it is told unasked.
+    // That a peer is gone is reported unasked.
     let mut asked = [PollFd::new(socket, PollFlags::empty())];
     let timeout = Timespec::try_from(patience).unwrap_or_default();
     !matches!(poll(&mut asked, Some(&timeout)), Ok(0))

@@ -110,7 +110,7 @@ impl Connection {
             Ok(()) => {}
             // Never more is sent than a socket holds.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.give_up("it reads nothing"),
-            // It is gone: whoever receives is told.
+            // It is gone: the task that receives is notified.
             Err(_) => {}
         }
         let answer = poll_fn(|cx| self.poll(cookie, cx)).await?;
@@ -141,7 +141,7 @@ impl Connection {
                 if let Some(cookie) = table.slots.enter(ask, mark)? {
                     return Ok(cookie);
                 }
-                // All may be waited for by nobody.
+                // No task may wait for any of them.
                 self.receive(table);
             }
             room.await;
@@ -216,7 +216,7 @@ impl Connection {
         }
         match ended.waker {
             Some(waker) => waker.wake(),
-            // Nobody waits: the slot may be free already.
+            // No task waits: the slot may be free already.
             None => _ = self.room.notify(1),
         }
         Ok(())

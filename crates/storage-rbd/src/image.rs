@@ -35,7 +35,7 @@ pub struct Options {
     pub remote_timeout: Option<Duration>,
 }
 
-/// An image of a Ceph cluster as storage. Nobody else is kept from it.
+/// An image of a Ceph cluster as storage. No other user is kept from it.
 #[derive(Debug)]
 pub struct RbdStorage {
     name: String,

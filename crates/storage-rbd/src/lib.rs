@@ -5,7 +5,7 @@
 //!
 //! # Processes
 //! A *starter* is started with the first image ([`starter`]), before a server enters its sandbox; it starts workers when it is asked. A worker gets its
-//! end of a socket, over which it is told what to open, key included, and then answers requests: messages of a fixed size. Data goes
+//! end of a socket, over which it receives what to open, key included, and then answers requests: messages of a fixed size. Data goes
 //! through 32 MiB of shared memory in 64 slots, which this program reads and writes as a file: no pointer of the worker's is followed.
 //!
 //! # A worker that ends

@@ -28,7 +28,7 @@ pub enum NameError {
     /// It is no such name.
     #[error("rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:conf=FILE][:id=USER][:mon_host=ADDRESSES]")]
     Form,
-    /// It has what lets somebody in.
+    /// It has credentials.
     #[error("a key only by its secret: driver=rbd,key-secret=ID (a name is in logs and lists of processes)")]
     Key,
 }

@@ -30,7 +30,7 @@ pub struct Opening {
     pub snapshot: String,
     /// The configuration file; Ceph's usual places otherwise.
     pub conf: String,
-    /// Who asks, without "client."; `admin` otherwise.
+    /// The user name, without "client."; `admin` otherwise.
     pub user: String,
     /// Addresses of monitors, as Ceph's `mon_host`.
     pub monitors: String,

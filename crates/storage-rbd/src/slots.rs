@@ -13,7 +13,7 @@ struct Waiting {
     /// What a flush covers when it succeeds.
     mark: u64,
     waker: Option<Waker>,
-    /// Nobody waits for it any more.
+    /// No task awaits it any more.
     is_abandoned: bool,
 }
 
@@ -59,7 +59,7 @@ impl Slots {
         self.is_lost
     }
 
-    /// Whether an answer is to come, also one that nobody waits for any more.
+    /// Whether an answer is to come, also one that no task awaits any more.
     pub(crate) fn awaits_answers(&self) -> bool {
         self.waiting > 0
     }
@@ -87,7 +87,7 @@ impl Slots {
         self.slots.get_mut(index).filter(|slot| u64::from(slot.round) == cookie >> 32)
     }
 
-    /// The answer, if there is one; otherwise `waker` is told of it. The slot stays taken until [`Slots::leave`].
+    /// The answer, if there is one; otherwise `waker` is notified of it. The slot stays taken until [`Slots::leave`].
     ///
     /// # Errors
     /// When the worker is lost.
@@ -103,7 +103,7 @@ impl Slots {
         }
     }
 
-    /// Nobody waits for it any more. The slot is free, once the worker has done with its memory.
+    /// No task awaits it any more. The slot is free, once the worker has done with its memory.
     pub(crate) fn leave(&mut self, cookie: u64) {
         let Some(slot) = self.of(cookie) else { return };
         match &mut slot.state {

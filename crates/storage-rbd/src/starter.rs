@@ -72,7 +72,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// It ends when its socket is closed: nobody has to end it, and it is not waited for.
+/// It ends when its socket is closed: no task has to end it, and it is not waited for.
 fn spawn_starter(program: &OsString) -> io::Result<Stream> {
     let (own, theirs) = pair()?;
     let kept = ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -90,14 +90,14 @@ fn spawn(mut command: Command, subcommand: &str, socket: OwnedFd) -> io::Result<
         .current_dir("/")
         .stdin(socket)
         .stdout(Stdio::null())
-        // What librbd logs there is nobody's: errors come as answers.
+        // What librbd logs there is dropped: errors come as answers.
         .stderr(Stdio::null())
         // A terminal's signals are for the server.
         .process_group(0)
         .spawn()
 }
 
-/// Starts a worker for each socket that comes over `socket`, until nobody can ask any more.
+/// Starts a worker for each socket that comes over `socket`, until no task can ask any more.
 ///
 /// # Errors
 /// When the socket is none.
@@ -106,7 +106,7 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
     let mut message = [0; 1];
     while let Some((_, theirs)) = packet::receive_with_file(socket, &mut message)? {
         let Some(theirs) = theirs.filter(|_| Arc::strong_count(&workers) <= WORKERS_MAX) else { continue };
-        // Without a process the socket is closed, and whoever asked is told.
+        // Without a process the socket is closed, and the task that asked is notified.
         let Ok(mut child) = spawn(Command::new("/proc/self/exe"), WORKER, theirs) else { continue };
         let counted = Arc::clone(&workers);
         let wait = move || {

@@ -84,7 +84,7 @@ fn end_with_the_parent(socket: Arc<OwnedFd>) -> io::Result<()> {
 
 fn take_requests(socket: &Arc<OwnedFd>, image: Image) -> io::Result<()> {
     let (waits, waiting) = channel();
-    // The image is closed when nobody answers any more.
+    // The image is closed when no answer is awaited any more.
     let (at_work, idle) = channel();
     let answers = Answers { socket: Arc::clone(socket), _at_work: at_work };
     let calls = std::thread::Builder::new().name("calls".to_owned());
@@ -192,14 +192,14 @@ impl Seen {
         ControlFlow::Continue(())
     }
 
-    /// Whether it begins with data, and for how long. What is not told of was never written.
+    /// Whether it begins with data, and for how long. What is not reported of was never written.
     fn first(&self) -> (bool, u64) {
         let end = self.data.or(self.hole).unwrap_or(self.end);
         (self.data.is_some(), end - self.offset)
     }
 }
 
-/// Where answers go. Somebody has one for as long as a request is at work.
+/// Where answers go. A task has one for as long as a request is at work.
 #[derive(Clone)]
 struct Answers {
     socket: Arc<OwnedFd>,
@@ -222,7 +222,7 @@ impl Answers {
         })
     }
 
-    /// Fails where the parent is gone: nobody waits then.
+    /// Fails where the parent is gone: no task waits then.
     fn send(&self, answer: Answer) {
         while send(self.socket.as_fd(), &answer.encode(), SendFlags::NOSIGNAL) == Err(Errno::INTR) {}
     }

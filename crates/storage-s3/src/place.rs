@@ -31,7 +31,7 @@ pub enum PlaceError {
     /// The endpoint is no server.
     #[error("the endpoint is {found:?}; allowed: {allowed}, without a path")]
     Endpoint {
-        /// Without what a name can hold that lets somebody in.
+        /// Without the credentials that a name can hold.
         found: String,
         /// What it may be.
         allowed: UrlError,

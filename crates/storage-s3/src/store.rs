@@ -47,7 +47,7 @@ pub enum StoreError {
         /// The object.
         name: ObjectName,
     },
-    /// The store does not know the field by which it would keep what somebody else makes meanwhile.
+    /// The store does not know the field by which it would keep what another process makes meanwhile.
     #[error(
         "{name}: the store does not know {field} (it answers 501): it cannot keep what somebody else makes meanwhile"
     )]
@@ -150,7 +150,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to nobody yet.
+    /// Connects to no server yet.
     ///
     /// # Errors
     /// When bucket, endpoint or region cannot be one.
@@ -291,7 +291,7 @@ impl Store {
     }
 }
 
-/// 32 hexadecimal digits that nobody else has.
+/// 32 hexadecimal digits that no other process has.
 ///
 /// # Errors
 /// When the system has no random bytes.

@@ -48,9 +48,9 @@ impl UploadSize {
 
 /// An object on its way, from its first byte to its last.
 ///
-/// Nobody sees it before [`Upload::finish`] has succeeded. The first part is kept in memory and sent last, so that what stands at
+/// It is invisible before [`Upload::finish`] has succeeded. The first part is kept in memory and sent last, so that what stands at
 /// the start may be known late. One who does not finish it calls [`Upload::abort`]: parts that were sent cost money until then.
-/// After the end of this process without either, the store keeps them, until somebody or a rule of the bucket takes them away.
+/// After the end of this process without either, the store keeps them, until a user or a rule of the bucket removes them.
 #[derive(Debug)]
 pub struct Upload {
     store: Arc<Store>,
@@ -153,7 +153,7 @@ impl Upload {
     /// Takes away what was sent. Afterwards nothing of it is at the store.
     ///
     /// # Errors
-    /// When the store does not answer: the parts that were sent stay until somebody takes them away.
+    /// When the store does not answer: the parts that were sent stay until they are removed.
     pub async fn abort(&mut self) -> Result<(), StoreError> {
         for task in self.sending.drain(..) {
             task.cancel().await;

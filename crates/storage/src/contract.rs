@@ -12,22 +12,22 @@ use buffer::{ForeignBytes, IoBuf, IoVec};
 use crate::{Medium, Reach, StepWatcher};
 
 /// A running operation. It may be bound to the thread that started it; it owns its bytes, so
-/// dropping it is safe at any time: the operation then still happens, or does not, and nobody is told.
+/// dropping it is safe at any time: the operation then still happens, or does not, and no caller is notified.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What requests cost least, and what is known of the medium. Any request is correct; one that
+/// What requests cost least, and what is known of the device. Any request is correct; one that
 /// keeps to `alignment` avoids a read-modify-write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
+    /// Offsets and lengths that are multiples of this go to the device as they are (1, 512 or 4096).
     pub alignment: u32,
     /// Bytes beyond the highest end ever written read as zeroes when the length grows, and so does after a
-    /// crash whatever of them was not written or not kept: true for regular files whose length nobody else can
+    /// crash whatever of them was not written or not kept: true for regular files whose length no other process can
     /// change, false for block devices and for files that are open without a lock.
     pub grows_zeroed: bool,
     /// [`Storage::discard`] gives space back, and what was discarded reads as zeroes.
     pub discards_to_zero: bool,
-    /// The length can change (a regular file), or is what the medium has (a block device).
+    /// The length can change (a regular file), or is what the device has (a block device).
     pub resizable: bool,
     /// Nothing can be written: opened read-only.
     pub read_only: bool,
@@ -78,16 +78,16 @@ pub enum Allocation {
     Write,
 }
 
-/// Whether a range of the medium holds bytes.
+/// Whether a range of the device holds bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind {
-    /// Bytes were written here, as far as the medium tells.
+    /// Bytes were written here, as far as the device tells.
     Data,
     /// A hole: reads as zeroes, no space behind it.
     Hole,
 }
 
-/// A range of the medium of one kind.
+/// A range of the device of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes, never 0.
@@ -115,7 +115,7 @@ impl Hints {
 /// Random access to the bytes of one file, device or object.
 ///
 /// All offsets and lengths are in bytes and of any alignment. Methods may be called from any
-/// thread, many at a time; two requests that overlap in time are ordered by nobody.
+/// thread, many at a time; two requests that overlap in time have no order.
 ///
 /// # Durability
 /// A completed write is in the storage and survives the death of this process, not of the machine.
@@ -133,17 +133,17 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// What requests should look like. Constant while open.
     fn capabilities(&self) -> Capabilities;
 
-    /// What the medium below does, as far as it was asked or tried. Costs no system call. A driver that has nothing below it says nothing.
+    /// What the device below does, as far as it was asked or tried. Costs no system call. A driver that has nothing below it says nothing.
     fn medium(&self) -> Medium {
         Medium::default()
     }
 
     /// Length in bytes, as far as this process knows: taken when it was opened (under its lock, if there is one), then
-    /// kept by the driver as its own requests change it. Costs no system call. Never more than the medium has,
-    /// unless somebody who ignores locks cuts it.
+    /// kept by the driver as its own requests change it. Costs no system call. Never more than the device has,
+    /// unless a process that ignores locks cuts it.
     fn length(&self) -> u64;
 
-    /// Fills `buf` from `offset` if that is possible without waiting for the medium, and says
+    /// Fills `buf` from `offset` if that is possible without waiting for the device, and says
     /// whether it did. Bytes beyond the end read as zeroes. A miss may have written part of `buf`.
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
         let _ = (offset, buf, hints);
@@ -187,7 +187,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// is zeroes if [`Capabilities::discards_to_zero`], otherwise anything. Never changes the length.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
 
-    /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the medium's
+    /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the device's
     /// length is by now. A device that is not [`Capabilities::resizable`] is asked for the length that it has by now, and may hold anything.
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
@@ -204,7 +204,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// a later write is taken as the first one was. Drivers that reserve nothing have nothing to do.
     ///
     /// # Crash
-    /// What was not given back before it stays, and whoever opens the medium next finds it as part of the length.
+    /// What was not given back before it stays, and the process that opens the device next finds it as part of the length.
     fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }
@@ -244,7 +244,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// What is at `offset`, for at most `len` bytes (at least one, inside the length).
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>>;
 
-    /// Bytes of the medium in use (`st_blocks`), where known.
+    /// Bytes of the device in use (`st_blocks`), where known.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
@@ -254,7 +254,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
         None
     }
 
-    /// When the bytes were changed last, in seconds and nanoseconds since 1970; `None` where nobody says, as of a device. Two changes within a tick of
+    /// When the bytes were changed last, in seconds and nanoseconds since 1970; `None` where it is unknown, as of a device. Two changes within a tick of
     /// the system's clock, some milliseconds, have one time.
     ///
     /// # Errors
@@ -263,7 +263,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Who wants to know what an engine does with it step by step: nobody, but in tests.
+    /// What observes the steps of an engine: nothing, but in tests.
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         None
     }

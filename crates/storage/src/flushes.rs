@@ -30,7 +30,7 @@ struct State {
     failure: Option<i32>,
 }
 
-/// Where the result of a sync goes. Dropped without one, the sync counts as failed: nobody knows how it ended.
+/// Where the result of a sync goes. Dropped without one, the sync counts as failed: how it ended is unknown.
 #[derive(Debug)]
 pub struct SyncEnd {
     flushes: Option<Arc<Flushes>>,
@@ -63,7 +63,7 @@ impl Flushes {
 
     /// Makes durable what has completed before this call: by a sync that begins after it, which may be one that
     /// others wait for too, never by one that is running. `sync` begins one and returns at once; it has to run to its
-    /// end also when nobody waits for it any more, because it may be the one that is told of an error.
+    /// end also when no task awaits it any more, because it may be the one that is notified of an error.
     pub fn flush<'a>(
         self: &'a Arc<Self>,
         sync: impl Fn(SyncEnd) + 'a,
@@ -152,7 +152,7 @@ mod tests {
         Err(io::Error::from_raw_os_error(libc::EIO))
     }
 
-    /// Two clients of a raw disk flushed at once. The kernel told the first sync that writeback had failed and the
+    /// Two clients of a raw disk flushed at once. The kernel reported the first sync that writeback had failed and the
     /// second that all was well, and the second client's data was gone.
     #[test]
     fn of_two_flushes_at_once_none_is_acknowledged_when_one_is_told_of_an_error() {

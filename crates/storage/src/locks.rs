@@ -65,9 +65,9 @@ impl BitOr for Permissions {
 pub enum Role {
     /// Reads, writes and resizes; suffers no other writer.
     Writer,
-    /// Reads, or is the backing file of somebody's overlay; suffers other readers.
+    /// Reads, or is the backing file of another process's overlay; suffers other readers.
     Reader,
-    /// Reads although somebody may be writing (`-U`, force-share).
+    /// Reads although a process may be writing (`-U`, force-share).
     ForceShare,
 }
 
@@ -167,10 +167,10 @@ pub struct FileLock {
 
 impl FileLock {
     /// Announces that `fd` (open for reading at least) is used as `wanted`, with only `shared` left
-    /// to others, and makes sure that nobody's announcement stands against it.
+    /// to others, and makes sure that no other process's announcement stands against it.
     ///
     /// # Errors
-    /// `Busy`, with nothing held, if somebody's does.
+    /// `Busy`, with nothing held, if another process's does.
     pub fn acquire(fd: &Arc<OwnedFd>, wanted: Permissions, shared: Permissions) -> Result<Self, LockError> {
         let mut lock = Self { fd: Arc::clone(fd), wanted: Permissions::NONE, shared: Permissions::ALL };
         lock.change(wanted, shared)?;
@@ -185,7 +185,7 @@ impl FileLock {
     /// Upgrades or downgrades. There is no moment in which less is held than both before and after.
     ///
     /// # Errors
-    /// `Busy`, with what was held before, if somebody's announcement stands against it; never for less than before.
+    /// `Busy`, with what was held before, if another process's announcement stands against it; never for less than before.
     pub fn change(&mut self, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
         let before = Bytes::of(self.wanted, self.shared);
         let after = Bytes::of(wanted, shared);
@@ -208,7 +208,7 @@ impl FileLock {
         Arc::ptr_eq(&self.fd, fd) || inode(&self.fd) == inode(fd)
     }
 
-    /// Whether nobody else who heeds locks can change the length, nor what lies beyond it.
+    /// Whether no other process that heeds locks can change the length, nor what lies beyond it.
     pub fn keeps_length(&self) -> bool {
         !self.shared.contains(Permissions::WRITE) && !self.shared.contains(Permissions::RESIZE)
     }

@@ -49,7 +49,7 @@ pub enum OverwriteRoom {
     Shared,
     /// Always: every write goes to a new place.
     Always,
-    /// Nobody says: the medium is behind a network, another file system, or a device.
+    /// Unknown: the device is behind a network, another file system, or a device.
     #[default]
     Unknown,
 }

@@ -17,7 +17,7 @@ pub trait Unlocked {
     /// What is made of it.
     type Storage: Storage;
 
-    /// Takes the lock if nobody stands against it.
+    /// Takes the lock if no process stands against it.
     fn try_lock(&self, role: Role) -> Result<Self::Lock, LockError>;
 
     /// Takes the length, under `lock`. Without one, nothing beyond the length may be taken for zeroes.

@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
 /// Whether the byte at `offset` of `file`, which is open for reading, is in the page cache. Costs four system calls, and asks nothing of the
-/// medium where the caller owns the file or may write it. Anybody else is not told: their read must not wait, but begins to bring the page in.
+/// medium where the caller owns the file or may write it. Another caller gets no answer: its read must not wait, but begins to bring the page in.
 ///
 /// # Errors
 /// When the file has no pages: a pipe, a directory.
@@ -29,7 +29,7 @@ pub fn is_cached(file: &File, offset: u64) -> io::Result<bool> {
 fn may_be_resident(file: &File, offset: u64) -> io::Result<bool> {
     let len = page_size();
     let start = offset / len as u64 * len as u64;
-    // SAFETY: a new mapping of no given place touches no memory that is in use, and nobody reads or writes it.
+    // SAFETY: a new mapping of no given place touches no memory that is in use, and no process reads or writes it.
     let page = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, start) }?;
     let mut told = 0_u8;
     // SAFETY: `page` is mapped and one page long, for which one byte is written.

@@ -9,7 +9,7 @@ use sync::Mutex;
 pub enum RangeMode {
     /// Many at a time.
     Shared,
-    /// Nobody else.
+    /// Exclusive.
     Exclusive,
 }
 

@@ -3,11 +3,11 @@
 use sync::Event;
 use sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-/// The end of the highest write since the medium was opened, and an end beyond which somebody hears of a write.
+/// The end of the highest write since the device was opened, and an end beyond which a write is an event.
 #[derive(Debug, Default)]
 pub struct Reach {
     highest: AtomicU64,
-    /// 0: nobody wants to hear.
+    /// 0: no event is wanted.
     threshold: AtomicU64,
     /// The end of the write that went beyond it.
     beyond: AtomicU64,

@@ -1,4 +1,4 @@
-//! Storage that nobody can write.
+//! Storage that cannot be written.
 
 use std::{fmt, io};
 

@@ -72,7 +72,7 @@ pub trait StepWatcher: Send + Sync {
     /// Tags of the requests that are held back, the first one first.
     fn held_back(&self) -> Vec<String>;
 
-    /// Requests that have passed or are held back since it was opened, and those that the medium has now.
+    /// Requests that have passed or are held back since it was opened, and those that the device has now.
     fn requests(&self) -> (u64, usize);
 }
 

@@ -47,7 +47,7 @@ pub enum UnflushedMode {
     Keep,
     /// That there are some.
     Count,
-    /// Nothing: nobody asks for them to be durable.
+    /// Nothing: no client asks for them to be durable.
     Forget,
 }
 
@@ -59,7 +59,7 @@ struct List<A> {
     acknowledged: u64,
     /// How many of those a flush has covered.
     flushed: u64,
-    /// The store was lost with some of them, which nobody can repeat.
+    /// The store was lost with some of them, which no process can repeat.
     lost: bool,
 }
 

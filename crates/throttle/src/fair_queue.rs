@@ -56,7 +56,7 @@ impl Standing {
 }
 
 impl FairQueue {
-    /// Nobody waits.
+    /// No member waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -166,7 +166,7 @@ impl Group {
         self.line_up_again();
     }
 
-    /// Makes buckets at least as full as those of another group were, of which this one goes on with the limits.
+    /// Makes buckets at least as full as those of another group were, whose limits this one takes.
     pub fn raise_levels(&mut self, levels: &[(Flow, BucketLevel)], now: Time) {
         levels.iter().for_each(|(flow, level)| self.meter.raise(*flow, level, now));
     }

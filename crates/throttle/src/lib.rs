@@ -3,7 +3,7 @@
 //! What QEMU's `throttling.*` options mean, as pure decisions: [`Options`] is what was typed,
 //! [`Limits`] what it means once checked, [`Meter`] the six buckets, [`Group`] the members that
 //! share them. Nothing here waits, reads a clock or takes a lock: the caller brings the time
-//! ([`Time`]), asks [`Group::enqueue`], and calls [`Group::poll`] at the time it was told.
+//! ([`Time`]), asks [`Group::enqueue`], and calls [`Group::poll`] at the time it was given.
 //! docs/reference/throttling.md explains the model and each difference from QEMU.
 
 #![forbid(unsafe_code)]

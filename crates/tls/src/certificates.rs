@@ -19,7 +19,7 @@ pub enum ConfigError {
         /// What is wrong with it.
         cause: rustls::pki_types::pem::Error,
     },
-    /// A client CA that can verify nobody.
+    /// A client CA that can verify no client.
     #[error("{path}: {cause}", path = path.display())]
     ClientCa {
         /// Which file.
@@ -35,7 +35,7 @@ pub enum ConfigError {
         /// What is wrong with it.
         cause: rustls::Error,
     },
-    /// This machine believes nobody.
+    /// This machine trusts no authority.
     #[error(
         "this machine has no certificates of authorities (Debian: package ca-certificates; SSL_CERT_FILE names a file of them)"
     )]

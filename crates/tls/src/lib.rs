@@ -2,7 +2,7 @@
 //!
 //! A connection begins as [`Transport::Plain`] and becomes [`Transport::Tls`] when both sides have agreed to it; it never goes back.
 //! Sessions are TLS 1.2 or 1.3. Clients verify servers by their name and one authority, servers verify clients by one
-//! authority where they are told to.
+//! authority where they are asked to.
 #![forbid(unsafe_code)]
 
 mod certificates;

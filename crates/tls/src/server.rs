@@ -1,4 +1,4 @@
-//! What a server shows, and whom it lets in.
+//! What a server shows, and whom it admits.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -45,7 +45,7 @@ impl Transport {
 
     /// Ends when the peer is gone in both directions.
     pub async fn hung_up(&self) {
-        // An error says the same: nobody is there.
+        // An error says the same: no peer is there.
         let _ = self.stream().hung_up().await;
     }
 

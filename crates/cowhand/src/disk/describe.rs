@@ -18,7 +18,7 @@ pub struct Info {
     pub read_only: bool,
     /// The format's driver: `qcow2` or `raw`.
     pub driver: &'static str,
-    /// Offsets and lengths of requests that are multiples of this go to the medium as they are. Any others work too, at the
+    /// Offsets and lengths of requests that are multiples of this go to the device as they are. Any others work too, at the
     /// price of reading before writing.
     pub alignment_bytes: u32,
     /// Multiples of this cost least.

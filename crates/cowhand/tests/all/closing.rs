@@ -81,7 +81,7 @@ fn of_two_that_close_at_once_one_is_told_that_it_is_closed() {
     assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Metadata that contradicts itself stops the disk; close must say so, and still let go of the file.
+/// Metadata that contradicts itself stops the disk; close must say so, and still release the file.
 #[test]
 fn a_close_that_fails_says_why_and_gives_the_lock_back() {
     let scratch = Scratch::new();

@@ -282,7 +282,7 @@ fn requests_in_flight_have_a_bound_and_the_rest_comes_back() {
     let scratch = Scratch::new();
     let disk = scratch.options().limit("iops-total", 1).open().wait().unwrap();
     let pending: Vec<_> = (0..IN_FLIGHT_MAX + 64).map(|_| disk.read(0, vec![7; 16])).collect();
-    // Who steers is let in all the same.
+    // A call that steers is admitted all the same.
     disk.set_limits(&[]).unwrap();
     disk.close().wait().unwrap();
     let refused: Vec<_> = pending.into_iter().filter_map(|pending| pending.wait().err()).collect();

@@ -65,7 +65,7 @@ fn a_disk_that_is_dropped_is_closed_in_the_background_and_nothing_is_lost() {
     let scratch = Scratch::new();
     for round in 1..=8u8 {
         let disk = open_when_it_is_free(|| scratch.options());
-        // Nobody flushes; metadata is in memory only.
+        // No caller flushes; metadata is in memory only.
         drop(disk.write(u64::from(round) << 20, vec![round; 65536]));
         let mut queue = disk.queue(4).unwrap();
         queue.submit(Request::Write { offset: 0, buffer: vec![round; 512].into(), fua: false }, 0).unwrap();

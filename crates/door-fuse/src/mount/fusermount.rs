@@ -18,7 +18,7 @@ const PROGRAM: &str = "fusermount3";
 /// What names the socket to it: its standard input.
 const SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
 
-/// Bytes of what it says that are told.
+/// Bytes of what it says that are reported.
 const SAID_BYTES_MAX: u64 = 4096;
 
 pub(super) fn mount(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {

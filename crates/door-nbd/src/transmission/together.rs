@@ -1,6 +1,6 @@
 //! Reads and writes that came together, and go to the disk as one where they are contiguous.
 //!
-//! A request is held back only while the next request is in the inbox already, and nothing is waited for meanwhile: whoever is about to
+//! A request is held back only while the next request is in the inbox already, and nothing is waited for meanwhile: the client that is about to
 //! wait starts them first. So none is late, and none is lost when its client goes.
 
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Who went away costs nothing, who reads nothing is sent away, and no number of clients holds more than the bounds.
 //!
-//! Sixteen connections asked for 16 times 32 MiB each and closed: the server read all 8 GiB for nobody, and a client of
+//! Sixteen connections asked for 16 times 32 MiB each and closed: the server read all 8 GiB for nothing, and a client of
 //! another disk got one answer a second for as long. Where they stayed and read nothing they held 528 MiB.
 
 use std::net::Shutdown;
@@ -110,7 +110,7 @@ fn a_write_that_was_taken_in_whole_is_carried_out_though_its_client_is_gone() {
     assert_eq!(server.disk.peek(0, 10), b"last words");
 }
 
-/// The write of a client that had gone was carried out behind what its next connection wrote in the same place, and was told.
+/// The write of a client that had gone was carried out behind what its next connection wrote in the same place, and was answered.
 #[test]
 fn what_a_client_left_behind_comes_before_what_others_ask_for_in_the_same_place() {
     for dialect in [Dialect::Simple, Dialect::Extended] {

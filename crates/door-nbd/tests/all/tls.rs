@@ -110,7 +110,7 @@ fn a_disk_is_carried_whole_through_tls() {
 fn qemu_speaks_tls_with_us() {
     let server = TlsServer::start(required(true), "client");
     let credentials = server.credentials.path().display();
-    // QEMU 10 wants certificates that encipher keys, which elliptic curves do not.
+    // QEMU 10 wants certificates that encrypt keys, which elliptic curves do not.
     let object = format!("tls-creds-x509,id=tls,endpoint=client,sanity-check=off,dir={credentials}");
     let drive = format!("driver=nbd,host=localhost,port={},export=disk,tls-creds=tls", server.port);
     let commands = ["-c", "write -P 9 0 4M", "-c", "read -P 9 0 4M", "-c", "flush"];

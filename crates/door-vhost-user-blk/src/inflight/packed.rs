@@ -66,7 +66,7 @@ impl Records {
         Self { all, start, entries, counter: 0 }
     }
 
-    /// What was in flight when the last back-end ended. `None` for records that nobody used yet: they begin now, with the ring at `begin`.
+    /// What was in flight when the last back-end ended. `None` for records that were not used yet: they begin now, with the ring at `begin`.
     ///
     /// # Errors
     /// When they make no sense: the front-end, which keeps them, changed them.

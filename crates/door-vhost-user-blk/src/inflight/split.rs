@@ -39,7 +39,7 @@ impl Records {
         Self { all, start, entries, counter: 0 }
     }
 
-    /// What was in flight when the last back-end ended; `used` is the index of the used ring in memory. `None` for records that nobody used
+    /// What was in flight when the last back-end ended; `used` is the index of the used ring in memory. `None` for records that were not used
     /// yet: they begin now.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The ledger of a packed ring.
 //!
-//! A request is told as soon as it is done, at the device's own place in the ring, which may be that of another's descriptors: only
+//! A request is completed as soon as it is done, at the device's own place in the ring, which may be that of another's descriptors: only
 //! records ([`crate::inflight::packed`]) know those of what is in flight. Without records a back-end that comes after a crash knows
 //! what its front-end knows, which is nothing: a guest with packed rings goes on after a crash where its front-end keeps records.
 
@@ -26,7 +26,7 @@ pub(crate) struct Ledger {
     again: VecDeque<Begun>,
     available: Position,
     used: Position,
-    /// Entries that were used since the driver was last told, at most all of the ring.
+    /// Entries that were used since the driver was last notified, at most all of the ring.
     untold: u16,
 }
 

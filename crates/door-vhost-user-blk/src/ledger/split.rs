@@ -1,7 +1,7 @@
 //! The ledger of a split ring.
 //!
-//! With records that the front-end keeps ([`crate::inflight`]) a request is told as soon as it is done. Without them the front-end has
-//! only the index of the used ring: a back-end that comes after a crash goes on from there. So requests are told in the order in which
+//! With records that the front-end keeps ([`crate::inflight`]) a request is completed as soon as it is done. Without them the front-end has
+//! only the index of the used ring: a back-end that comes after a crash goes on from there. So requests are completed in the order in which
 //! they were taken: what is behind the index is exactly what was not done.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::ring::RingFault;
 use crate::ring::packed::Descriptors;
 use crate::ring::split::SplitRing;
 
-/// A request that is told when those before it are.
+/// A request that is completed when those before it are.
 #[derive(Debug)]
 struct Waiting {
     head: u16,
@@ -47,7 +47,7 @@ pub(crate) struct Ledger {
     /// The driver's index when it was last looked at: each look takes the line from the processor that fills the ring.
     seen_available: Cell<u16>,
     next_used: u16,
-    /// The driver was told of the entries before it.
+    /// The driver was notified of the entries before it.
     called_at: u16,
     taken: u64,
 }
@@ -193,7 +193,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the driver is to be woken for what it was told since the last time.
+    /// Whether the driver is to be woken for what was completed since the last time.
     ///
     /// # Errors
     /// When the ring is not what it was.

@@ -99,7 +99,7 @@ fn is_memory(fd: impl AsFd) -> bool {
     fcntl_get_seals(fd).is_ok()
 }
 
-/// Whether closing the descriptor waits for nobody: a file may ask its file system, a pipe waits for its readers, a TCP connection lingers.
+/// Whether closing the descriptor waits for nothing: a file may ask its file system, a pipe waits for its readers, a TCP connection lingers.
 pub(crate) fn closes_at_once(fd: impl AsFd) -> bool {
     if is_memory(&fd) {
         return true;

@@ -112,7 +112,7 @@ impl Watched {
     }
 }
 
-/// Nobody touches the range any more when this is dropped, and it is still mapped: once it is unmapped its addresses may belong to
+/// The range is not touched any more when this is dropped, and it is still mapped: once it is unmapped its addresses may belong to
 /// another mapping, whose faults are not ours.
 impl Drop for Watched {
     fn drop(&mut self) {

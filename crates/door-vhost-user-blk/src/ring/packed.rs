@@ -117,7 +117,7 @@ impl PackedRing {
         load(&self.descriptors, usize::from(index) * DESCRIPTOR_BYTES + FLAGS_AT, Ordering::Acquire)
     }
 
-    /// Whether the device has never marked the first entry: nobody has been once round.
+    /// Whether the device has never marked the first entry: the ring was not gone round once.
     ///
     /// # Errors
     /// Never, for a ring that was found.

@@ -1,4 +1,4 @@
-//! A session as the messages that lead to it: how another process goes on with a front-end.
+//! A session as the messages that lead to it: how another process resumes a front-end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ impl Session {
         Ok(told)
     }
 
-    /// Does what another process was told.
+    /// Does what another process received.
     ///
     /// # Errors
     /// For the first message that cannot be done here.

@@ -98,7 +98,7 @@ pub(super) struct Round {
     waiting: usize,
 }
 
-/// Who asks for a step.
+/// What requests a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Party {
     pub(crate) disk: u64,
@@ -125,7 +125,7 @@ impl Round {
         Some((ticket, cost))
     }
 
-    /// A step that nobody waits for any more.
+    /// A step that no task awaits any more.
     pub(super) fn cancel(&mut self, party: Party, ticket: Ticket) {
         let steps = &mut self.disks.of(party.disk).of(party.connection).0;
         let before = steps.len();

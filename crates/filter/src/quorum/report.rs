@@ -1,9 +1,9 @@
-//! What went wrong on the disks of a quorum, until somebody asks.
+//! What went wrong on the disks of a quorum, until a client asks.
 
 use block::Error;
 use parking_lot::Mutex;
 
-/// Reports that are kept: they are told of once a second, and more than these say nothing new.
+/// Reports that are kept: they are sent once a second, and more than these say nothing new.
 const REPORTS_MAX: usize = 256;
 
 /// A disk of a quorum was bad, or too many were.
@@ -51,7 +51,7 @@ impl What {
     }
 }
 
-/// Reports that nobody has taken yet.
+/// Reports that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Vec<Report>>);
 

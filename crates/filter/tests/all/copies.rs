@@ -153,7 +153,7 @@ fn copy_on_read_writes_nothing_where_nothing_is_below() {
     assert!(world.recording().records.iter().all(|record| !record.request.changes()));
 }
 
-/// Only what somebody chose is copied, and the rest of the snapshot, or what was given up, is an error: never other data.
+/// Only what a client chose is copied, and the rest of the snapshot, or what was given up, is an error: never other data.
 #[test]
 fn what_was_not_chosen_or_was_given_up_is_neither_copied_nor_read() {
     let world = world(3);

@@ -7,7 +7,7 @@ use zeroize::Zeroize;
 use super::member::Member;
 use crate::{DERIVATION_STACK_BYTES, Hash, LuksError, Secret};
 
-/// Memory that trying a password may take, in KiB: what cryptsetup asks for at most unless it is told otherwise. More is refused before
+/// Memory that trying a password may take, in KiB: what cryptsetup asks for at most by default. More is refused before
 /// it is asked for.
 pub const ARGON2_MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Passes over memory, in KiB, of all key slots together: each of the 32 slots may have four over a GiB, which is cryptsetup's own

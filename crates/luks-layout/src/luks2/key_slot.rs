@@ -114,7 +114,7 @@ impl KeySlot {
         (self.key_bytes * self.stripes as usize).next_multiple_of(SECTOR_BYTES as usize)
     }
 
-    /// The disk's key, if `password` opens the slot and `digest` knows the key; `material` is deciphered in place. Costs what [`Kdf`] says
+    /// The disk's key, if `password` opens the slot and `digest` knows the key; `material` is decrypted in place. Costs what [`Kdf`] says
     /// and the iterations of the digest.
     pub(super) fn open(
         &self,

@@ -218,7 +218,7 @@ fn decode_segment(segment: &Member<'_>, slots: &[KeySlot]) -> Result<Segment, Lu
         return Err(flags.not_supported("segments without flags are"));
     }
     let encryption = segment.get("encryption");
-    // Without a slot nobody knows the length of the key, nor needs it: 32 bytes are a length of every mode.
+    // Without a slot the length of the key is unknown and not needed: 32 bytes are a length of every mode.
     let key_bytes = slots.first().map_or(32, |slot| slot.key_bytes);
     let cipher = Cipher::of_text(encryption.text()?, key_bytes as u32)?;
     let sector = segment.get("sector_size").number(SECTOR_BYTES, 4096)?;

@@ -1,4 +1,4 @@
-//! LUKS2 headers that somebody made wrong: every field is refused by its name, before it costs anything.
+//! LUKS2 headers that are wrong: every field is refused by its name, before it costs anything.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -241,7 +241,7 @@ fn each_member_is_refused_by_name() {
     }
 }
 
-/// What cryptsetup can make, or has made, and is not supported: it is told by name, as that and not as damage.
+/// What cryptsetup can make, or has made, and is not supported: it is refused by name, as that and not as damage.
 #[test]
 fn what_is_not_supported_is_told_by_name() {
     let two = json!({"0": Sample::new().json["segments"]["0"], "1": {"type": "linear"}});
@@ -350,7 +350,7 @@ fn a_slot_of_another_kind_is_passed_over_by_name() {
         let told = header.others[0].reason.to_string();
         assert!(header.others[0].number == 1 && told.contains(error), "{pointer}: {told}");
     }
-    // A slot of another key (unbound) is nobody's business.
+    // A slot of another key (unbound) does not matter.
     let unbound = Sample::new().with("/keyslots/7", Some(json!("nonsense")));
     assert_eq!(decoded(&unbound.bytes()).unwrap().others, []);
     // All of Argon2 together costs no more than is allowed, and 2^32 passes are far beyond.

@@ -35,7 +35,7 @@ impl Store {
         let Some(slice) = residents.queue.evict(steps, look) else { return false };
         let slices = residents.queue.len();
         residents.ghosts.insert(slice.key(), slice.bytes(), slices);
-        // It left the queue, and nobody can modify it any more.
+        // It left the queue, and no task can modify it any more.
         self.directory.take_out(slice.key());
         residents.leave(&slice);
         residents.evictions += 1;

@@ -107,7 +107,7 @@ pub enum HandshakeError {
         /// What is wrong.
         reason: String,
     },
-    /// Bytes of a later message came before the answer to STARTTLS: somebody injects them.
+    /// Bytes of a later message came before the answer to STARTTLS: a peer injects them.
     #[error("client sent bytes between STARTTLS and its answer")]
     BytesBeforeTls,
 }

@@ -109,7 +109,7 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// Valid, as far as can be told, but asks for something that is not known here; otherwise the header contradicts the
+    /// Valid, as far as can be seen, but asks for something that is not known here; otherwise the header contradicts the
     /// format, or is none.
     pub fn is_unsupported(&self) -> bool {
         matches!(

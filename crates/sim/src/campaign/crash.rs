@@ -106,7 +106,7 @@ fn look_at<T: Target>(
     guarded(&world, seed, |sim| look_at_snapshots(target, sim, state.instant, model))
 }
 
-/// Every snapshot that a client was told of is there, and holds what it must.
+/// Every snapshot that a client was notified of is there, and holds what it must.
 pub(super) async fn look_at_snapshots<T: Target>(
     target: &T,
     sim: Sim,

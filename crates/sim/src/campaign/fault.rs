@@ -14,7 +14,7 @@ use crate::world::{Fault, FaultKind, Order, Persistence};
 pub struct FaultPlan {
     /// What the failing I/O reports.
     pub how: FaultKind,
-    /// Whether the medium recovers.
+    /// Whether the device recovers.
     pub persistence: Persistence,
     /// Only I/O of this kind fails, or any.
     pub kind: Option<IoKind>,
@@ -48,7 +48,7 @@ impl FaultPlan {
 pub struct FaultCounts {
     /// Runs in which a fault was met.
     pub positions: u64,
-    /// Errors that clients were told.
+    /// Errors that clients received.
     pub errors: u64,
     /// Crash states after faults.
     pub crash_states: u64,
@@ -86,7 +86,7 @@ pub fn fail_every_io<T: Target>(
             let faults = setup.faults.clone();
             Box::new(Failure { faults, crash, ..failed(target, seed, workload, kind) })
         };
-        // A dropped request has nobody who could be told.
+        // A dropped request has no client to be notified.
         let drops = workload.steps.iter().any(|step| step.dropped_after.is_some());
         let told = if drops { Ok(()) } else { told_somebody(&ran, &plan.silent) };
         told.map_err(|kind| fail(kind, None))?;

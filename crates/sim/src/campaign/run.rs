@@ -49,11 +49,11 @@ pub struct Ran {
     pub model: Model,
     /// From before the first open to after the last close.
     pub recording: Option<Recording>,
-    /// What clients were told: operation and error.
+    /// What clients received: operation and error.
     pub errors: Vec<(String, String)>,
     /// Every open and every close went well, and nothing failed behind the clients' backs.
     pub clean: bool,
-    /// A disk gave requests up whose failures reached nobody.
+    /// A disk gave requests up whose failures reached no client.
     pub gave_up: bool,
     /// What the target found leaked at the end.
     pub leaks: u64,

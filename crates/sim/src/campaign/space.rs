@@ -21,7 +21,7 @@ pub struct SpacePlan {
     pub crash: Option<CrashOptions>,
     /// Failures of these kinds need not reach a client: they were a favour.
     pub silent: Vec<IoKind>,
-    /// Units that a run may leave leaked although every open and close went well and nobody was told of a leak.
+    /// Units that a run may leave leaked although every open and close went well and no client was notified of a leak.
     pub leaks_max: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct SpacePlan {
 pub struct SpaceCounts {
     /// Runs in which room was short of what was wanted.
     pub shortages: u64,
-    /// Errors that clients were told.
+    /// Errors that clients received.
     pub errors: u64,
     /// Crash states after that.
     pub crash_states: u64,
@@ -46,7 +46,7 @@ impl std::ops::AddAssign for SpaceCounts {
 
 /// Runs the workload again and again on a device that is full for a part of the time. Clients go on; at the
 /// end the images are sound and hold what was acknowledged, and where everything could be closed nothing
-/// is leaked that nobody was told of. Meanwhile neither a flush nor a close fails.
+/// is leaked that no client was notified of. Meanwhile neither a flush nor a close fails.
 pub fn run_short_of_space<T: Target>(
     target: &T,
     workload: &Workload,

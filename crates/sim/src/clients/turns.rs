@@ -89,7 +89,7 @@ impl Clients {
         Ok(opened)
     }
 
-    /// Reads everything that was ever touched, and compares; an error is told as any other.
+    /// Reads everything that was ever touched, and compares; an error is reported as any other.
     async fn read_back<S: Subject>(&self, subject: &S) -> Result<(), FailureKind> {
         let ranges = self.model.borrow().ranges(subject.size());
         for (at, len) in ranges {

@@ -44,7 +44,7 @@ impl Atom {
         }
     }
 
-    /// Whether the medium may write a part of it: sectors are whole, longer things are not.
+    /// Whether the device may write a part of it: sectors are whole, longer things are not.
     pub fn sectors_tearable(&self) -> u64 {
         match self.aspect {
             Aspect::Bytes if self.record.request.kind() != IoKind::Discard => self.record.request.sectors(),

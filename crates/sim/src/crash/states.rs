@@ -93,7 +93,7 @@ enum Event {
 }
 
 impl CrashStates {
-    /// The states of `recording`. `acknowledgements` are the ticks at which a client was told that
+    /// The states of `recording`. `acknowledgements` are the ticks at which a client was informed that
     /// something is durable: from there on the same bytes are judged more strictly.
     pub fn new(recording: &Recording, acknowledgements: &[Tick], options: CrashOptions) -> Self {
         let mut events = Vec::new();

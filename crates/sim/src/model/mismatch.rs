@@ -15,7 +15,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     ZEROES.get(..bytes.len()) == Some(bytes)
 }
 
-/// Bytes that nobody may see there.
+/// Bytes that no client may see there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Offset on the disk of the first wrong byte range.

@@ -1,9 +1,9 @@
 //! The oracle: a flat array that remembers, per sector, which values a reader may see.
 //!
-//! Every operation of a client is told to the model when it starts and when it ends. A value is legal
+//! Every operation of a client is reported to the model when it starts and when it ends. A value is legal
 //! unless something later *certainly* replaced it: for a live reader, an operation that ended before
 //! the read began; after a crash, one that was acknowledged as durable. Concurrent operations are
-//! ordered by nobody, so each of their values is legal. A failed or dropped operation replaces
+//! have no order, so each of their values is legal. A failed or dropped operation replaces
 //! nothing for certain, and its value stays possible.
 
 mod history;
@@ -158,13 +158,13 @@ impl Model {
         self.acknowledgements.push(now);
     }
 
-    /// Closing the disk failed, and the client was told: what no flush covered may be lost, as after a
+    /// Closing the disk failed, and the client was notified: what no flush covered may be lost, as after a
     /// crash. Nothing may be in flight.
     pub fn close_failed(&mut self) {
         self.history.forfeit();
     }
 
-    /// When a client was told that something is durable.
+    /// When a client was informed that something is durable.
     pub fn acknowledgements(&self) -> &[Tick] {
         &self.acknowledgements
     }
@@ -219,7 +219,7 @@ impl Model {
         self.check(offset, bytes, &history::Reader::Crashed { at: crash })
     }
 
-    /// Ranges that anything was ever told about, with the sector before and after each; inside `size`.
+    /// Ranges that anything was ever reported about, with the sector before and after each; inside `size`.
     pub fn ranges(&self, size: u64) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for sector in self.history.known_sectors() {

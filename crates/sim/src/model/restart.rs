@@ -1,4 +1,4 @@
-//! After a crash the oracle goes on with what was found.
+//! After a crash the oracle continues with what was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,13 +7,13 @@ use super::{Mismatch, Model, Started};
 use crate::content::SECTOR_BYTES;
 use crate::request::Tick;
 
-/// One snapshot, from the moment somebody began to take it.
+/// One snapshot, from the moment a client began to take it.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     frozen: Arc<Frozen>,
     /// When it was there for certain, and durable.
     created: Option<Tick>,
-    /// When somebody began to delete it.
+    /// When a client began to delete it.
     deleting: Option<Tick>,
     /// When it was gone for certain.
     deleted: Option<Tick>,
@@ -44,7 +44,7 @@ impl Model {
         }
     }
 
-    /// Deleting a snapshot starts; says whether there is one that nobody began to delete.
+    /// Deleting a snapshot starts; says whether there is one that no client began to delete.
     pub fn start_snapshot_delete(&mut self, name: u32, now: Tick) -> bool {
         match self.snapshots.get_mut(&name) {
             Some(snapshot @ Snapshot { created: Some(_), deleting: None, .. }) => {

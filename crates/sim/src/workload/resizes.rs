@@ -12,7 +12,7 @@ const REQUESTS_MAX: u64 = 6;
 
 impl Shape {
     /// The workload of a seed for a disk whose size changes: `rounds` times it is opened, often with its map being read
-    /// ahead, looked at, made smaller (often again to the same size, as somebody does who was told that it failed), made
+    /// ahead, looked at, made smaller (often again to the same size, as a client does that was informed that it failed), made
     /// larger, and used in the part that went and came back.
     pub fn generate_resizes(&self, seed: u64, rounds: usize) -> Workload {
         let mut maker = Maker { shape: self, rng: Rng::new(seed ^ 0x7265_7369_7a65), steps: Vec::new() };

@@ -22,7 +22,7 @@ pub enum FaultKind {
     Short,
 }
 
-/// Whether the medium recovers.
+/// Whether the device recovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// Only that one I/O fails.
@@ -44,7 +44,7 @@ pub struct Fault {
     pub disk: Option<usize>,
     /// How it fails.
     pub how: FaultKind,
-    /// Whether the medium recovers.
+    /// Whether the device recovers.
     pub persistence: Persistence,
 }
 

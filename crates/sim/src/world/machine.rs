@@ -44,7 +44,7 @@ pub(crate) struct Machine {
     slots: BTreeMap<u64, Slot>,
     ready: Vec<u64>,
     slow: Vec<u64>,
-    /// Flushes that have ended, of which nobody has been told yet.
+    /// Flushes that have ended, of which no caller has been notified yet.
     untold: Vec<(Told, io::Result<()>)>,
     history: Option<History>,
     trace: bool,
@@ -55,13 +55,13 @@ struct Slot {
     record: Record,
     buf: Option<IoBuf>,
     fault: Option<Effect>,
-    /// Set when a flush through this handle fails: the error of writeback is told to that one only, and later ones
+    /// Set when a flush through this handle fails: the error of writeback is returned to that one only, and later ones
     /// "succeed" without making anything durable.
     flush_failed: Arc<AtomicBool>,
-    /// Who is told of a flush that nobody polls for.
+    /// The waker that is notified of a flush that no client polls for.
     told: Option<Told>,
     held: bool,
-    /// Its future was dropped: the request ends, and nobody is told.
+    /// Its future was dropped: the request ends, and no caller is notified.
     abandoned: bool,
     ended: Option<io::Result<Option<Extent>>>,
     waker: Option<Waker>,
@@ -150,7 +150,7 @@ impl Machine {
             Slot { record, buf, fault, flush_failed, told, held, abandoned: false, ended: None, waker: None };
         self.slots.insert(number, slot);
         if !held {
-            // Nobody can be waiting yet.
+            // No client can be waiting yet.
             drop(self.schedule(number));
         }
         number
@@ -231,7 +231,7 @@ impl Machine {
         let completed = self.next_tick();
         slot.record.completed = Some(completed);
         let (result, part) = self.perform(&mut slot);
-        // A flush that succeeds after another was told of the error made nothing durable.
+        // A flush that succeeds after another got the error made nothing durable.
         let lies = part == Part::None;
         slot.record.outcome = if result.is_ok() && !lies { Outcome::Done } else { Outcome::Failed(part) };
         if self.trace {

@@ -112,7 +112,7 @@ fn writers_that_do_not_exclude_each_other_are_found() {
 
 #[test]
 fn a_dropped_table_write_that_lands_late_is_found() {
-    // The toy is right only while nobody drops its futures: an old table may land over a newer one.
+    // The toy is right only while no client drops its futures: an old table may land over a newer one.
     let target = ToyTarget { bug: Bug::None };
     // Flushes that wait for each other leave few such moments.
     let failure = found_in(2000, |seed| {

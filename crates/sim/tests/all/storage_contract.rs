@@ -1,4 +1,4 @@
-//! The simulated disk keeps the storage contract, and breaks it exactly where it is told to.
+//! The simulated disk keeps the storage contract, and breaks it exactly where it is asked to.
 
 use futures_util::FutureExt;
 use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Request, SimStorage, World, run};

@@ -71,7 +71,7 @@ impl Remote {
                     let what = format!("the server says that it is at {to}; only reads are sent elsewhere");
                     return Err(Error::Redirect { url: exchange.sent.url.clone(), what });
                 }
-                // Whoever begins sees at once that nobody is there.
+                // A task that begins sees at once that no server is there.
                 Err(Failure::Again { error: error @ Error::Connect { .. }, .. })
                     if !self.reached.load(Ordering::Relaxed) =>
                 {

@@ -24,7 +24,7 @@ impl Shared {
         let (done, result) = futures_channel::oneshot::channel();
         let shared = Arc::clone(self);
         self.around.spawn(Box::pin(async move {
-            // Nobody may be waiting any more; the bytes are written all the same.
+            // No task may be waiting any more; the bytes are written all the same.
             let _ = done.send(shared.rewrite(first, end, offset, data, hints).await);
         }));
         result.await.unwrap_or_else(|_| Err(io::Error::other("the program is stopping")))

@@ -47,7 +47,7 @@ fn a_damaged_first_copy_leaves_the_second_one() {
         assert!(volume.damaged_copy().unwrap().contains("cryptsetup repair"));
         block_on(open_volume(&damaged, volume, &secret(PASSWORD), &Machine)).unwrap();
         assert!(damaged.to_bytes()[..DATA_START] == bytes, "nothing of a header is written");
-        // Both: what is wrong with the first is told.
+        // Both: what is wrong with the first is reported.
         bytes[COPY_BYTES + 5000] ^= 1;
         assert!(read(&file(&bytes, 4096)).is_err(), "byte {at}");
     }
@@ -57,7 +57,7 @@ fn a_damaged_first_copy_leaves_the_second_one() {
     assert_eq!(read(&file(&bytes, 0)).unwrap_err(), "memory: the checksum of the LUKS2 header at 0 is wrong");
 }
 
-/// The copies were written one after the other when the machine stopped: the later one counts, even if it says that nobody may open it now.
+/// The copies were written one after the other when the machine stopped: the later one counts, even if it says that no task may open it now.
 #[test]
 fn the_newer_copy_counts_whatever_it_says() {
     let sample = Sample::new();

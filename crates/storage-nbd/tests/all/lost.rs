@@ -41,7 +41,7 @@ fn disk() -> Arc<Mutex<Vec<u8>>> {
 }
 
 /// A server's machine went down with acknowledged writes in its memory. The client connected to it again, had its flush answered,
-/// and the guest's file system was missing what it had been told was safe.
+/// and the guest's file system was missing what had been reported as safe.
 #[test]
 fn writes_without_a_flush_are_written_again_before_a_flush_succeeds() {
     let (place, disk) = (Place::new(), disk());

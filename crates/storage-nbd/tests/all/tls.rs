@@ -50,7 +50,7 @@ impl QemuNbd {
 
     fn spawn(place: &Place, port: u16) -> Child {
         let directory = place.path("").display().to_string();
-        // Certificates of elliptic curves encipher no keys, which its check wants of every server.
+        // Certificates of elliptic curves encrypt no keys, which its check wants of every server.
         let object =
             format!("tls-creds-x509,id=t,endpoint=server,verify-peer=on,sanity-check=off,dir={directory}");
         let mut command = Command::new("qemu-nbd");
@@ -116,7 +116,7 @@ fn a_disk_is_read_and_written_through_tls() {
     assert_eq!(disk[4 << 20..][..65_536], [5; 65_536]);
 }
 
-/// Somebody on the way who shows a certificate of their own, or a good one of another server, got the disk.
+/// A machine on the way that shows a certificate of its own, or a good one of another server, got the disk.
 #[test]
 fn a_server_with_another_name_or_authority_is_an_error_and_so_is_a_client_without_a_certificate() {
     let server = QemuNbd::start();
@@ -127,7 +127,7 @@ fn a_server_with_another_name_or_authority_is_an_error_and_so_is_a_client_withou
     assert!(said.contains("TLS: ") && said.contains("UnknownIssuer"), "{said}");
     let said = opened(client(Some("ca.pem"), None, "localhost"));
     assert!(!said.is_empty(), "a server that asks for certificates had a client without");
-    // Nobody is believed but the key: `verify-peer=off`.
+    // No certificate is checked but the key: `verify-peer=off`.
     let tls = client(None, Some("client"), "elsewhere.example");
     run(async { assert_eq!(open(server.options("localhost", Some(tls))).await.length(), SIZE) });
 }

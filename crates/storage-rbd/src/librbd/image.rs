@@ -11,7 +11,7 @@ use crate::opening::Opening;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 const THICK: c_int = 1;
 
-/// Is told what became of a request, by a thread of the library: bytes that were read, or a negative number of the system.
+/// Receives what became of a request, by a thread of the library: bytes that were read, or a negative number of the system.
 pub type Completed = Box<dyn FnOnce(i64) + Send>;
 
 /// An open image, and what the worker must know of it. Any thread may use it: the library locks by itself.
@@ -23,7 +23,7 @@ pub struct Image {
     period: u64,
 }
 
-// SAFETY: librbd's calls on one image may come from any thread (rbd/librbd.h); the handle is closed once, by `close`, when nobody else asks.
+// SAFETY: librbd's calls on one image may come from any thread (rbd/librbd.h); the handle is closed once, by `close`, when no other task uses it.
 unsafe impl Send for Image {}
 // SAFETY: likewise.
 unsafe impl Sync for Image {}
@@ -186,14 +186,14 @@ impl Image {
             // SAFETY: made above, and of no request.
             unsafe { (functions.rbd_aio_release)(completion) };
         }
-        // SAFETY: made above; nobody is called for a request that did not start.
+        // SAFETY: made above; no callback runs for a request that did not start.
         let waiting = unsafe { Box::from_raw(waiting) };
         (waiting.completed)(started.into());
     }
 
     /// Calls `found` with each range (offset, length, whether it holds data) that was ever written between `offset` and `offset + len`, in order, until
-    /// that breaks. What is not told of was never written. `offset` is to be a multiple of [`Image::period`]: before Ceph 17 the ranges of other
-    /// places are told at wrong offsets. Waits.
+    /// that breaks. What is not reported of was never written. `offset` is to be a multiple of [`Image::period`]: before Ceph 17 the ranges of other
+    /// places are reported at wrong offsets. Waits.
     ///
     /// # Errors
     /// The library's.
@@ -220,7 +220,7 @@ impl Image {
     pub fn close(self) -> io::Result<()> {
         // SAFETY: an open image.
         let flushed = unsafe { (self.functions.rbd_flush)(self.image) };
-        // SAFETY: an open image, which nobody uses after this.
+        // SAFETY: an open image, which no task uses after this.
         let closed = unsafe { (self.functions.rbd_close)(self.image) };
         check(flushed, "flush").and_then(|()| check(closed, "close"))
     }
@@ -266,7 +266,7 @@ extern "C" fn on_completion(completion: Handle, waiting: *mut c_void) {
     let Waiting { completed, functions } = *unsafe { Box::from_raw(waiting.cast::<Waiting>()) };
     // SAFETY: a completion that has ended.
     let result = unsafe { (functions.rbd_aio_get_return_value)(completion) };
-    // SAFETY: likewise; nobody uses it after this.
+    // SAFETY: likewise; no task uses it after this.
     unsafe { (functions.rbd_aio_release)(completion) };
     completed(i64::try_from(result).unwrap_or(-i64::from(libc::EOVERFLOW)));
 }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// A memory file, mapped until the process ends: the library may fill it at any time until then. Nobody makes references to its bytes, since the
+/// A memory file, mapped until the process ends: the library may fill it at any time until then. No task makes references to its bytes, since the
 /// parent reads and writes them too.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMemory {

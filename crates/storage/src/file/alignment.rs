@@ -32,7 +32,7 @@ impl DirectAlignment {
         offset.next_multiple_of(u64::from(self.offset))
     }
 
-    /// Whether `bytes` can go to (or come from) the medium as they lie.
+    /// Whether `bytes` can go to (or come from) the device as they lie.
     pub(super) fn admits(self, bytes: &[u8]) -> bool {
         bytes.len().is_multiple_of(self.offset as usize)
             && (bytes.as_ptr() as usize).is_multiple_of(self.memory as usize)

@@ -20,7 +20,7 @@ impl Shared {
         }
         match rustix::io::preadv2(self.file.fd(), &mut [IoSliceMut::new(buf)], offset, flags) {
             Ok(count) if count == buf.len() => true,
-            // The end of the file, or only of what is in memory: the length tells, where nobody else can change it.
+            // The end of the file, or only of what is in memory: the length tells, where no other process can change it.
             Ok(count) if self.alone && offset + count as u64 >= self.length() => {
                 buf[count..].fill(0);
                 true

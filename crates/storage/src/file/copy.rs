@@ -9,7 +9,7 @@ use super::copy_queue::Copy;
 use super::{Kind, Shared, check_range};
 use crate::Answer;
 
-/// Bytes of one call: a copy that nobody waits for any more ends soon.
+/// Bytes of one call: a copy that no task awaits any more ends soon.
 const CALL_BYTES_MAX: u64 = 4 << 20;
 
 impl Shared {

@@ -19,7 +19,7 @@ pub(super) type CopyQueue = Turns<Queued>;
 
 pub(super) struct Queued {
     copy: Copy,
-    /// The kernel was told that its source is read soon.
+    /// The kernel was informed that its source is read soon.
     announced: bool,
     outcome: Arc<Outcome<usize>>,
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 /// Whether `a` and `b` share an open file description, as copies of a descriptor do: then they share file locks, which
 /// cannot tell one user from the other. Also `true` where the system does not say. Moves the position in the file, which
-/// nobody here goes by.
+/// nothing here goes by.
 pub fn is_same_description(a: &OwnedFd, b: &OwnedFd) -> bool {
     let same_file = || -> Result<bool, Errno> {
         let (a, b) = (rustix::fs::fstat(a)?, rustix::fs::fstat(b)?);

@@ -74,8 +74,8 @@ const FIDEDUPERANGE: libc::c_ulong = 0xc018_9436;
 /// Bytes of a request without destinations: offset, length, and how many destinations (`struct file_dedupe_range`).
 const DEDUPE_BYTES: usize = 24;
 
-/// Whether the file system knows how to let files share extents. A request to share nothing with nobody tells: it touches no file and waits for
-/// nobody, not even for a file system that is frozen, and needs no right to write.
+/// Whether the file system knows how to let files share extents. A request to share nothing with no file tells: it touches no file and waits for
+/// nothing, not even for a file system that is frozen, and needs no right to write.
 pub(super) fn has_remapping(fd: &impl AsFd) -> io::Result<bool> {
     let mut request = [0_u64; DEDUPE_BYTES / 8];
     // SAFETY: FIDEDUPERANGE reads a header of 24 bytes, aligned as a u64, that names no destination, and writes no more than that; the descriptor is open.

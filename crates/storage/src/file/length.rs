@@ -1,7 +1,7 @@
 //! The length of a file: one owner, one way to make it longer, one to cut it.
 //!
 //! [`Shared::length`] is taken when the file is measured, under its lock; then only this file changes it, as our own
-//! requests do; that of a device is asked for again when it is to be longer. A lock keeps it true: nobody else may change the length meanwhile.
+//! requests do; that of a device is asked for again when it is to be longer. A lock keeps it true: no other process may change the length meanwhile.
 //!
 //! What remains against a process that ignores locks: growing cannot take anything from it where the file system
 //! knows `fallocate`; where it does not, the length is compared and then set, and what that process adds between the
@@ -72,7 +72,7 @@ impl Shared {
     }
 
     /// Takes back what a write of whole blocks put behind `length`, up to `stop`: unless the file has become longer
-    /// meanwhile, by somebody else's doing.
+    /// meanwhile, by another process's doing.
     pub(super) async fn cut_block(&self, length: u64, stop: u64) -> io::Result<()> {
         match self.real_length()? == stop {
             true => self.truncate(length).await,

@@ -67,7 +67,7 @@ struct Shared {
     length: AtomicU64,
     /// How far writes have reached.
     reach: Arc<Reach>,
-    /// Nobody else can change the length: a lock forbids it.
+    /// No other process can change the length: a lock forbids it.
     alone: bool,
     /// With O_DIRECT, the ranges being written: a read-modify-write must not undo its neighbours.
     ranges: RangeLocks,

@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Keeps what was learned of the medium.
+    /// Keeps what was learned of the device.
     fn noted(&self, mode: u32, done: bool) -> bool {
         match mode {
             PUNCH_HOLE => self.tried.punches_holes.note(done),

@@ -19,7 +19,7 @@ use super::outcome::{Outcome, Told};
 use super::turns::{TOGETHER_MAX, Turns};
 use crate::Hints;
 
-/// Writes made before their callers are told: telling each alone would wake a loop that waits for
+/// Writes made before their callers are notified: telling each alone would wake a loop that waits for
 /// them once a write, which costs as much as the write.
 const TOLD_TOGETHER: usize = TOGETHER_MAX;
 

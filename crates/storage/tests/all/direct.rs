@@ -103,7 +103,7 @@ fn random_unaligned_requests_agree_with_a_model_and_with_the_file() {
 #[test]
 fn neighbours_in_one_block_do_not_undo_each_other() {
     // Every writer owns every 64th byte range of 100 bytes and writes it again and again, some of
-    // them dropped on the way; aligned writers own whole blocks between. Nobody loses anything.
+    // them dropped on the way; aligned writers own whole blocks between. No write is lost.
     for aio in [Backend::Ring, Backend::Threads] {
         let dir = scratch();
         let path = dir.path().join("image");

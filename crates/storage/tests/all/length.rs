@@ -1,4 +1,4 @@
-//! The length of a file that somebody else changes.
+//! The length of a file that another process changes.
 //!
 //! A file's length was taken when it was opened, and growing set it: from a stale length that cut off what another
 //! process had written and flushed since.

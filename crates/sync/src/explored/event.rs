@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Mutex;
 
-/// Something that happens again and again; each time all listeners are told.
+/// Something that happens again and again; each time all listeners are notified.
 #[derive(Debug, Default)]
 pub struct Event(Mutex<Vec<Arc<Mutex<Told>>>>);
 
@@ -17,7 +17,7 @@ struct Told {
 }
 
 impl Event {
-    /// Nobody listens yet.
+    /// No thread listens yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -47,7 +47,7 @@ impl<T> OnceLock<T> {
             return value;
         }
         let _making = self.making.lock();
-        // Nobody else makes one: the lock is ours.
+        // No other thread makes one: the lock is ours.
         let value = self.value.get_or_init(make);
         self.set.store(true, SeqCst);
         value

@@ -36,7 +36,7 @@ impl Group {
         self.counters.pass_all(direction, amount);
         if !found.draining && !self.meter.limits().is_unlimited() {
             self.meter.account_all(direction, amount, now);
-            // Nobody waited for them: they are a turn like one of them.
+            // No member waited for them: they are a turn like one of them.
             let price = self.prices.of(Request { direction, bytes: mean });
             let queue = self.arrangement.queue(direction);
             self.queues[queue].pass(&mut found.standings[queue], price);

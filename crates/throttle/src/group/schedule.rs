@@ -12,9 +12,9 @@ const TURN_BITS: u32 = 30;
 
 /// What to do at a moment.
 enum Choice {
-    /// Nobody waits.
+    /// No member waits.
     Idle,
-    /// Nobody may go before this.
+    /// No member may go before this.
     Wait(Time),
     /// This one may go now.
     Serve { member: usize, direction: Direction, contended: bool },
@@ -46,7 +46,7 @@ impl Arrangement {
 impl Group {
     /// Lets go all requests that may go at `now`: charges them and appends their tickets to
     /// `granted`, in the order in which they may be dispatched. Says when to call again: `None` if
-    /// nobody waits. O(log members) for each request.
+    /// no member waits. O(log members) for each request.
     pub fn poll(&mut self, now: Time, granted: &mut Vec<Ticket>) -> Option<Time> {
         loop {
             match self.choose(now) {
@@ -59,7 +59,7 @@ impl Group {
         }
     }
 
-    /// When the next request may go: `now` if one may already, `None` if nobody waits.
+    /// When the next request may go: `now` if one may already, `None` if no member waits.
     pub fn wake(&mut self, now: Time) -> Option<Time> {
         match self.choose(now) {
             Choice::Idle => None,
@@ -68,7 +68,7 @@ impl Group {
         }
     }
 
-    /// Whether a request that arrives now has to queue: the buckets are full, or somebody who may
+    /// Whether a request that arrives now has to queue: the buckets are full, or a member that may
     /// use them came first.
     pub(super) fn must_wait(&mut self, direction: Direction, now: Time) -> bool {
         if !self.queues[self.arrangement.queue(direction)].is_empty() {

@@ -171,7 +171,7 @@ impl Witness {
     }
 
     /// Each grant is the oldest of its member and direction; the wake is after now, and stands
-    /// exactly while somebody waits. How many were granted.
+    /// exactly while a member waits. How many were granted.
     fn poll(&mut self) -> usize {
         let mut granted = Vec::new();
         let wake = self.group.poll(self.now, &mut granted);

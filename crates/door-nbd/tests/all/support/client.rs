@@ -1,4 +1,4 @@
-//! A blocking client that does exactly what it is told.
+//! A blocking client that does exactly what it is asked.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

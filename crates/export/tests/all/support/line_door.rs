@@ -68,7 +68,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// Until the client goes, is told to end, or loses the export.
+    /// Until the client goes, is asked to end, or loses the export.
     async fn serve(self) {
         let leaving = self.place.entry().leaving().wait();
         select(pin!(self.answer_all()), pin!(leaving)).await;
@@ -105,7 +105,7 @@ impl Talk {
             },
             _ => IoBytes::copy_from(b"no such line\n"),
         };
-        // Nobody is left to tell if it fails.
+        // A failure has no receiver.
         let _ = self.stream.send_all(answer.into()).await;
     }
 

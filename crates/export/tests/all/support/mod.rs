@@ -48,7 +48,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.loops.shutdown().trigger();
-        // A test that fails is told of first.
+        // A test that fails is reported first.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
