@@ -1,4 +1,4 @@
-//! Bitmaps of disks that are no qcow2 images, kept in a file beside them: true after crashes, read by QEMU, and given up when somebody else wrote to the disk.
+//! Bitmaps of disks that are no qcow2 images, kept in a file beside them: true after crashes, read by QEMU, and dropped when another program wrote to the disk.
 
 use std::io::{Seek, SeekFrom, Write};
 
@@ -134,7 +134,7 @@ fn the_bitmaps_of_a_disk_that_got_another_size_are_made_to_fit() {
     world.write_by_us(2 * MIB, &[1; 512]);
     let expected = [(MIB, 64 << 10), (2 * MIB, 64 << 10), (64 * MIB, 16 * MIB)];
     assert_eq!(dirty_by_qemu(&world.bitmaps, "inc"), expected, "what was added counts as changed");
-    // By somebody else: then what else was changed is not known.
+    // By another program: then what else was changed is not known.
     std::fs::OpenOptions::new()
         .write(true)
         .open(world.scratch.file("disk"))

@@ -272,7 +272,7 @@ fn push(scene: &Scene) {
     store.save("images", scene.scratch.path());
 }
 
-/// A start that nobody has made before on this machine has what another one read before it asks.
+/// A start that was never made before on this machine has what another one read before it asks.
 #[test]
 fn what_an_earlier_start_read_is_in_the_cache_before_anybody_asks() {
     let mut scene = Scene::new();

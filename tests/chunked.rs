@@ -238,7 +238,7 @@ fn a_push_does_not_replace_what_somebody_else_pushed_meanwhile() {
     scene.assert_reads_as(&scene.disk);
 }
 
-/// What was lost is sent again; an answer that was lost is not taken for somebody else's push.
+/// What was lost is sent again; an answer that was lost is not taken for another push.
 #[test]
 fn requests_and_answers_that_are_lost_change_nothing() {
     let scene = Scene::new();
@@ -355,7 +355,7 @@ fn a_push_of_large_chunks_takes_less_than_128_mib() {
     assert!(pulled.status.success() && pulled.peak_rss_bytes < 128 << 20, "{pulled}");
 }
 
-/// The process is told to end once while a request waits for an answer that does not come: it does not wait, too.
+/// The process is asked to end once while a request waits for an answer that does not come: it does not wait, too.
 #[test]
 fn a_store_that_falls_silent_does_not_keep_an_interrupted_push_or_pull() {
     let scene = Scene::new();

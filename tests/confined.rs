@@ -1,4 +1,4 @@
-//! Servers in their sandbox whose disks are far away: connections come back, and lead to what was named, whoever asks.
+//! Servers in their sandbox whose disks are far away: connections come back, and lead to what was named, and nowhere else.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -262,7 +262,7 @@ fn names_are_looked_up_as_files_that_were_replaced_say() {
     server.stop();
 }
 
-/// What a server asks for that somebody has taken over: anything, over the socket that it has.
+/// What a server under foreign control asks for: anything, over the socket that it has.
 #[test]
 fn a_server_that_was_taken_over_reaches_no_address_that_was_not_named() {
     let (named, unnamed) = (FaultServer::start(bytes(4096)), FaultServer::start(bytes(4096)));
@@ -402,7 +402,7 @@ fn writes_wait_for_their_server_where_they_are_told_to_and_are_there_afterwards(
     waiting.join().expect("a thread").expect_err("it was not answered");
 }
 
-/// A server that somebody has taken over connected to any unix socket of the machine: another guest's disk, or the control socket of another server.
+/// A server under foreign control connected to any unix socket of the machine: another guest's disk, or the control socket of another server.
 #[test]
 fn commands_lead_to_unix_sockets_below_allowed_directories_and_to_named_ones_only() {
     let (scratch, elsewhere) = (Scratch::new(), Scratch::new());

@@ -1,4 +1,4 @@
-//! What a name may hold that lets somebody in, typed in every wrong way, given to every command: it is in no output and no log.
+//! What a name may hold of credentials, typed in every wrong way, given to every command: it is in no output and no log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::json;
 /// Whatever of it is seen is too much.
 const CREDENTIALS: [&str; 2] = ["hush", "quiet"];
 
-/// Names of disks with credentials, most of them as nothing understands them. Nobody listens at port 1.
+/// Names of disks with credentials, most of them as nothing understands them. Nothing listens at port 1.
 const NAMES: [&str; 24] = [
     "http://user:hush@127.0.0.1:1/x",
     "http://hush@127.0.0.1:1/x",

@@ -132,7 +132,7 @@ fn features_and_extensions_that_we_do_not_know_survive_writing() {
     let path = create(&scratch, "disk.qcow2", "compression_type=zstd,lazy_refcounts=on", "8M");
     let image = std::fs::read(&path).expect("an image");
     let length = usize::try_from(header_number(&path, 96) & 0xffff_ffff).expect("small");
-    // An extension of nobody's in front of those that are there.
+    // An unknown extension in front of those that are there.
     let mut extension = UNKNOWN_EXTENSION.to_be_bytes().to_vec();
     extension.extend(13_u32.to_be_bytes());
     extension.extend(b"keep me whole\0\0\0");
@@ -203,7 +203,7 @@ fn what_qemu_does_to_a_bitmap_after_a_crash_is_left_alone() {
     let bitmaps = &info["format-specific"]["data"]["bitmaps"];
     assert_eq!(bitmaps[0]["name"], "backup", "{info}");
     assert!(bitmaps[0]["flags"].as_array().expect("flags").iter().any(|flag| flag == "in-use"), "{info}");
-    // QEMU does not know what it missed. When QEMU has written, nobody does: it clears the mark of our record.
+    // QEMU does not know what it missed. When QEMU has written, it is lost: QEMU clears the mark of our record.
     qemu_io_ok(&["-f", "qcow2"], &path, &["write 4M 64k"]);
     let server = Server::start([&path]);
     let contexts = Run::new("nbdinfo").args(["--json", &server.uri("disk")]).json();

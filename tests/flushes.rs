@@ -1,6 +1,6 @@
 //! Flushes of several clients of one raw disk: the kernel reports an error of writeback to one of them only.
 //!
-//! Two clients flushed at once. Each had its own `fdatasync`; one was told of the error, the other succeeded, was
+//! Two clients flushed at once. Each had its own `fdatasync`; one was notified of the error, the other succeeded, was
 //! answered first, and what its client had written was gone. What happens through io_uring no tracer can see or
 //! change: there the simulation answers for it (`sim_raw.rs` of the engine), with the same code above the call.
 
@@ -15,7 +15,7 @@ use black_box::{Scratch, Server};
 /// Clients that flush at the same time.
 const CLIENTS: u8 = 4;
 
-/// strace on a running server, which it lets go of when it is ended. What it says goes on being taken.
+/// strace on a running server, which it releases when it is ended. What it says goes on being taken.
 struct Tracer {
     child: Child,
     _said: BufReader<ChildStderr>,

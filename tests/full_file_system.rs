@@ -89,7 +89,7 @@ fn filled_up(files: &Mounted, options: &str, more: &str) {
     client.write_zeroes(place(2), STEP as u32, 0).expect("zeroes that give space back");
     client.trim(place(3), STEP as u32).expect("a trim");
     client.flush().expect("a flush of what was given back");
-    // Space comes back when nobody can be reading it any more.
+    // Space comes back when no client can be reading it any more.
     let again = (0..1000).find(|_| client.flush().is_ok() && client.write(place(3), &bytes(3, 2)).is_ok());
     assert!(again.is_some(), "{options}: no room after a trim");
     client.flush().expect("a flush after there was room again");

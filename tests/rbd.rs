@@ -101,7 +101,7 @@ fn snapshots_sizes_and_holes_are_what_qemu_finds() {
     assert!(refused.contains("only read") || refused.contains("read-only"), "{refused}");
     scene.run(&["resize", "-f", "raw", "--shrink", &name, "8M"]).ok();
     assert!(scene.ceph.rbd(["info", "rbd/disk"]).contains("size 8 MiB"));
-    // Nobody has it open any more.
+    // No process has it open any more.
     scene.ceph.rbd(["snap", "purge", "--no-progress", "rbd/disk"]);
     scene.ceph.rbd(["rm", "--no-progress", "rbd/disk"]);
 }
@@ -282,7 +282,7 @@ fn a_cluster_that_rests_is_an_error_in_time_or_waited_for_and_told_of_over_qmp()
         let mut client = server.client(name);
         assert!(client.read(0, 4096).expect("the cluster is there") == [7; 4096]);
     }
-    // The library's processes are killed, and others take their place when the cluster answers; both are told of.
+    // The library's processes are killed, and others take their place when the cluster answers; both are reported.
     let mut lost = std::thread::scope(|scope| {
         scope.spawn(|| scene.ceph.rest_osd(Duration::from_secs(4)));
         std::thread::sleep(Duration::from_millis(200));

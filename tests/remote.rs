@@ -1,4 +1,4 @@
-//! Disks on servers that are far away: every tool reads them, guests do, and nothing says what lets in.
+//! Disks on servers that are far away: every tool reads them, guests do, and nothing says credentials.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn tools_read_a_disk_over_http_and_https_as_they_read_its_file() {
     run(&["compare", "-F", "qcow2", "disk.qcow2", &json]).ok();
 }
 
-/// An overlay that somebody got from somewhere had the server open any URL of its author's.
+/// An overlay from elsewhere had the server open any URL of its author's.
 #[test]
 fn an_overlay_lies_over_http_only_where_the_user_allows_it() {
     let scene = Scene::new();

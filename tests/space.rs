@@ -106,7 +106,7 @@ fn killed(scratch: &Scratch) -> String {
     path
 }
 
-/// A crash leaked up to 16 MiB of clusters each time, and nobody gave them back before somebody ran a check.
+/// A crash leaked up to 16 MiB of clusters each time, and they came back only by a check.
 #[test]
 fn what_a_killed_server_held_in_reserve_is_free_after_the_next_start() {
     let scratch = Scratch::new();

@@ -152,7 +152,7 @@ fn an_upload_that_fails_leaves_nothing_and_tells_no_credentials() {
     }
 }
 
-/// A store that refuses the condition by which an object stays that somebody else makes meanwhile.
+/// A store that refuses the condition by which an object stays that is made meanwhile.
 #[test]
 fn a_store_without_conditions_is_written_by_force_alone() {
     let scene = Scene::new();
@@ -183,7 +183,7 @@ fn an_upload_that_is_interrupted_leaves_nothing() {
     scene.assert_nothing_is_left();
 }
 
-/// The process is told to end once while a request waits for an answer that does not come: it does not wait, too.
+/// The process is asked to end once while a request waits for an answer that does not come: it does not wait, too.
 #[test]
 fn a_store_that_falls_silent_does_not_keep_an_interrupted_upload() {
     let scene = Scene::new();

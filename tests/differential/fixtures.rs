@@ -1,4 +1,4 @@
-//! The images that command lines are about: made once by QEMU's tools, copied for whoever writes.
+//! The images that command lines are about: made once by QEMU's tools, copied for each writer.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

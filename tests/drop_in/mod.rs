@@ -95,7 +95,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether somebody listens at a Unix socket that was named from the root, by the kernel's list: no connection is made.
+/// Whether a server listens at a Unix socket that was named from the root, by the kernel's list: no connection is made.
 fn is_listening(socket: &Path) -> bool {
     /// `__SO_ACCEPTCON`: the socket is listened at.
     const LISTENS: &str = "00010000";
@@ -111,7 +111,7 @@ fn is_listening(socket: &Path) -> bool {
     })
 }
 
-/// Waits until nobody can connect any more.
+/// Waits until no client can connect any more.
 fn gone(socket: &Path) {
     let begun = Instant::now();
     while UnixStream::connect(socket).is_ok() {

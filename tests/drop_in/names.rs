@@ -29,7 +29,7 @@ fn a_chain_over_two_directories_works_under_qemus_names_alone() {
     assert!(
         std::fs::read(scratch.file("flat")).expect("it is there")[..1 << 20].iter().all(|byte| *byte == 7)
     );
-    // Ours, and who is told to be strict.
+    // Ours, and one that is asked to be strict.
     let outside = "outside the image's own directory";
     let refused = cowhand(["map", &disk]).outcome();
     assert!(!refused.status.success() && refused.stderr.contains(outside), "{refused}");

@@ -1,7 +1,7 @@
 //! Each option that the `--help` of QEMU's programs lists: taken here, or refused by its name with what to do. None is unknown, and
 //! none is taken and does nothing.
 //!
-//! A platform started a program with an option of a newer QEMU. It was unknown here, and the message told nothing that helped.
+//! A platform started a program with an option of a newer QEMU. It was unknown here, and the message did not help.
 
 use std::process::Command;
 

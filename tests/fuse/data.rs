@@ -173,7 +173,7 @@ fn qemus_tools_take_the_file_as_the_raw_disk_that_it_is() {
     assert!(place.content() == [&other[..], &bytes[2 << 20..]].concat());
 }
 
-/// What a program closed is on the medium, whatever becomes of the server.
+/// What a program closed is on disk, whatever becomes of the server.
 #[test]
 fn a_closed_file_outlives_the_kill_of_its_server() {
     let place = Place::new();

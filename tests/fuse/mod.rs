@@ -61,13 +61,13 @@ impl Place {
         assert!(is_mounted(&self.file));
     }
 
-    /// Takes the file away by hand, and waits until nobody has the disk open.
+    /// Takes the file away by hand, and waits until no client has the disk open.
     fn unmount(&self) {
         Run::new("umount").arg(&self.file).ok();
         self.wait_for_the_disk();
     }
 
-    /// QEMU's lock tells: it opens the disk for writing when nobody else has it.
+    /// QEMU's lock tells: it opens the disk for writing when no other process has it.
     fn wait_for_the_disk(&self) {
         let free = || {
             let writes = ["-f", "qcow2", "-c", "flush", &self.disk];

@@ -29,7 +29,7 @@ pub enum Expect {
     Data,
     /// Each read gives an error or the right bytes.
     ErrorOrData,
-    /// Nobody can say what the bytes are: bounds only.
+    /// What the bytes are is unknown: bounds only.
     Bounded,
 }
 

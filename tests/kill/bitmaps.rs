@@ -1,6 +1,6 @@
 //! Kill -9 leaves bitmaps that say dirty of all that changed.
 //!
-//! Incremental backups by a bitmap that misses a change lose that change, and nobody notices until a restore. So nothing that was sent is
+//! Incremental backups by a bitmap that misses a change lose that change, and no client notices until a restore. So nothing that was sent is
 //! ever clean, whether it was acknowledged or not, however often the server is killed; and most of what was never written stays clean.
 
 use std::collections::BTreeSet;

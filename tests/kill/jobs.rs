@@ -2,7 +2,7 @@
 //!
 //! Each round has its own images: a disk over two others, and a target, each with a bitmap that records changes. A client writes while the
 //! job is at work; the server is killed before the job is ready, or while its last step is done. Then one of the images that the disk may
-//! stand on holds all that was acknowledged, and each bitmap covers what its image holds otherwise than at the start. The same job is run
+//! uses holds all that was acknowledged, and each bitmap covers what its image holds otherwise than at the start. The same job is run
 //! once more over what the first one left behind, to its end: it trips over nothing, and image and target hold what they should.
 //!
 //! `COWHAND_KILL_ROUNDS` says how many rounds there are.
@@ -71,7 +71,7 @@ const CASES: [Case; 12] = [
 ];
 
 impl Case {
-    /// Whether the disk stands on another image after its end.
+    /// Whether the disk is backed by another image after its end.
     fn moves_the_disk(&self) -> bool {
         self.job == "blockdev-mirror" || self.job == "block-commit" && self.arguments.is_empty()
     }
@@ -187,7 +187,7 @@ fn at_the_start(image: &str, target: Target) -> Vec<u8> {
 }
 
 impl Written {
-    /// Whether this is the disk: all that was acknowledged, and nothing that nobody wrote.
+    /// Whether this is the disk: all that was acknowledged, and nothing that was not written.
     fn is_in(&self, bytes: &[u8]) -> bool {
         let mut expected = at_the_start("top", Target::None);
         for (block, value) in &self.acknowledged {
@@ -251,7 +251,7 @@ fn round(round: u64, random: &mut Random) -> (bool, usize) {
         server.kill();
         (load.join().expect("it ends with the server"), ended)
     });
-    // Also until nobody has them open: the kernel first ends what the server had under way.
+    // Also until no process has them open: the kernel first ends what the server had under way.
     for image in NAMES {
         assert_leaks_at_most(images.path(image).as_ref());
     }
@@ -264,7 +264,7 @@ fn round(round: u64, random: &mut Random) -> (bool, usize) {
     candidates.retain(|image| written.is_in(&images.bytes(image)));
     assert!(!candidates.is_empty(), "round {round}: {}: no image holds the disk", case.job);
     for image in NAMES {
-        // Where the disk may stand on the other image, what lies below the first one may have changed, as it does in any case for what lies
+        // Where the disk may use the other image, what lies below the first one may have changed, as it does in any case for what lies
         // over the base of a commit.
         let is_judged = match image {
             "top" => candidates == ["top"],
@@ -281,7 +281,7 @@ fn round(round: u64, random: &mut Random) -> (bool, usize) {
         }
     }
     if candidates[0] == "top" && !case.is_done(&images) {
-        // The disk may have stood on the other image already: that alone has the last write then, and what the disk knows of its changes
+        // The disk may have used the other image already: that alone has the last write then, and what the disk knows of its changes
         // does not say so.
         let ahead = (candidates.len() > 1).then_some(written.last.0);
         run_again(round, case, &images, ahead);

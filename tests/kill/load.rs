@@ -17,7 +17,7 @@ const DEPTH: usize = 8;
 #[derive(Debug)]
 pub struct Shared {
     pub ledger: Mutex<Ledger>,
-    /// Told of each acknowledgement.
+    /// Notified of each acknowledgement.
     pub progress: Condvar,
     /// Every acknowledged write is durable in this mode.
     pub writethrough: bool,

@@ -64,7 +64,7 @@ fn the_answers_for_tmpfs_are_what_it_does() {
     let path = sparse(&files);
     let told = told(&path, "writeback");
     let nowait = reads_without_waiting(&path);
-    // A file that is one hole proves that holes are told.
+    // A file that is one hole proves that holes are reported.
     let asked = json!({ "file-system": "tmpfs", "holes": "yes", "punch-hole": "not-tried", "zero-range": "not-tried",
         "read-nowait": nowait, "reflink": "no", "overwrite-takes-room": "never" });
     assert_told(&told.before, asked);

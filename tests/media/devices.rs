@@ -66,7 +66,7 @@ fn a_device_that_grows_is_as_long_as_before_until_its_disk_is_resized_or_opened_
     server.stop();
 }
 
-/// Nobody changes the size of a device by accident, and its system does not say when it was written last: bitmaps stay, and have what was added.
+/// The size of a device does not change by accident, and its system does not say when it was written last: bitmaps stay, and have what was added.
 #[test]
 fn the_bitmaps_of_a_device_that_grows_have_what_was_added() {
     let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
@@ -234,7 +234,7 @@ fn a_partition_is_served_up_to_its_end_and_not_beyond() {
     let sectors = |bytes: u64| bytes / 512;
     let (start, size) = (1 << 20, 8 << 20);
     std::fs::write(device.path(), partition_table(sectors(start), sectors(size))).expect("our device");
-    // The kernel reads the table when it is told to; the node is made here where no udev runs.
+    // The kernel reads the table when it is asked to; the node is made here where no udev runs.
     Run::new("partx").args(["--add", device.path()]).ok();
     let name = format!("{}p1", device.path().trim_start_matches("/dev/"));
     let numbers = std::fs::read_to_string(format!("/sys/class/block/{name}/dev")).expect("a partition");
@@ -275,7 +275,7 @@ fn a_device_without_room_behind_it_fails_a_write_or_its_flush() {
             client.flush().expect_err("a flush after one that failed");
         }
         drop(client);
-        // The disk may be told lost at its end, not the process.
+        // The disk may be reported lost at its end, not the process.
         server.kill();
         assert!(Path::new(device.path()).exists());
     }

@@ -21,7 +21,7 @@ const DEVICE: u64 = 48 << 20;
 /// What is made: each in the first two cache modes, one through the page cache and one beside it; the first and the last in all.
 const IMAGES: [(Format, &str); 4] = [
     (Format::Qcow2, "cluster_size=64k"),
-    // The header's sector holds tables too, and clusters are smaller than blocks of the medium.
+    // The header's sector holds tables too, and clusters are smaller than blocks of the device.
     (Format::Qcow2, "cluster_size=512,refcount_bits=64"),
     (Format::Qcow2, "cluster_size=16k,extended_l2=on"),
     (Format::Raw, ""),

@@ -158,7 +158,7 @@ fn a_key_is_added_to_a_disk_that_is_written() {
     }
 }
 
-/// What is wrong with the command itself is told at once, and what cannot change is told by the job.
+/// What is wrong with the command itself is reported at once, and what cannot change is reported by the job.
 #[test]
 fn what_has_no_keys_is_not_amended() {
     let steered = Steered::new();

@@ -63,7 +63,7 @@ fn both(steered: &Steered, commands: [(&str, Value); 2]) -> [Value; 2] {
     })
 }
 
-/// QEMU has done both when it answers. A client that used the id of a job again at once was told that the job is there.
+/// QEMU has done both when it answers. A client that used the id of a job again at once was informed that the job is there.
 #[test]
 fn a_job_that_is_dismissed_is_gone_and_one_that_is_finalized_has_concluded_when_that_is_answered() {
     let steered = Steered::new();

@@ -1,4 +1,4 @@
-//! What a job copies and what it copies to, and the children of one filter, do not stand on each other.
+//! What a job copies and what it copies to, and the children of one filter, are not backed by each other.
 //!
 //! A backup and a mirror to a filter over their own source were begun. A write to the target was one to the source and waited for the copy, which
 //! waited for the write: neither the job nor the server ended, and what clients of other disks had not flushed was lost with the kill. A snapshot whose

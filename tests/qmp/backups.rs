@@ -303,7 +303,7 @@ fn a_transaction_changes_bitmaps_at_one_moment_or_not_at_all() {
     assert_eq!(dirty_by_qemu(&steered.scratch.name("a.qcow2"), "p"), [(2 << 20, CHANGED)]);
 }
 
-/// A backup in a transaction began while later actions were done. When one of them failed, the client was told that nothing was done, and the backup
+/// A backup in a transaction began while later actions were done. When one of them failed, the client was informed that nothing was done, and the backup
 /// completed all the same and cleared its bitmap: the next increment missed what was in it.
 #[test]
 fn a_transaction_that_fails_has_no_job_begun_and_leaves_none() {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Steered, create, qcow2};
 
-/// The bitmaps of an image that nobody has open, as QEMU shows them: names and flags.
+/// The bitmaps of an image that no process has open, as QEMU shows them: names and flags.
 fn shown_by_qemu(path: &str) -> Vec<(String, Vec<String>)> {
     let info = qemu_img(["info", "--output=json", path]).json();
     let bitmaps = info["format-specific"]["data"]["bitmaps"].as_array().cloned().unwrap_or_default();

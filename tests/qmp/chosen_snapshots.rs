@@ -123,7 +123,7 @@ fn a_backup_gives_up_what_it_has_copied_of_a_snapshot_and_of_nothing_else() {
     for at in [0, 1 << 20] {
         assert!(matches!(snap.read(at, 512), Err(Failed::Refused(_))), "it was given up");
     }
-    // Nobody needs the old content any more.
+    // No client needs the old content any more.
     guest.write(2 << 20, &[3; 4096]).expect("a write");
     guest.flush().expect("a flush");
     assert!(guest.read(0, 512).expect("a read") == [1; 512], "the disk has lost something");

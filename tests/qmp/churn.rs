@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Steered, create, qcow2};
 
-/// Writes to a part of the disk and reads back until told to stop; every request is answered.
+/// Writes to a part of the disk and reads back until asked to stop; every request is answered.
 fn load(steered: &Steered, part: u64, stop: &AtomicBool, done: &AtomicU64) {
     let mut client = steered.server.client("a");
     for round in 0_u64.. {

@@ -21,7 +21,7 @@ pub(super) fn concluded(qmp: &mut Qmp, id: &str) -> Vec<String> {
     statuses
 }
 
-/// Has `options` made, and gives the statuses of the job and what is told of it in the end.
+/// Has `options` made, and gives the statuses of the job and what is reported of it in the end.
 fn made(qmp: &mut Qmp, options: &Value) -> (Vec<String>, Value) {
     qmp.ok("blockdev-create", json!({ "job-id": "make", "options": options }));
     let statuses = concluded(qmp, "make");
@@ -173,7 +173,7 @@ fn encrypted_images_open_with_their_password() {
     }
 }
 
-/// A file that somebody uses is not overwritten: a node's, an export's, another process's.
+/// A file in use is not overwritten: a node's, an export's, another process's.
 #[test]
 fn what_is_in_use_is_not_made_anew() {
     let steered = Steered::new();
@@ -205,7 +205,7 @@ fn what_is_in_use_is_not_made_anew() {
     assert_eq!(error, "node \"n\" is in use by node \"inner\"");
 }
 
-/// A medium that fails at any write leaves no image that somebody could take for one, and the node is free again.
+/// A medium that fails at any write leaves no image that could be taken for one, and the node is free again.
 #[test]
 fn a_creation_that_fails_leaves_no_image() {
     let steered = Steered::new();

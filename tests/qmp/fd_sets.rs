@@ -225,7 +225,7 @@ fn what_clients_hand_over_is_bounded_and_goes_with_its_set() {
     let none = qmp.refused("add-fd", json!({}));
     assert!(none.contains("no descriptor came"), "{none}");
     let file = reading(&steered.scratch.write("handed over", b"").display().to_string());
-    // Those that nobody takes wait for a command, a few of them, until others come.
+    // Those that are not taken wait for a command, a few of them, until others come.
     for _ in 0..100 {
         qmp.send_with(&[file.as_fd(); 100], b" ");
         qmp.ok("query-status", json!({}));

@@ -1,4 +1,4 @@
-//! What a client of the control socket sends costs bounded memory, and nobody else notices.
+//! What a client of the control socket sends costs bounded memory, and no other client notices.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -33,7 +33,7 @@ fn add_chain(qmp: &mut Qmp, scratch: &Scratch, begin: &str) {
     qmp.ok("blockdev-add", qcow2("t", &create(scratch, &format!("{begin}-t"), "64M")));
 }
 
-/// The driver that the node is told to have.
+/// The driver that the node is asked to have.
 fn driver_of(qmp: &mut Qmp, name: &str) -> Option<Value> {
     super::node(qmp, name).map(|node| node["drv"].clone())
 }

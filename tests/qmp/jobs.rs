@@ -139,7 +139,7 @@ fn a_chain_is_made_streamed_and_committed_under_a_client_that_writes() {
         load.goes_on();
     }
     assert_eq!(exported(&mut qmp), "s4");
-    // An intermediate image: s2 goes into s1, and s3 stands on s1.
+    // An intermediate image: s2 goes into s1, and s3 is backed by s1.
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "s4", "top-node": "s2", "base-node": "s1" }));
     completed(&mut qmp, "j");
     assert_eq!(backing_of(&paths[2]), Some(paths[0].clone()));
@@ -402,7 +402,7 @@ fn a_base_that_was_open_for_reading_is_committed_to_and_grown() {
     load.goes_on();
     let held = load.end();
     qmp.ok("blockdev-del", json!({ "node-name": "top" }));
-    // Somebody else is refused while it is written, and nobody else was between the two.
+    // Another client is refused while it is written, and nothing was between the two.
     let refused = black_box::peer::qemu_io(&["-f", "qcow2"], &base, &["write 0 512"]).outcome();
     assert!(refused.stderr.contains("lock"), "{refused}");
     server.stop();
@@ -495,7 +495,7 @@ fn a_mirror_becomes_ready_however_fast_the_disk_is_written() {
     steered.server.stop();
 }
 
-/// The server of the target goes away: the job rests, as it was told to, and can be cancelled; the disk works on.
+/// The server of the target goes away: the job rests, as it was asked to, and can be cancelled; the disk works on.
 #[test]
 fn a_mirror_whose_target_dies_rests_and_can_be_cancelled() {
     let steered = Steered::new();

@@ -1,4 +1,4 @@
-//! Several jobs on one disk, jobs on images below the uppermost one, and copies that are not to converge.
+//! Several jobs on one disk, jobs on images below the uppermost, and copies that are not to converge.
 //!
 //! Which pairs QEMU permits was asked of its storage daemon: a job has the images that it works on for itself, and others may work on the
 //! rest of the chain. docs/reference/compat.md has what differs.
@@ -125,7 +125,7 @@ fn a_commit_that_does_not_begin_leaves_no_lock() {
     let (base, top) = over_raw(&steered, "4M");
     qmp.ok("blockdev-add", qcow2("top", &top));
     assert!(qmp.refused("block-commit", json!({ "job-id": "j", "device": "top" })).contains("resize"));
-    // Another reader is let in, as before.
+    // Another reader is admitted, as before.
     qemu_img(["convert", "-f", "raw", "-O", "raw", &base, &steered.scratch.name("copy")]).ok();
     assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
     qmp.ok("blockdev-del", json!({ "node-name": "top" }));

@@ -8,7 +8,7 @@ use super::jobs::{Load, backing_of, completed, exported, holds, snapshot, told};
 
 const OVERLAYS: usize = 50;
 
-/// All images of a chain that nobody writes are clean; the client verifies what is read through them.
+/// All images of a chain that is not written are clean; the client verifies what is read through them.
 fn all_clean(paths: &[String]) {
     let (_uppermost, below) = paths.split_last().expect("a chain");
     below.iter().for_each(|path| assert_clean(path.as_ref()));

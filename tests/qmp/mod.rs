@@ -75,7 +75,7 @@ impl Steered {
     }
 }
 
-/// A server without disks that lets nobody in but its control socket; the scratch directory is open to commands.
+/// A server without disks that admits no client but at its control socket; the scratch directory is open to commands.
 fn begin_with_nothing(scratch: &Scratch) -> (Server, Qmp) {
     let qmp = scratch.name("qmp");
     let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(scratch.path());
@@ -97,7 +97,7 @@ fn qcow2(name: &str, path: &str) -> serde_json::Value {
     serde_json::json!({ "driver": "qcow2", "node-name": name, "file": { "driver": "file", "filename": path } })
 }
 
-/// What is told of the node called `name`, if it is there.
+/// What is reported of the node called `name`, if it is there.
 fn node(qmp: &mut Qmp, name: &str) -> Option<serde_json::Value> {
     let nodes = qmp.ok("query-named-block-nodes", serde_json::json!({}));
     nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == name).cloned()

@@ -26,7 +26,7 @@ fn path(socket: &Path) -> String {
     socket.to_string_lossy().into_owned()
 }
 
-/// Bits of `bitmap` of the image, which nobody has open: each says whether its 64 KiB are dirty.
+/// Bits of `bitmap` of the image, which no process has open: each says whether its 64 KiB are dirty.
 fn bits(image: &str, bitmap: &str) -> Vec<bool> {
     let mut bits = vec![false; (64 << 20) / GRANULARITY as usize];
     for (offset, length) in dirty_by_qemu(image, bitmap) {
@@ -87,7 +87,7 @@ fn bitmaps_go_along_with_a_disk_and_miss_nothing_that_is_written_meanwhile() {
             let bytes = index * GRANULARITY as usize..(index + 1) * GRANULARITY as usize;
             assert!(*is_dirty || before[bytes.clone()] == after[bytes], "unit {index} changed unnoticed");
         }
-        // What the mirror copied and nobody wrote is not dirty: the 20 MiB that were there before.
+        // What the mirror copied and was not written is not dirty: the 20 MiB that were there before.
         assert!(
             bits[(9 << 20) / GRANULARITY as usize..(28 << 20) / GRANULARITY as usize].iter().all(|bit| !bit)
         );

@@ -28,7 +28,7 @@ fn node(qmp: &mut Qmp, name: &str) -> Value {
     super::node(qmp, name).unwrap_or_else(|| panic!("{name} is told of"))
 }
 
-/// libvirt finds the layer that it commits or streams among the nodes; it was told the uppermost image's file there.
+/// libvirt finds the layer that it commits or streams among the nodes; it was shown the uppermost image's file there.
 #[test]
 fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
     let steered = Steered::new();

@@ -210,7 +210,7 @@ fn no_backing_file_is_what_a_disk_without_one_is_reopened_with() {
     steered.server.stop();
 }
 
-/// A file opened for writing although its own options said read-only; a filter that was told to detect zeroes and did
+/// A file opened for writing although its own options said read-only; a filter that was asked to detect zeroes and did
 /// not: what a node cannot follow is refused.
 #[test]
 fn an_option_in_a_place_where_it_means_nothing_is_refused() {
@@ -295,7 +295,7 @@ fn every_fixed_option_stays_or_can_be_said_at_blockdev_reopen() {
     steered.server.stop();
 }
 
-/// A client that goes by the size that it was told writes past a shrink: the protocol's answer is that there is no room.
+/// A client that goes by the size that it received writes past a shrink: the protocol's answer is that there is no room.
 #[test]
 fn a_write_past_a_live_shrink_finds_no_room_and_a_read_is_invalid() {
     const EINVAL: u32 = 22;

@@ -1,4 +1,4 @@
-//! A disk at work goes on with another file: `blockdev-reopen` with another `file`, as QEMU takes it.
+//! A disk at work switches to another file: `blockdev-reopen` with another `file`, as QEMU takes it.
 
 use std::thread;
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn a_disk_that_clients_write_goes_on_with_other_storage_over_its_file_and_with_a
     assert!(client.read(0, 4096).is_err(), "the file fails");
     qmp.ok("blockdev-reopen", with_file(&path, file(&path)));
     let bytes = client.read_all().expect("a read");
-    // Moved while nobody writes.
+    // Moved while no client writes.
     client.flush().expect("a flush");
     std::fs::copy(&path, &copy).expect("a copy");
     qmp.ok("blockdev-reopen", with_file(&path, file(&copy)));

@@ -88,7 +88,7 @@ fn a_disk_that_reads_otherwise_is_outvoted_and_told_of() {
         assert!(client.read(16 * SECTOR as u64, SECTOR as u32).expect("a read") == [7; SECTOR]);
         let expected = json!({ "type": "read", "node-name": "c1", "sector-num": 16, "sectors-count": 1 });
         assert_eq!(told(qmp, "QUORUM_REPORT_BAD"), expected);
-        // Two that are wrong, and not alike: nobody knows what was there.
+        // Two that are wrong, and not alike: what was there is unknown.
         spoil(&files[2], 16);
         let file = std::fs::File::options().write(true).open(&files[2]).expect("a file");
         file.write_all_at(&[10; SECTOR], 16 * SECTOR as u64).expect("a write");

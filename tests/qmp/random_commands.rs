@@ -336,7 +336,7 @@ fn life(seed: u64) {
     assert!(left.is_some(), "the server ended: {}", server.stderr());
     server.stop();
     for (path, _) in images.iter().filter(|(_, format)| *format == "qcow2") {
-        // Without the image below: change-backing-file has the header name any file, of any format.
+        // Without the backing image: change-backing-file has the header name any file, of any format.
         let file = json!({ "driver": "file", "filename": path });
         let alone = json!({ "driver": "qcow2", "backing": null, "file": file });
         assert_leaks_at_most(format!("json:{alone}").as_ref());

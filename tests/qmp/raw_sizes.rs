@@ -9,7 +9,7 @@ use black_box::qmp::Qmp;
 use black_box::server::Start;
 use serde_json::json;
 
-/// It was refused: the size of a raw disk was that of its file, which nobody could change while it was open.
+/// It was refused: the size of a raw disk was that of its file, which could not be changed while it was open.
 #[test]
 fn a_raw_disk_gets_another_size_while_clients_use_it() {
     let scratch = Scratch::new();

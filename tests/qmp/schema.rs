@@ -122,7 +122,7 @@ fn is_known_of_jobs(path: &str) -> bool {
     })
 }
 
-/// What blockdev-create takes of QEMU's and is refused here: ciphers and hashes that are not made, formats of images below that are not
+/// What blockdev-create takes of QEMU's and is refused here: ciphers and hashes that are not made, formats of backing images that are not
 /// read, and attributes of files.
 fn is_known_of_create(path: &str) -> bool {
     let Some(option) = path.strip_prefix("blockdev-create.options") else { return false };

@@ -106,7 +106,7 @@ fn a_client_that_takes_no_replies_costs_bounded_memory_and_no_other_client() {
     let server = Server::start(["--shared", "8", &path]);
     let mut greedy: Vec<Client> = (0..4).map(|_| server.client("")).collect();
     for client in &mut greedy {
-        // 48 reads of 16 MiB, and nobody listens. What the server does not take stays in the socket.
+        // 48 reads of 16 MiB, and no client reads. What the server does not take stays in the socket.
         for _ in 0..48 {
             client.send(&Request::read(0, 16 << 20)).expect("requests are small");
         }

@@ -97,7 +97,7 @@ fn a_loop_that_does_not_answer_is_named_and_keeps_the_end_of_no_other_disk() {
     let mut said = BufReader::new(debugger.stderr.take().expect("its errors"));
     said.read_line(&mut String::new()).expect("it says that it is attached");
     server.signal(Signal::TERM);
-    // A thread that is traced ends when nobody traces it any more.
+    // A thread that is traced ends when it is not traced any more.
     let over = |server: &Server| server.stderr().contains("ended without a loop").then_some(());
     server.wait_until(over).expect("it ends");
     debugger.kill().and_then(|()| debugger.wait()).expect("strace ends");

@@ -1,6 +1,6 @@
-//! Clients that went away, or that read nothing: what they cost the others, told by the server's own figures.
+//! Clients that went away, or that read nothing: what they cost the others, reported by the server's own figures.
 //!
-//! Sixteen connections asked for 16 times 32 MiB each and closed; the server read 8 GiB for nobody, for 16 seconds, while a
+//! Sixteen connections asked for 16 times 32 MiB each and closed; the server read 8 GiB for nothing, for 16 seconds, while a
 //! client of another disk got 6 answers a second instead of 390. Where they stayed and read nothing, they held 528 MiB.
 
 use black_box::client::Request;

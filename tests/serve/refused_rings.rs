@@ -6,7 +6,7 @@ use black_box::{Run, Scratch, Server, program};
 
 use super::create;
 
-/// A server under strace, which refuses as told.
+/// A server under strace, which refuses as given.
 fn serve_with(inject: &str, scratch: &Scratch, path: &str) -> Server {
     let log = scratch.name("strace.log");
     let arguments = ["-D", "-f", "-o", &log, "-e", "trace=io_uring_setup,io_uring_enter", "-e", inject];

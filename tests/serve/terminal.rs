@@ -90,7 +90,7 @@ fn a_server_under_nohup_serves_on_without_its_terminal() {
     let scratch = Scratch::new();
     let path = create(&scratch, "disk.qcow2", "64M");
     let (socket, pid_file) = (scratch.name("s"), scratch.name("pid"));
-    // Everything is told to a terminal that is not there any more.
+    // Everything is reported to a terminal that is not there any more.
     let args = ["--socket", &socket, "--pid-file", &pid_file, "--log", "trace", &path];
     let mut child = on_a_terminal(r#"trap "" HUP; exec "$@""#, &args);
     connect(&child, &socket).disconnect();

@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
 }
 
 impl Client {
-    /// Connects to an export. Fails if nobody listens, or if the server does not want us.
+    /// Connects to an export. Fails if no server listens, or if the server does not want us.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(SILENCE))?;

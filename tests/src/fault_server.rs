@@ -1,4 +1,4 @@
-//! An HTTP server of one file that does wrong what a server can do wrong, as often as it is told.
+//! An HTTP server of one file that does wrong what a server can do wrong, as often as it is asked.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

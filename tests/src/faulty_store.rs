@@ -15,7 +15,7 @@ const COMES_WITHIN: Duration = Duration::from_secs(30);
 pub enum StoreFault {
     /// It does not arrive: this status is the answer.
     Status(u16),
-    /// Half of it arrives at nobody, then the connection ends.
+    /// Half of it does not arrive, then the connection ends.
     Reset,
     /// It arrives and is carried out; its answer does not come back.
     LostAnswer,

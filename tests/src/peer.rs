@@ -64,7 +64,7 @@ pub fn dirty(map: &Value) -> Vec<(u64, u64)> {
     dirty.map(|extent| (number(extent, "offset"), number(extent, "length"))).collect()
 }
 
-/// What qemu-nbd says of a bitmap of a qcow2 image that nobody has open.
+/// What qemu-nbd says of a bitmap of a qcow2 image that no process has open.
 pub fn dirty_by_qemu(path: &str, bitmap: &str) -> Vec<(u64, u64)> {
     let context = format!("--map=qemu:dirty-bitmap:{bitmap}");
     let server = ["--", "[", "qemu-nbd", "-r", "-f", "qcow2", "-B", bitmap, path, "]"];

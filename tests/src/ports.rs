@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Ports that the kernel gives nobody who asks for any: those are above (`net.ipv4.ip_local_port_range`).
+/// Ports that the kernel gives to no request for any port: those are above (`net.ipv4.ip_local_port_range`).
 const FIRST: u32 = 20_000;
 const COUNT: u32 = 12_000;
 
@@ -12,7 +12,7 @@ const APART: u32 = 97;
 
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// A port of 127.0.0.1 that nobody listens at, another one each time: what takes its time to listen there does not lose it to another test.
+/// A port of 127.0.0.1 that nothing listens at, another one each time: what takes its time to listen there does not lose it to another test.
 pub fn free_port() -> u16 {
     loop {
         let number =

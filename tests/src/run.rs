@@ -70,7 +70,7 @@ impl Run {
     }
 
     /// The same in a PID namespace of its own: it sees no process outside, and takes the locks of those for the
-    /// locks of nobody. It is the only child of the process that is then run, and dies with it.
+    /// locks of no process. It is the only child of the process that is then run, and dies with it.
     #[must_use]
     pub fn unseeing(mut self) -> Self {
         let apart = ["--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];

@@ -348,7 +348,7 @@ impl Machine {
         readable(call, patience) && rustix::io::read(call, &mut [0; 8]).is_ok()
     }
 
-    /// Whether the device told that a ring is broken.
+    /// Whether the device reported that a ring is broken.
     pub fn broken(&self, queue: u16) -> bool {
         readable(&self.queues[usize::from(queue)].err, PATIENCE)
     }

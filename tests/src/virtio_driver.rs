@@ -1,4 +1,4 @@
-//! A disk as the crate `virtio-driver` reaches it over vhost-user: rings, split or packed, as somebody else reads the specification.
+//! A disk as the crate `virtio-driver` reaches it over vhost-user: rings, split or packed, as others read the specification.
 //! It is a peer of tests, and the load of `cargo xtask bench`, table M.
 
 use std::os::fd::AsRawFd;
@@ -269,7 +269,7 @@ impl Places {
 fn share(transport: &mut VirtioBlkTransport) -> Result<MmapMut, String> {
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).map_err(text)?;
     ftruncate(&file, (DEPTH_MAX * DATA_BYTES) as u64).map_err(text)?;
-    // SAFETY: nobody cuts the file. The server writes to the bytes of a request only while it is in flight, and `Lane` does not look at them then.
+    // SAFETY: nothing cuts the file. The server writes to the bytes of a request only while it is in flight, and `Lane` does not look at them then.
     let mut memory = unsafe { MmapMut::map_mut(&file) }.map_err(text)?;
     // The pages are there before anything is measured.
     memory.fill(0x5a);

@@ -118,7 +118,7 @@ fn a_large_image_is_uploaded_in_128_mib() {
     assert_eq!((store.keys("images"), store.pending("images")), (vec!["large".to_owned()], vec![]));
 }
 
-/// A copy is synced in pieces, and only the sync that is first after it is told of an error.
+/// A copy is synced in pieces, and only the sync that is first after it gets an error.
 #[test]
 fn a_medium_that_refuses_a_piece_of_a_copy_ends_it() {
     let scratch = Scratch::new();

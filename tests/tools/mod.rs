@@ -1,4 +1,4 @@
-//! The tools in trouble: killed, out of room, asked and told by signals, short of memory, on images made to harm them.
+//! The tools in trouble: killed, out of room, asked and informed by signals, short of memory, on images made to harm them.
 //!
 //! Whatever happens to a tool, the disk that it works on reads as before, a new image is whole or not there, and QEMU finds leaks at most.
 

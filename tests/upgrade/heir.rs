@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// One end of the conversation. Descriptors that come along are closed by the kernel: nobody takes them.
+/// One end of the conversation. Descriptors that come along are closed by the kernel: nothing takes them.
 #[derive(Debug)]
 pub struct Heir(UnixStream);
 
@@ -19,7 +19,7 @@ impl Heir {
         Self(stream)
     }
 
-    /// Connects and asks, in version 1, with a member that nobody knows.
+    /// Connects and asks, in version 1, with an unknown member.
     pub fn ask(next: &Path) -> Self {
         let mut own = Self::connect(next);
         own.say(&json!({ "take-over": { "versions": [1, 2], "of-a-later-version": true } }));

@@ -63,7 +63,7 @@ impl Daemon {
         outcome.stderr
     }
 
-    /// Nobody has taken over.
+    /// No process has taken over.
     fn assert_goes_on(&self) {
         assert!(Path::new(&format!("/proc/{}", self.server.pid())).exists(), "{}", self.server.stderr());
     }

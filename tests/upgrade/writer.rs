@@ -27,7 +27,7 @@ pub struct Written {
     pub longest: Duration,
 }
 
-/// Writes until told to stop. Every answer is a success, and every block is read again at the end.
+/// Writes until asked to stop. Every answer is a success, and every block is read again at the end.
 pub fn write_until(mut client: Client, stop: &AtomicBool) -> Written {
     let (mut random, mut written) = (Random::new(7), Written::default());
     // By cookie, where each begins.
@@ -54,7 +54,7 @@ pub fn write_until(mut client: Client, stop: &AtomicBool) -> Written {
     written
 }
 
-/// Sends a write of one block, or of many. No block is written while it is in flight: the order of two such writes is nobody's.
+/// Sends a write of one block, or of many. No block is written while it is in flight: the order of two such writes is undefined.
 fn write_one(client: &mut Client, random: &mut Random, written: &mut Written, busy: &[u64]) -> (u64, u64) {
     let large = random.below(16) == 0;
     let count = if large { LARGE_BLOCKS } else { 1 };

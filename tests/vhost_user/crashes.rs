@@ -31,7 +31,7 @@ impl Guest {
         Self { machine, ways, random, in_flight: BTreeMap::new(), blocks: BTreeMap::new(), acknowledged: 0 }
     }
 
-    /// Fills free slots. No block is written twice at a time: the order of two such writes is nobody's.
+    /// Fills free slots. No block is written twice at a time: the order of two such writes is undefined.
     fn fill(&mut self) {
         for queue in 0..self.ways.queues {
             let mut any = false;

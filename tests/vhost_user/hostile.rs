@@ -12,7 +12,7 @@ use black_box::vhost_user::{
 
 use super::Place;
 
-/// A disk for the liar and one for somebody else, served by one loop.
+/// A disk for the liar and one for another client, served by one loop.
 pub(super) struct Two {
     pub(super) place: Place,
     pub(super) server: Server,

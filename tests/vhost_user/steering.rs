@@ -153,7 +153,7 @@ fn pages_are_logged(place: &Place, packed: bool) {
 }
 
 /// A guest that turned the write cache off moves to another server with its disk: the cache is off there, too, and on for one that has it on,
-/// rather than off because nobody knows.
+/// rather than off because it is unknown.
 #[test]
 fn the_state_of_a_device_goes_to_another_server() {
     const NO_FD: u64 = 1 << 8;

@@ -25,7 +25,7 @@ pub(crate) struct Run {
     pub(crate) len: u64,
     /// The file never held anything here: on a regular file the clusters read as zeroes.
     pub(crate) fresh: bool,
-    /// The medium has their refcounts, and the file is long enough there.
+    /// The file has their refcounts, and the file is long enough there.
     pub(crate) settled: bool,
 }
 
@@ -47,7 +47,7 @@ impl Run {
 
 /// Free clusters, as far as they are known.
 ///
-/// Invariant: a cluster below `frontier` whose refcount is 0 is referenced by nothing in the file as it is on the medium, nor
+/// Invariant: a cluster below `frontier` whose refcount is 0 is referenced by nothing in the file as it is on disk, nor
 /// in memory, and no request still reads or writes it; so a scan may find it free at any time. What was set aside
 /// ([`crate::room`]) has the refcount 0 too: scans leave it out.
 ///
@@ -130,7 +130,7 @@ impl Allocator {
     }
 
     /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones. `None` if
-    /// no more are known and the medium ends.
+    /// no more are known and the file ends.
     pub(crate) fn take(&mut self, wanted: u64) -> Option<Run> {
         match self.free.take_lowest(wanted) {
             Some((start, len)) => Some(Run::used(start, len)),
@@ -149,7 +149,7 @@ impl Allocator {
         }
     }
 
-    /// Takes `wanted` clusters that were never used; `None` if the medium ends before.
+    /// Takes `wanted` clusters that were never used; `None` if the file ends before.
     pub(crate) fn take_fresh(&mut self, wanted: u64) -> Option<Run> {
         if wanted > self.end.saturating_sub(self.frontier) {
             return None;
@@ -160,7 +160,7 @@ impl Allocator {
     }
 
     /// Clusters that turned out to be in use. Beyond the frontier nothing counts them if the image is right; if it is
-    /// not, the file may count millions there, and nobody wants to meet them one by one.
+    /// not, the file may count millions there, which must not be met one by one.
     pub(crate) fn skip(&mut self, in_use: Range<u64>) {
         if in_use.contains(&self.frontier) {
             self.frontier = in_use.end.min(self.end);
@@ -196,7 +196,7 @@ impl Allocator {
         }
     }
 
-    /// The image goes on with another file, `end` clusters long: what that has where nothing is in use may be anything.
+    /// The image switches to another file, `end` clusters long: what that has where nothing is in use may be anything.
     pub(crate) fn nothing_is_zeroed(&mut self, end: u64) {
         let unused = self.frontier..end.min(self.end).max(self.frontier);
         self.frontier = unused.end;
@@ -210,7 +210,7 @@ impl Allocator {
         self.grows_zeroed && cluster >= self.frontier_at_open && !self.tainted.contains(cluster)
     }
 
-    /// Whether `cluster`, if it is free, was used by nobody but this process: it is beyond the end of
+    /// Whether `cluster`, if it is free, was used by no request but this process: it is beyond the end of
     /// what the file was, or was freed since.
     pub(crate) fn may_be_cut_off(&self, cluster: u64) -> bool {
         cluster >= self.frontier_at_open || self.given_up.contains(cluster)

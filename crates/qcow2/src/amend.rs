@@ -152,7 +152,7 @@ impl Amendment {
     }
 }
 
-/// Changes the image in `file`, which nobody else may have open, as `amendment` says. `progress` hears how many bytes of new
+/// Changes the image in `file`, which must not be open elsewhere, as `amendment` says. `progress` hears how many bytes of new
 /// refcounts are written, and of how many; [`ControlFlow::Break`] ends it, with nothing changed.
 ///
 /// What the other version cannot say must be out of the way before: [`crate::Qcow2::prepare_for_version_2`] and

@@ -1,5 +1,5 @@
 //! What lies below an image: a list of layers, which never changes. Another backing layer is another list, put in the place of
-//! the first while nobody is inside ([`crate::HeldStill`]).
+//! the first while no request is in flight ([`crate::HeldStill`]).
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! An image that keeps the bitmaps of a disk whose bytes lie elsewhere, and has none of its own.
 //!
-//! Whoever changes that disk tells the image first ([`Qcow2::note_change`]): then the bitmaps follow the rules of an image's own. What the image cannot
-//! see is a change that nobody told it of. So something by which the disk's state is known is kept in a header extension
+//! The request that changes that disk tells the image first ([`Qcow2::note_change`]): then the bitmaps follow the rules of an image's own. What the image cannot
+//! see is a change that was not reported to it. So something by which the disk's state is known is kept in a header extension
 //! ([`Qcow2::set_extension`]); if it is otherwise when the image is opened, the bitmaps are given up ([`Qcow2::distrust_bitmaps`]).
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub struct NotedChange<'a> {
 }
 
 impl Qcow2 {
-    /// Notes in all bitmaps that record changes that the bytes in `range` change now. Costs nothing but bits in memory where the medium
+    /// Notes in all bitmaps that record changes that the bytes in `range` change now. Costs nothing but bits in memory where the file
     /// knows of that part of the disk already, and a write and a flush of the image's file where it does not.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Qcow2 {
         self.inner.tracking.now().recovered
     }
 
-    /// Makes the persistent bitmaps that record changes inconsistent, because the disk was changed and they were not told; gives their names. For an
+    /// Makes the persistent bitmaps that record changes inconsistent, because the disk was changed and they were not notified; gives their names. For an
     /// image that was just opened. Opened for writing the file says so, durable when this returns.
     ///
     /// # Errors

@@ -171,7 +171,7 @@ pub fn cache_sizes(request: &CacheRequest, image: &CachedImage) -> Result<CacheS
 /// Bytes that the L2 slices may really take, everything included, where `sizes` are in use for `request`.
 ///
 /// A size that was asked for is the most; one that follows from the disk says what QEMU would take, and is
-/// no reason to let go of anything: what packs badly takes a little more than it does there.
+/// no reason to release anything: what packs badly takes a little more than it does there.
 pub fn l2_ceiling(request: &CacheRequest, sizes: &CacheSizes) -> u64 {
     match (request.l2_bytes, request.total_bytes) {
         (Some(asked), _) => asked.max(sizes.l2_bytes),

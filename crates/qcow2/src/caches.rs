@@ -57,7 +57,7 @@ impl Inner {
         Ok(sizes)
     }
 
-    /// Cuts L2 tables into slices of `slice_bytes`. Nobody is inside, and nothing is dirty.
+    /// Cuts L2 tables into slices of `slice_bytes`. No request is in flight, and nothing is dirty.
     fn cut_anew(&self, slice_bytes: u64) -> Result<(), Error> {
         self.map.cache.clear();
         let per_table = self.medium.geometry.cluster_size() / slice_bytes;

@@ -17,7 +17,7 @@ impl Qcow2 {
     }
 
     /// Turns `lazy-refcounts` on or off; `None` is what the image says. Requests are held back meanwhile. Off, all
-    /// refcounts are on the medium and the dirty bit is gone when this returns. Costs a commit and at most two more
+    /// refcounts are on disk and the dirty bit is gone when this returns. Costs a commit and at most two more
     /// writes, each with a barrier. On an image that is only read nothing happens.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Inner {
     }
 
     async fn turn_lazy_off(self: &Arc<Self>) -> Result<(), Error> {
-        // Refcounts are on the medium when it begins, and nobody is inside to change them.
+        // Refcounts are on disk when it begins, and no request is in flight to change them.
         let _pause = self.pause().await?;
         self.header.lazy_refcounts.store(false, Ordering::Relaxed);
         self.header.clear_dirty(&self.medium).await
@@ -105,7 +105,7 @@ impl Inner {
         }
     }
 
-    /// Nobody is inside, and the file says what memory says.
+    /// No request is in flight, and the file says what memory says.
     async fn read_places(&self, check: OverlapCheck) -> Result<(), Error> {
         let options = Options { overlap_check: check, ..self.options };
         let header = self.header.lock().await;

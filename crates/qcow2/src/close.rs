@@ -1,6 +1,6 @@
 //! The end of an image's life: everything written, everything given back.
 //!
-//! An image comes to rest in one order, for good here or for a moment in a pause: nobody else changes the disk as a whole, the gate is
+//! An image comes to rest in one order, for good here or for a moment in a pause: no other request changes the disk as a whole, the gate is
 //! closed behind the last request, what runs in the background has ended, and what is dirty is written
 //! ([`Inner::settle`]). Only then the reserve's mark and the dirty bit can go.
 
@@ -27,7 +27,7 @@ impl Inner {
         }
         let pause = self.pause_for_ever().await;
         let result = self.write_everything(&pause).await;
-        // Nothing of ours may reach the file once the caller has let go of it, also after a failure.
+        // Nothing of ours may reach the file once the caller has released it, also after a failure.
         self.turns.committer.idle().await;
         self.space.frees.idle().await;
         result
@@ -41,7 +41,7 @@ impl Inner {
         // The barrier for data that was written in place, too.
         self.commit().await?;
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
-        // Behind the barrier: the medium knows that nothing is there.
+        // Behind the barrier: the file knows that nothing is there.
         self.space.cut_tail(&self.medium, &self.header).await?;
         self.header.clear_reserve_mark(&self.medium).await?;
         self.header.clear_dirty(&self.medium).await?;

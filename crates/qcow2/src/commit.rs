@@ -1,4 +1,4 @@
-//! Writing metadata in order: the one place where tables reach the medium.
+//! Writing metadata in order: the one place where tables reach the file.
 //!
 //! A commit takes what is dirty when it starts and writes, with a barrier (flush) where the
 //! arrow is: refcounts and what waits for nothing -> L2 slices and L1 entries that wait for refcounts and
@@ -78,7 +78,7 @@ impl Inner {
         self.commit_to(reach).await
     }
 
-    /// Waits for a commit that starts after this call; starts it if nobody else does.
+    /// Waits for a commit that starts after this call; starts it if no other request does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
         self.commit_to(Reach::Medium).await
     }
@@ -128,7 +128,7 @@ impl Inner {
         self.map.cache.dirty_slices() > 0 || self.map.l1.is_dirty()
     }
 
-    /// Writes the entries that may be on the medium before anything else is (docs/internals/write-order.md, "What need not wait"), without a barrier.
+    /// Writes the entries that may be on disk before anything else is (docs/internals/write-order.md, "What need not wait"), without a barrier.
     /// Says whether these were all. Clusters that they gave up stay taken: the next commit with a barrier frees them.
     async fn write_what_need_not_wait(self: &Arc<Self>) -> Result<bool, Error> {
         self.medium.about_to(Step::FlushToOs);

@@ -7,7 +7,7 @@ use crate::Error;
 /// How far metadata goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It is on the medium afterwards: a power cut leaves it.
+    /// It is on disk afterwards: a power cut leaves it.
     Medium,
     /// The kernel has it afterwards: the death of this process leaves it.
     Kernel,
@@ -33,7 +33,7 @@ struct Line {
     started: u64,
     finished: u64,
     /// The number of the last commit that failed, and why. A request that waits for it or for an earlier one
-    /// is told, also if a later commit made good what it missed: no error goes unreported.
+    /// is reported, also if a later commit made good what it missed: no error goes unreported.
     failed: Option<(u64, Error)>,
 }
 
@@ -52,7 +52,7 @@ impl Line {
     }
 }
 
-/// The first commits that start after somebody asked.
+/// The first commits that start after a request for one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     reach: Reach,
@@ -93,7 +93,7 @@ impl Committer {
     /// What is to be done for `target`. With [`Turn::Start`] the caller owes [`Committer::finish`].
     pub(crate) fn turn(&self, target: Target) -> Turn {
         let mut state = self.state.lock();
-        // What is on the medium the kernel has, too.
+        // What is on disk the kernel has, too.
         let to_kernel = match target.reach {
             Reach::Medium => None,
             Reach::Kernel => state.to_kernel.ended(target.to_kernel),

@@ -93,7 +93,7 @@ impl Decompressed {
         let _place = self.threads.acquire().await;
         let (done, unpacked) = futures_channel::oneshot::channel();
         let calculation = move || {
-            // Nobody waits any more if the request was dropped.
+            // No task waits any more if the request was dropped.
             let _ = done.send(unpack());
         };
         medium.host.calculate(Box::new(calculation)).await;

@@ -102,7 +102,7 @@ impl Compressing {
         let _place = self.threads.acquire().await;
         let (done, packed) = futures_channel::oneshot::channel();
         let calculation = move || {
-            // Nobody waits any more if the request was dropped.
+            // No task waits any more if the request was dropped.
             let _ = done.send(pack::pack(compression, &cluster, size));
         };
         image.medium.host.calculate(Box::new(calculation)).await;

@@ -9,11 +9,11 @@ pub use switch::{has, put_in};
 pub enum Bug {
     /// L2 entries are published before the data they lead to is written.
     WriteOrderSwapped,
-    /// L2 tables reach the medium before the refcounts of what they lead to.
+    /// L2 tables reach the file before the refcounts of what they lead to.
     RefcountAfterL2,
     /// No barrier between data and refcounts on one side and L2 tables on the other.
     MissingFlush,
-    /// Space is punched when the entry changes in memory, not when the medium has forgotten it.
+    /// Space is punched when the entry changes in memory, not when the file has forgotten it.
     PunchTooEarly,
     /// A freed cluster is given to the allocator before it is punched.
     PunchTooLate,
@@ -39,7 +39,7 @@ pub enum Bug {
     StaleLoadLands,
     /// Zeroes that are written where a disk reads as zeroes anyway are not recorded: parts of clusters, and what has nothing below.
     ZeroesNotRecorded,
-    /// A shrink forgets refcount blocks in memory before the medium's table does.
+    /// A shrink forgets refcount blocks in memory before the file's table does.
     BlocksForgottenFirst,
 }
 

@@ -89,7 +89,7 @@ fn by_failing_resizes(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure
     fail_every_io(target, &resizes(target, 1, seed), seed, &plan).map(drop)
 }
 
-/// What somebody who sees a failure needs: what it was, where, and how to see it again.
+/// What a person who sees a failure needs: what it was, where, and how to see it again.
 #[test]
 fn a_failure_prints_seed_commit_and_the_command_that_shows_it_again() {
     let target = Qcow2Target::new(config("c4k"));
@@ -189,7 +189,7 @@ fn raw_range_shared() {
     found(Bug::RawRangeShared, "c4k_raw_data_file", by_the_model);
 }
 
-/// Another process had the image when we opened it, wrote, and let go of it while we waited for the lock. With the
+/// Another process had the image when we opened it, wrote, and released it while we waited for the lock. With the
 /// length from before, its tables were "past the end of the file", the image was marked corrupt, and what it had
 /// flushed was cut off.
 #[test]
@@ -205,7 +205,7 @@ fn length_before_lock_where_the_other_cuts_the_file() {
     found_below(DiskBug::LengthBeforeLock, name, |seed| by_the_model(&target, seed));
 }
 
-/// Two clients of a raw disk flushed at once, and writeback had failed. The kernel told one of the flushes; the other
+/// Two clients of a raw disk flushed at once, and writeback had failed. The kernel reported one of the flushes; the other
 /// succeeded, was answered first, and what its client had written was gone.
 #[test]
 fn flushes_side_by_side() {

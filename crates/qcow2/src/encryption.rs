@@ -2,7 +2,7 @@
 //!
 //! - **LUKS** in the header: sectors are numbered by their place in the file. Guest data goes through storage that ciphers
 //!   ([`CipherStorage`]) in the place of the file it is in.
-//! - **AES**, as it was before LUKS: sectors are numbered by their place in the disk, so what is read is deciphered where that is known
+//! - **AES**, as it was before LUKS: sectors are numbered by their place in the disk, so what is read is decrypted where that is known
 //!   ([`read_by_guest`]). Such images are only read, to be converted: a password of at most 16 bytes is the key, and nothing tells a wrong one.
 
 use std::sync::Arc;
@@ -39,11 +39,11 @@ impl Around for AroundHost {
 /// Where guest data is.
 #[derive(Debug)]
 pub(crate) struct GuestData {
-    /// Where it is read and written: in plain text, unless `by_guest` deciphers it.
+    /// Where it is read and written: in plain text, unless `by_guest` decrypts it.
     pub(crate) storage: Arc<dyn Storage>,
-    /// What that is, if it deciphers.
+    /// What that is, if it decrypts.
     pub(crate) plain: Option<Arc<CipherStorage>>,
-    /// Deciphers what is read, sectors being numbered by their place in the disk.
+    /// Decrypts what is read, sectors being numbered by their place in the disk.
     pub(crate) by_guest: Option<Arc<SectorCipher>>,
 }
 
@@ -58,7 +58,7 @@ impl GuestData {
     }
 }
 
-/// Where guest data is: in `file`, the image's, or its `data_file`, or in what deciphers them with the key that `password` opens. A disk that is to be
+/// Where guest data is: in `file`, the image's, or its `data_file`, or in what decrypts them with the key that `password` opens. A disk that is to be
 /// `writable` is refused if it can only be read.
 pub(crate) async fn guest_data(
     file: &Arc<dyn Storage>,

@@ -16,12 +16,12 @@ use crate::waiting::Needs;
 impl Inner {
     /// Replaces the entries of consecutive clusters from `guest` on, all in one L2 table that may be
     /// written ([`Inner::table_for_writing`]). In memory only; never half of them, unless it fails. They
-    /// reach the medium behind a barrier.
+    /// reach the file behind a barrier.
     pub(crate) async fn set_entries(self: &Arc<Self>, guest: u64, entries: &[L2Entry]) -> Result<(), Error> {
         self.set_entries_that_need(guest, entries, Needs::Barrier).await
     }
 
-    /// The same; they reach the medium when what they need is there.
+    /// The same; they reach the file when what they need is there.
     pub(crate) async fn set_entries_that_need(
         self: &Arc<Self>,
         guest: u64,

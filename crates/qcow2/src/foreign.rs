@@ -17,7 +17,7 @@ use crate::locate::{Located, Source, Step};
 use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
-    /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or deciphered by the guest's offset.
+    /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or decrypted by the guest's offset.
     pub fn read_into(
         &self,
         offset: u64,

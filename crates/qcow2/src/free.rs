@@ -1,7 +1,7 @@
 //! Clusters on their way from "nothing refers to it" to "may be given out again".
 //!
-//! 1. *open*: the entry that referred to it is gone from memory, not yet from the medium.
-//! 2. *settled*: the medium has the new entry. Requests that found the old one may still run.
+//! 1. *open*: the entry that referred to it is gone from memory, not yet from the file.
+//! 2. *settled*: the file has the new entry. Requests that found the old one may still run.
 //! 3. When those have left: the refcount goes down (in memory; the next commit writes it), the hole
 //!    is punched, and only then the allocator may hand the cluster out.
 //!
@@ -71,12 +71,12 @@ impl Frees {
         std::mem::take(&mut self.state.lock().open)
     }
 
-    /// The commit failed: the medium may still have the old entries.
+    /// The commit failed: the file may still have the old entries.
     pub(crate) fn reopen(&self, frees: Vec<Free>) {
         self.state.lock().open.extend(frees);
     }
 
-    /// Step 2. Returns whether somebody must start reclaiming.
+    /// Step 2. Returns whether a request must start reclaiming.
     pub(crate) fn settle(&self, frees: Vec<Free>) -> bool {
         if frees.is_empty() {
             return false;
@@ -117,7 +117,7 @@ impl Frees {
         self.idle.notify(usize::MAX);
     }
 
-    /// Waits until what is settled now has been given back, or somebody gave that up.
+    /// Waits until what is settled now has been given back, or that was given up.
     pub(crate) async fn given_back(&self) {
         let batch = {
             let state = self.state.lock();
@@ -128,7 +128,7 @@ impl Frees {
         };
         loop {
             let idle = self.idle.listen();
-            // The batch that was taken last is on its way for as long as somebody reclaims.
+            // The batch that was taken last is on its way for as long as a request reclaims.
             let is_given_back = {
                 let state = self.state.lock();
                 !state.reclaiming || state.batch > batch

@@ -15,9 +15,9 @@ pub(crate) struct Gate {
     closed: AtomicBool,
     /// The gate stays closed.
     ended: AtomicBool,
-    /// A generation has nobody inside any more.
+    /// A generation has no request inside any more.
     emptied: Event,
-    /// Who waits for that: telling nobody costs as much as entering.
+    /// Who waits for that: telling none costs as much as entering.
     waiting: AtomicUsize,
     /// Apart from `emptied`: requests that wait to enter look in and leave again, and would wake each other
     /// for as long as the gate is closed.
@@ -41,7 +41,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// Nobody else is inside, and nobody enters, until this is dropped.
+/// No other request is in flight, and none enters, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Closed<'a>(&'a Gate);
 
@@ -109,7 +109,7 @@ impl Gate {
         }
     }
 
-    /// Whether nobody is inside at this moment.
+    /// Whether no request is in flight at this moment.
     pub(crate) fn is_empty(&self) -> bool {
         self.inside.iter().all(|count| count.0.load(SeqCst) == 0)
     }
@@ -117,7 +117,7 @@ impl Gate {
     /// Waits until every request that is inside now has left. Call it once at a time.
     pub(crate) async fn grace(&self) {
         let now = self.generation.load(SeqCst);
-        // A grace period that was abandoned half-way may have left somebody in the other generation.
+        // A grace period that was abandoned half-way may have left a request in the other generation.
         self.empty(((now + 1) % 2) as usize).await;
         self.generation.store(now + 1, SeqCst);
         self.empty((now % 2) as usize).await;

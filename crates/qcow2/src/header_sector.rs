@@ -21,7 +21,7 @@ type Writes = Vec<(u64, Vec<u8>)>;
 #[derive(Debug)]
 pub(crate) struct NotReplaced {
     pub(crate) error: Error,
-    /// The medium may have either header: the old one could not be put back.
+    /// The file may have either header: the old one could not be put back.
     pub(crate) unknown: bool,
 }
 

@@ -55,7 +55,7 @@ impl FileHeader {
         }
     }
 
-    /// The header as it is in the file, which nobody changes meanwhile.
+    /// The header as it is in the file, which no request changes meanwhile.
     pub(crate) async fn lock(&self) -> impl DerefMut<Target = Header> {
         self.in_file.lock().await
     }
@@ -66,7 +66,7 @@ impl FileHeader {
         self.lazy_refcounts.load(Ordering::Relaxed)
     }
 
-    /// [`crate::image::Inner::prepare_header_for_first_change`] of an image without bitmaps that record changes, by somebody who is inside.
+    /// [`crate::image::Inner::prepare_header_for_first_change`] of an image without bitmaps that record changes, by a request in flight.
     pub(crate) async fn prepare_header_now(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
         if self.prepared_for_data.load(Ordering::Acquire) {
@@ -77,7 +77,7 @@ impl FileHeader {
         Ok(())
     }
 
-    /// What must be there before metadata is changed in a way that no guest sees: bitmaps stay true. For somebody who is inside, or
+    /// What must be there before metadata is changed in a way that no guest sees: bitmaps stay true. For a request in flight, or
     /// manages the image.
     pub(crate) async fn prepare_for_metadata(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
@@ -88,7 +88,7 @@ impl FileHeader {
     }
 
     /// Also makes durable what the last user of the image left in the page cache: memory was read from there, and clusters
-    /// that are free by those tables may be in use by the older ones on the medium.
+    /// that are free by those tables may be in use by the older ones on disk.
     async fn prepare(&self, medium: &Medium, header: &mut Header) -> Result<(), Error> {
         if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
             write_dirty_bit(medium, header).await?;
@@ -98,7 +98,7 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The backups that go by these bitmaps miss what is written from now on: the backup's owner must be told, once.
+    /// The backups that go by these bitmaps miss what is written from now on: the backup's owner must be notified, once.
     pub(crate) fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
         let mut told = self.bitmaps_out_of_date.lock();
         marked.retain(|name| told.insert(name.clone()));
@@ -128,7 +128,7 @@ impl FileHeader {
         Ok(())
     }
 
-    /// Nothing of the reserve is counted on the medium any more: the last thing but one that a clean close does.
+    /// Nothing of the reserve is counted on disk any more: the last thing but one that a clean close does.
     pub(crate) async fn clear_reserve_mark(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
         if !header.compatible.contains(Compatible::RESERVE) {
@@ -179,7 +179,7 @@ impl FileHeader {
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
-    /// Lets the header lead to a refcount table that is complete on the medium. Durable when this
+    /// Lets the header lead to a refcount table that is complete on disk. Durable when this
     /// returns.
     pub(crate) async fn point_header_at_refcount_table(
         &self,
@@ -200,7 +200,7 @@ impl FileHeader {
     }
 
     /// Changes size and places of tables all at once. Durable when this returns; after a failure the
-    /// old values are, or the image takes no more changes, because the medium may have either.
+    /// old values are, or the image takes no more changes, because the file may have either.
     pub(crate) async fn switch_header(
         &self,
         medium: &Medium,
@@ -225,7 +225,7 @@ impl FileHeader {
     }
 
     /// Changes anything in the header, by one write of one sector where it fits in there ([`header_sector`]). Durable when this
-    /// returns; after a failure the old header is, or the image takes no more changes, because the medium may have either.
+    /// returns; after a failure the old header is, or the image takes no more changes, because the file may have either.
     pub(crate) async fn rewrite(
         &self,
         medium: &Medium,

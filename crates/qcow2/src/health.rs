@@ -33,7 +33,7 @@ impl Contradiction {
 pub(crate) struct Health {
     /// Metadata was caught lying.
     corrupt: AtomicBool,
-    /// The medium may have another header than memory.
+    /// The file may have another header than memory.
     stopped: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl Health {
         self.corrupt.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the medium may have another header than memory.
+    /// Whether the file may have another header than memory.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

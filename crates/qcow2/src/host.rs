@@ -40,8 +40,8 @@ pub trait Host: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// Work that the request itself drives while somebody waits for it. If the request is dropped, the
-/// host drives it to its end: what was given to the storage may land at any time, so somebody
+/// Work that the request itself drives while its caller waits. If the request is dropped, the
+/// host drives it to its end: what was given to the storage may land at any time, so a request
 /// must be there to see that it has.
 pub(crate) struct HandedOver<'a, T: 'static> {
     host: &'a dyn Host,

@@ -31,7 +31,7 @@ pub struct Qcow2 {
 
 /// The state of an open image: parts, each with a law of its own. A part takes those that it needs as arguments; the
 /// arrows between them point from the later ones here to the earlier ones. Shared parts are those that are still true when the image
-/// goes on with other files ([`crate::OnOtherFiles`]): then there is another one of these, over the same parts.
+/// switches to other files ([`crate::OnOtherFiles`]): then there is another one of these, over the same parts.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) medium: Medium,
@@ -75,7 +75,7 @@ impl Inner {
     }
 
     /// The range, which must lie inside the disk. Asked before a request costs anything, and again once it has entered: the
-    /// disk may have become smaller while the gate was closed, and keeps its size as long as somebody is inside.
+    /// disk may have become smaller while the gate was closed, and keeps its size as long as a request is inside.
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<GuestRange, Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.size() => Ok(GuestRange { start: offset, end }),
@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// For a change that has entered, what it asked before: while it waited at the gate the disk may have become smaller, and a
-    /// snapshot may have left the medium with another header than memory. Neither happens while somebody is inside.
+    /// snapshot may have left the file with another header than memory. Neither happens while a request is inside.
     pub(crate) fn check_inside(&self, range: GuestRange) -> Result<(), Error> {
         self.medium.check_not_stopped()?;
         self.check_range(range.start, range.len()).map(drop)
@@ -119,7 +119,7 @@ impl Inner {
         result
     }
 
-    /// Whether anything was changed since the image was opened, so that the medium says what a reader must know of that.
+    /// Whether anything was changed since the image was opened, so that the file says what a reader must know of that.
     #[inline]
     pub(crate) fn was_changed(&self) -> bool {
         self.header.prepared_for_data.load(Ordering::Acquire)
@@ -127,7 +127,7 @@ impl Inner {
 
     /// Sets the corrupt bit, once: the next program that opens the image must know.
     pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
-        // The image that goes on with other files marks those when it meets the same.
+        // The image that switches to other files marks those when it meets the same.
         if !self.options.writable
             || self.turns.went_on.load(Ordering::Acquire)
             || self.header.corrupt_marked.swap(true, Ordering::AcqRel)

@@ -22,7 +22,7 @@ struct Held {
     waiting: VecDeque<Queued>,
 }
 
-/// A request that is told when it owns its range.
+/// A request that is completed when it owns its range.
 #[derive(Debug)]
 struct Queued {
     range: Range<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct Owned<'a> {
 }
 
 impl InFlight {
-    /// Waits until nobody owns any part of `range`, and owns all of it at once (so two owners
+    /// Waits until no request owns any part of `range`, and owns all of it at once (so two owners
     /// never wait for each other). Requests for the same range are served in their order, and each is woken once.
     pub(crate) async fn own(&self, range: Range<u64>) -> Owned<'_> {
         let start = range.start;

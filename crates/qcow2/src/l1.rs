@@ -9,7 +9,7 @@ use sync::{Mutex, OnceLock};
 
 use crate::tables_account::{TablesAccount, TablesFull};
 
-/// L1 entries written at a time: one 512-byte sector, which the medium never tears.
+/// L1 entries written at a time: one 512-byte sector, which the file never tears.
 const SECTOR_ENTRIES: usize = 64;
 /// Empty entries that are looked at for one answer.
 const EMPTY_ENTRIES: usize = 4096;
@@ -137,7 +137,7 @@ impl L1Table {
         Ok(())
     }
 
-    /// The table is another one, which the file has at `offset`. Nobody may be using it; room was made
+    /// The table is another one, which the file has at `offset`. No request may be using it; room was made
     /// with [`L1Table::reserve`].
     pub(crate) fn replace(&self, offset: u64, words: &[u64]) {
         let mut file = self.file.lock();

@@ -30,7 +30,7 @@ pub(crate) enum Source<'a> {
     Zero { explicit: bool, host: Option<HostOffset> },
     /// In a file, as they are.
     Plain { storage: &'a dyn Storage, offset: HostOffset },
-    /// In the file of `layer`, deciphered by the guest's offset (an image that is encrypted as before LUKS).
+    /// In the file of `layer`, decrypted by the guest's offset (an image that is encrypted as before LUKS).
     Ciphered { layer: &'a Inner, cipher: &'a SectorCipher, offset: HostOffset },
     /// In a block that is no image, at the guest's own offset.
     Block(&'a dyn Block),

@@ -1,4 +1,4 @@
-//! What an image stands on: its files, the program around it, and the places that are not for data.
+//! What an image uses: its files, the program around it, and the places that are not for data.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::overlap::{MetadataMap, Section};
 use crate::table_io::write_bytes;
 
-/// What an image stands on. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open: an image that goes on
+/// What an image uses. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open: an image that goes on
 /// with other files ([`crate::OnOtherFiles`]) has another one of these, so that what is read needs no lock and no look at what may change.
 #[derive(Debug)]
 pub(crate) struct Medium {
@@ -24,7 +24,7 @@ pub(crate) struct Medium {
     pub(crate) data: Arc<dyn Storage>,
     /// What `data` is, where that is plain text.
     pub(crate) plain: Option<Arc<CipherStorage>>,
-    /// Deciphers what is read there, in an image that is encrypted as before LUKS.
+    /// Decrypts what is read there, in an image that is encrypted as before LUKS.
     pub(crate) by_guest: Option<Arc<SectorCipher>>,
     /// Guest data is ciphered; metadata and compressed clusters are not.
     pub(crate) encrypted: bool,
@@ -58,7 +58,7 @@ impl Medium {
         result
     }
 
-    /// Whether the medium is known to lead to what memory holds.
+    /// Whether the file is known to lead to what memory holds.
     pub(crate) fn check_not_stopped(&self) -> Result<(), Error> {
         match self.health.is_stopped() {
             false => Ok(()),
@@ -115,7 +115,7 @@ impl Medium {
         write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 
-    /// Everything that completed before is on the medium when this returns.
+    /// Everything that completed before is on disk when this returns.
     pub(crate) async fn barrier(&self) -> Result<(), Error> {
         self.about_to(Step::FlushToDisk);
         if self.geometry.external_data {
@@ -131,7 +131,7 @@ impl Medium {
     ) -> Result<T, Error> {
         let (done, result) = futures_channel::oneshot::channel();
         self.host.spawn(Box::pin(async move {
-            // Nobody may be waiting any more; the work counts all the same.
+            // No task may be waiting any more; the work counts all the same.
             let _ = done.send(work.await);
         }));
         match result.await {

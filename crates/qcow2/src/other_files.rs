@@ -1,7 +1,7 @@
-//! An image goes on with other files: copies of those that it is open on, or the same ones with something else over them.
+//! An image switches to other files: copies of those that it is open on, or the same ones with something else over them.
 //!
-//! What memory has stays true only if the other files say the same. So the image comes to rest first: nobody is inside, and its file has
-//! all metadata. Then every byte of metadata is compared. What guests wrote is not: a copy whose data is older than its metadata is found by nobody.
+//! What memory has stays true only if the other files say the same. So the image comes to rest first: no request is in flight, and its file has
+//! all metadata. Then every byte of metadata is compared. What guests wrote is not: a copy whose data is older than its metadata is not found.
 //!
 //! What follows from a file as such (where its holes are, what has its room, whether it grows) is not taken along: docs/internals/kept-values.md.
 
@@ -30,7 +30,7 @@ const COMPARED_BYTES: u64 = 512 << 10;
 /// Comparisons that are in flight at the same time, each of two reads: bounds the memory to 4 MiB.
 const COMPARED_AT_ONCE: usize = 4;
 
-/// What the files are that an image goes on with.
+/// What the files are that an image switches to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherFiles {
     /// Those that it is open on, with something else over them. Nothing is read through that, which may fail by design.
@@ -64,7 +64,7 @@ impl Qcow2 {
 }
 
 impl<'a> HeldStill<'a> {
-    /// The image, to go on with `files`; what lies below stays. Writes what is dirty to the files that it is on, makes that durable, and of copies
+    /// The image, to switch to `files`; what lies below stays. Writes what is dirty to the files that it is on, makes that durable, and of copies
     /// reads all metadata of both: one 8,192th of the disk's data at clusters of 64 KiB.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<'a> HeldStill<'a> {
             if which == OtherFiles::Copies {
                 compare_metadata(image, &file).await?;
             }
-            // What guests were told is durable must be so there: who copied it may have left it in the page cache.
+            // What was reported to guests as durable must be so there: who copied it may have left it in the page cache.
             if which == OtherFiles::Copies && image.options.writable {
                 make_durable(&file).await?;
                 if external {
@@ -215,7 +215,7 @@ async fn make_durable(file: &Arc<dyn Storage>) -> Result<(), Error> {
     file.flush().await.map_err(Blame::new(file.name()).io("flushing"))
 }
 
-/// Refuses a file that has other metadata than the image's own. Nobody is inside, and nothing is dirty.
+/// Refuses a file that has other metadata than the image's own. No request is in flight, and nothing is dirty.
 async fn compare_metadata(image: &Inner, other: &Arc<dyn Storage>) -> Result<(), Error> {
     let Medium { file, blame, geometry, .. } = &image.medium;
     let header = image.header.lock().await.clone();

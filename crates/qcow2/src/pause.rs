@@ -10,7 +10,7 @@ use crate::below::Lower;
 use crate::gate::Closed;
 use crate::image::{Inner, Qcow2};
 
-/// Nobody is inside, and the file has everything that memory has, until this is dropped.
+/// No request is in flight, and the file has everything that memory has, until this is dropped.
 #[derive(Debug)]
 #[must_use = "requests wait until a pause is dropped"]
 pub(crate) struct Pause<'a> {
@@ -18,7 +18,7 @@ pub(crate) struct Pause<'a> {
     _closed: Option<Closed<'a>>,
 }
 
-/// Nobody is inside an image, and nobody changes it as a whole, until this is dropped: another backing layer can be put below it.
+/// No request is in flight, and no request changes it as a whole, until this is dropped: another backing layer can be put below it.
 ///
 /// Requests that come wait. Deadlock: do not await a request to the same image while holding this.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct HeldStill<'a> {
 }
 
 impl Qcow2 {
-    /// Waits until nobody changes the image as a whole any more and the requests inside have left, and keeps both out. Writes
+    /// Waits until no request changes the image as a whole any more and the requests inside have left, and keeps both out. Writes
     /// nothing. Dropped before its end, it leaves everything as it was.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Qcow2 {
 }
 
 impl HeldStill<'_> {
-    /// Nobody enters any more.
+    /// No request enters any more.
     pub(crate) fn for_ever(self) {
         self.closed.for_ever();
     }
@@ -65,7 +65,7 @@ impl HeldStill<'_> {
         }
     }
 
-    /// Puts `backing` below the image, with what lies below that now; nothing on the medium changes. The map of the layers
+    /// Puts `backing` below the image, with what lies below that now; nothing on disk changes. The map of the layers
     /// below is made anew when it is needed.
     ///
     /// An image further up in a chain has seen this one with its old backing layer: it is given this one again.
@@ -82,7 +82,7 @@ impl HeldStill<'_> {
 }
 
 impl Inner {
-    /// Runs `work`, to its end, when nobody else changes the disk as a whole.
+    /// Runs `work`, to its end, when no other request changes the disk as a whole.
     pub(crate) async fn managed<T: 'static>(
         self: &Arc<Self>,
         work: impl AsyncFnOnce(Arc<Self>) -> Result<T, Error> + 'static,
@@ -109,13 +109,13 @@ impl Inner {
         Ok(Pause { _closed: Some(closed) })
     }
 
-    /// Waits until the requests inside have left; nobody enters any more. Writes nothing. For one who manages the image.
+    /// Waits until the requests inside have left; no request enters any more. Writes nothing. For one who manages the image.
     pub(crate) async fn pause_for_ever(&self) -> Pause<'_> {
         self.turns.gate.close().await.for_ever();
         Pause { _closed: None }
     }
 
-    /// Writes everything, refcounts of freed clusters too. Nobody may be inside.
+    /// Writes everything, refcounts of freed clusters too. No request may be in flight.
     pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         self.settle_map().await?;
         if self.header.is_lazy() {

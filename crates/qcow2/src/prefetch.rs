@@ -20,7 +20,7 @@ impl Qcow2 {
                 image.inner.map.prefetch_tables(&image.inner.medium, &image.inner.turns).await?;
                 let Some(lower) = image.inner.below.load_full() else { return Ok(()) };
                 if let Some(chain) = lower.chain(&image.inner) {
-                    // What another backing layer has replaced is read for nobody.
+                    // What another backing layer has replaced is read for nothing.
                     let is_below =
                         || image.inner.below.load().as_ref().is_some_and(|now| Arc::ptr_eq(now, &lower));
                     return chain

@@ -39,7 +39,7 @@ struct Place {
 /// Refcounts of every cluster of the file.
 #[derive(Debug)]
 pub(crate) struct Refcounts {
-    /// Another one when the image goes on with another file.
+    /// Another one when the image switches to another file.
     place: RwLock<Place>,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
@@ -73,7 +73,7 @@ impl Refcounts {
         }
     }
 
-    /// The same refcounts are in the copy `file` of the image's file from now on. Nobody uses them meanwhile.
+    /// The same refcounts are in the copy `file` of the image's file from now on. No request uses them meanwhile.
     pub(crate) fn go_on(&self, file: &Arc<dyn Storage>, blame: &Blame) {
         *self.place.write() = Place { file: Arc::clone(file), blame: blame.clone() };
     }
@@ -232,7 +232,7 @@ impl Refcounts {
         without.map_err(|_| self.blame().no_memory("the list of refcount blocks"))
     }
 
-    /// The medium does not lead to these blocks any more.
+    /// The file does not lead to these blocks any more.
     pub(crate) fn forget_blocks(&self, without: &WithoutBlocks) {
         let mut table = self.table.write();
         table.forget(without);

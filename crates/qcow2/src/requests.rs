@@ -69,7 +69,7 @@ impl Qcow2 {
         len: u64,
     ) -> BlockFuture<'a, Result<Option<Dirtiness>, Error>> {
         Box::pin(async move {
-            // Bits in the file stay where they are as long as somebody is inside.
+            // Bits in the file stay where they are as long as a request is inside.
             let _pass = self.inner.enter().await?;
             self.inner.check_range(offset, len).map(drop)?;
             let now = self.inner.tracking.now();

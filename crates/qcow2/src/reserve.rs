@@ -36,7 +36,7 @@ struct State {
     free: u64,
     neighbours: Neighbours,
     len_max: u64,
-    /// Somebody asked for clusters since the reserve was filled up: an image in which nothing is
+    /// A request asked for clusters since the reserve was filled up: an image in which nothing is
     /// allocated gets none.
     asked: bool,
 }
@@ -148,13 +148,13 @@ impl Reserve {
         self.state.lock().all_mut().for_each(|held| held.counted = true);
     }
 
-    /// That commit has ended: the medium counts what was in here, and the file there has `clusters` clusters.
+    /// That commit has ended: the file counts what was in here, and the file there has `clusters` clusters.
     pub(crate) fn settle(&self, clusters: u64) {
         let mut state = self.state.lock();
         state.all_mut().for_each(|held| held.run.settled = held.counted && held.run.end() <= clusters);
     }
 
-    /// The image goes on with another file: what that has here may be anything.
+    /// The image switches to another file: what that has here may be anything.
     pub(crate) fn nothing_is_zeroed(&self) {
         self.state.lock().all_mut().for_each(|held| held.run.fresh = false);
     }
@@ -166,7 +166,7 @@ impl Reserve {
     }
 
     /// Something gave all of `before` back, and then the refcounts went back to what they were before: the
-    /// clusters are counted, and somebody may have written there.
+    /// clusters are counted, and a request may have written there.
     pub(crate) fn restore(&self, before: Vec<Run>) {
         let mut state = self.state.lock();
         if state.len() == 0 {

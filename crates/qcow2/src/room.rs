@@ -35,7 +35,7 @@ pub(crate) enum Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     taken: Mutex<Taken>,
-    /// Held while holes are filled: where that means writing zeroes, nobody may have begun to change what is there.
+    /// Held while holes are filled: where that means writing zeroes, no request may have begun to change what is there.
     pub(crate) one_at_a_time: AsyncMutex<()>,
     /// Clusters for a larger refcount table and the blocks that count it. They have their room; nothing counts
     /// them, and the allocator does not have them, until the commit that moves the table.
@@ -111,7 +111,7 @@ impl Room {
         self.set_ahead(0..0);
     }
 
-    /// The image goes on with another file, of which nothing is known. Gives what was set aside, if anything was.
+    /// The image switches to another file, of which nothing is known. Gives what was set aside, if anything was.
     pub(crate) fn forget_all(&self) -> Option<Run> {
         *self.taken.lock() = Taken::default();
         self.forget_ahead();

@@ -21,7 +21,7 @@ pub(crate) struct SliceShape {
     /// Guest bits below the cluster index.
     cluster_bits: u32,
     l2_bits: u32,
-    /// log2 of the entries in a slice. Changes only while nobody is inside the image.
+    /// log2 of the entries in a slice. Changes only while no request is in flight.
     entry_bits: AtomicU32,
     extended: bool,
 }

@@ -14,7 +14,7 @@ use crate::table_io::{PIECE_BYTES, is_in_file, read_bytes};
 /// What a survey comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surveyed {
-    /// The image's own tables say something of a cluster of the disk. Told in the order of the disk.
+    /// The image's own tables say something of a cluster of the disk. Reported in the order of the disk.
     Cluster {
         /// Where it begins on the disk, in bytes.
         guest: u64,
@@ -28,7 +28,7 @@ pub enum Surveyed {
         /// Its bytes, in whole clusters.
         bytes: u64,
     },
-    /// Neighbouring clusters with a refcount. Told in the order of the file.
+    /// Neighbouring clusters with a refcount. Reported in the order of the file.
     Used {
         /// Where they begin in the file, in bytes.
         offset: u64,
@@ -43,7 +43,7 @@ pub enum Surveyed {
 /// and one piece of a table, and the time to read what the file holds: a table that is a hole is not read.
 ///
 /// # Errors
-/// The header is not one, the medium fails, or the image refers to more tables than its file has clusters.
+/// The header is not one, the file fails, or the image refers to more tables than its file has clusters.
 pub fn survey<'a>(
     file: &'a dyn Storage,
     seen: &'a mut dyn FnMut(Surveyed),

@@ -1,7 +1,7 @@
-//! The bitmaps of an open image, and what they are told of changes.
+//! The bitmaps of an open image, and what they learn of changes.
 //!
 //! A change is noted by a request that is inside, before anything of it happens ([`Tracking::note`]). Whatever else happens to bitmaps
-//! happens while nobody is inside: so a bit that is set before is of a change that has ended, and one that is set afterwards is not lost.
+//! happens while no request is in flight: so a bit that is set before is of a change that has ended, and one that is set afterwards is not lost.
 
 mod bits;
 mod live;
@@ -22,12 +22,12 @@ pub(crate) use record::{Record, RecordShape};
 
 /// The bitmaps of an image.
 ///
-/// Law: a bit that is set in memory is set in the file, or its region is in the record on the medium, before what it stands for changes.
+/// Law: a bit that is set in memory is set in the file, or its region is in the record on disk, before what it stands for changes.
 #[derive(Debug)]
 pub(crate) struct Tracking {
     /// Some bitmap records changes. Changes when `now` does.
     recording: AtomicBool,
-    /// Changes while nobody is inside.
+    /// Changes while no request is in flight.
     now: ArcSwapOption<Bitmaps>,
     /// Held while the record is written, and while another one takes its place.
     pub(crate) writing: AsyncMutex<()>,
@@ -44,9 +44,9 @@ pub(crate) struct Bitmaps {
     pub(crate) live: Vec<Arc<Live>>,
     /// All whose bits can be trusted.
     pub(crate) usable: Vec<Arc<Bitmap>>,
-    /// What the medium has of changes since bitmaps were stored.
+    /// What the file has of changes since bitmaps were stored.
     pub(crate) record: Option<Arc<Record>>,
-    /// The medium says that bitmaps are in use, and has no record of changes: there was no room for it.
+    /// The file says that bitmaps are in use, and has no record of changes: there was no room for it.
     pub(crate) unrecorded: bool,
     /// They were put together from a record that a crash left; the file does not have them so.
     pub(crate) recovered: bool,
@@ -96,7 +96,7 @@ impl Tracking {
         self.now.load_full().unwrap_or_default()
     }
 
-    /// The same bitmaps, where the image goes on with the copy `file` of its file. Nobody is inside.
+    /// The same bitmaps, where the image switches to the copy `file` of its file. No request is in flight.
     pub(crate) fn on(&self, file: &Arc<dyn Storage>) -> Self {
         let mut bitmaps = Bitmaps::clone(&self.now());
         bitmaps.usable.iter_mut().for_each(|bitmap| *bitmap = bitmap.on(file));
@@ -106,21 +106,21 @@ impl Tracking {
         same
     }
 
-    /// Other bitmaps from now on. Nobody is inside.
+    /// Other bitmaps from now on. No request is in flight.
     pub(crate) fn put(&self, bitmaps: Bitmaps) {
         let recording = bitmaps.live.iter().any(|live| live.spec.recording);
         self.now.store(Some(Arc::new(bitmaps)));
         self.recording.store(recording, Ordering::Relaxed);
     }
 
-    /// Whether the medium has to say before the first change that bitmaps miss it, or that none is vouched for.
+    /// Whether the file has to say before the first change that bitmaps miss it, or that none is vouched for.
     pub(crate) fn must_be_marked(&self) -> bool {
         let now = self.now();
         now.vouched_for || now.entries.iter().any(records_and_is_consistent)
     }
 
-    /// Notes that a range changes, for somebody who is inside. If it says false, it has not: the medium must have the range in
-    /// its record first, and that is not done by somebody who is inside.
+    /// Notes that a range changes, for a request in flight. If it says false, it has not: the file must have the range in
+    /// its record first, and that is not done by a request in flight.
     #[inline]
     pub(crate) fn note(&self, range: GuestRange) -> bool {
         if range.is_empty() || !self.recording.load(Ordering::Relaxed) {

@@ -21,8 +21,8 @@ pub(crate) struct Turns {
     /// Bytes of a raw data file that are being zeroed, or written in place.
     pub(crate) raw_ranges: InFlight,
     pub(crate) committer: Committer,
-    /// Nobody needs what is read ahead any more.
+    /// What is read ahead is not needed any more.
     pub(crate) closing: AtomicBool,
-    /// The image goes on with other files, under another handle: the gate is closed for ever, and nothing is written here any more.
+    /// The image switches to other files, under another handle: the gate is closed for ever, and nothing is written here any more.
     pub(crate) went_on: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! Which changes of the map must not reach the medium before something else has.
+//! Which changes of the map must not reach the file before something else has.
 //!
 //! An L2 entry usually waits for its data and its cluster's refcount. One that leads to a fresh
 //! cluster of the reserve, where there were zeroes before, waits for nothing: should its data be
@@ -10,7 +10,7 @@ use map_cache::SliceKey;
 use sync::Mutex;
 use sync::atomic::{AtomicBool, Ordering};
 
-/// What must be on the medium before a changed entry may be.
+/// What must be on disk before a changed entry may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// Nothing: the old content of what it leads to is what was there before.
@@ -61,7 +61,7 @@ impl Waiting {
 
     /// What the commit that starts now has to wait for. Call it after copying the tables: what was
     /// changed before they were copied was marked before that. What is changed later belongs to the next
-    /// commit, and its data is on the medium when this one ends: so its mark may be taken.
+    /// commit, and its data is on disk when this one ends: so its mark may be taken.
     pub(crate) fn take(&self) -> Waited {
         let slices = std::mem::take(&mut *self.slices.lock());
         Waited { slices, l1: self.l1.swap(false, Ordering::AcqRel) }

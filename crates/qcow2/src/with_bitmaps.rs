@@ -16,7 +16,7 @@ const STAMP: u32 = 0x636f_7773;
 /// A block whose bitmaps are kept in an image beside it. To everything else it is the block.
 ///
 /// The bitmaps follow the rules of a qcow2 image's own: what changes is noted before it changes, and a crash leaves them true. Only a change by a program that does
-/// not use the image is seen by nobody. So the image says when the disk's file was changed last before it was closed: bitmaps of a file
+/// not use the image is not seen. So the image says when the disk's file was changed last before it was closed: bitmaps of a file
 /// that was changed since are inconsistent. A device does not tell that, and neither does a file after a crash.
 #[derive(Debug)]
 pub struct WithBitmaps {

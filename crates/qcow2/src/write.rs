@@ -118,8 +118,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes to subclusters of one cluster that has its place already. Says whether it did. Nobody moves a
-    /// cluster of which somebody owns a part, so the place stays, and the entry changes only in the bits of
+    /// Writes to subclusters of one cluster that has its place already. Says whether it did. No request moves a
+    /// cluster of which another request owns a part, so the place stays, and the entry changes only in the bits of
     /// other subclusters.
     async fn write_beside_others(self: &Arc<Self>, offset: u64, data: &Payload) -> Result<bool, Error> {
         let end = offset + data.len();
@@ -137,7 +137,7 @@ impl Inner {
         Ok(has_place)
     }
 
-    /// Nobody else changes what maps the clusters that `range` touches until this is dropped.
+    /// No other request changes what maps the clusters that `range` touches until this is dropped.
     pub(crate) async fn own_clusters(&self, range: GuestRange) -> Owned<'_> {
         let bits = self.medium.geometry.subcluster_bits();
         let first = self.medium.geometry.cluster_start(range.start) >> bits;
@@ -192,7 +192,7 @@ impl Inner {
         }
     }
 
-    /// What an entry waits for that leads to data at a place that is counted on the medium already. Before
+    /// What an entry waits for that leads to data at a place that is counted on disk already. Before
     /// its data is there, the place must read as the guest's range did, and nothing else reads so for
     /// certain but zeroes.
     fn needs(&self, fresh: bool, blank: bool) -> Needs {

@@ -370,7 +370,7 @@ impl Inner {
         } else if let (Space::PunchOnly, L2Entry::Standard(Cluster { alloc: 0, host: Some(host), .. })) =
             (space, new)
         {
-            // The image owns the cluster while its guest cluster is owned here: nobody writes to it.
+            // The image owns the cluster while its guest cluster is owned here: no request writes to it.
             self.punch_data(*host, size).await;
         }
     }

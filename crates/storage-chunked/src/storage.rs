@@ -55,7 +55,7 @@ pub struct ChunkedStorage {
 }
 
 impl ChunkedStorage {
-/// Asks no store.
+    /// Asks no store.
     ///
     /// # Errors
     /// When it is to be written.

@@ -105,7 +105,7 @@ impl Inner {
                 Ok(())
             };
             image.draft(&pause, size, Afterwards::Closed, work).await?;
-            // No request is inside, and all bitmaps are in the file as they are in memory: the next change says again that they are in use.
+            // No request is in flight, and all bitmaps are in the file as they are in memory: the next change says again that they are in use.
             image.header.prepared_for_data.store(false, Ordering::Release);
             Ok(())
         })

@@ -60,7 +60,7 @@ struct Next {
 
 impl Inner {
     /// Has `work` change the bitmaps, and stores them with what changed since they were stored, for a disk of `size` bytes. All or nothing;
-    /// durable when this returns. Nobody changes bitmaps while the pause lasts.
+    /// durable when this returns. No request changes bitmaps while the pause lasts.
     pub(crate) async fn draft(
         self: &Arc<Self>,
         _pause: &Pause<'_>,

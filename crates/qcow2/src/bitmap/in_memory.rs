@@ -55,7 +55,7 @@ impl Inner {
         Live::new(spec).map_err(|_| blame.no_memory("a bitmap"))
     }
 
-    /// What one becomes. It is another one in memory: somebody may be reading it.
+    /// What one becomes. It is another one in memory: a request may be reading it.
     async fn changed(&self, old: &Live, change: BitmapChange) -> Result<Live, Error> {
         let no_memory = |_| self.medium.blame.no_memory("a bitmap");
         match change {

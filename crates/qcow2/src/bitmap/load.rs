@@ -126,7 +126,7 @@ impl Inner {
     }
 
     /// The bitmap of `entry`, of a disk of `size` bytes, if changes are to be noted in it, beside those in memory. `None` also if it is damaged
-    /// or too large, which is told.
+    /// or too large, which is reported.
     pub(super) async fn load(
         &self,
         entry: &BitmapEntry,
@@ -142,7 +142,7 @@ impl Inner {
         };
         match loaded {
             Ok(live) => Ok(Some(live)),
-            // The medium may have it the next time.
+            // The file may have it the next time.
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
             Err(error) => {
                 tracing::warn!("bitmap {:?} is not kept up to date: {error}", entry.name);
@@ -210,7 +210,7 @@ impl Inner {
         Ok(live)
     }
 
-    /// Other bitmaps from now on, with all that can be read of them. Nobody is inside.
+    /// Other bitmaps from now on, with all that can be read of them. No request is in flight.
     pub(super) fn put_bitmaps(&self, mut bitmaps: Bitmaps) {
         let live: HashMap<&str, &Arc<Live>> =
             bitmaps.recording().map(|live| (live.spec.name.as_str(), live)).collect();

@@ -18,7 +18,7 @@ use crate::tracking::Bitmaps;
 use sync::atomic::Ordering;
 
 impl Inner {
-    /// Waits for the right to change a range. What must be on the medium before that is: what the header says of a
+    /// Waits for the right to change a range. What must be on disk before that is: what the header says of a
     /// changed image, and that bitmaps miss this range. It is noted in all bitmaps that record changes.
     #[inline]
     pub(crate) async fn enter_to_change(self: &Arc<Self>, range: GuestRange) -> Result<Pass<'_>, Error> {
@@ -84,12 +84,12 @@ impl Inner {
             (Some(wanted), Some(record)) if Arc::ptr_eq(wanted, record) && !record.has(range) => {
                 record.add_wanted(&self.medium).await
             }
-            // Somebody did it; or it is another record, and the caller looks again.
+            // A request did it; or it is another record, and the caller looks again.
             _ => Ok(()),
         }
     }
 
-    /// Has the medium say, before the first change, that bitmaps which record changes are in use, and gives it the record of what they
+    /// Has the file say, before the first change, that bitmaps which record changes are in use, and gives it the record of what they
     /// miss. Where there is no room for that the record that was left goes on, or they are marked in place: then a crash leaves them
     /// inconsistent.
     pub(crate) async fn begin_tracking(self: &Arc<Self>) -> Result<(), Error> {
@@ -101,7 +101,7 @@ impl Inner {
             let pause = image.pause().await?;
             let stored = image.draft(&pause, image.size(), Afterwards::Changes, async |_| Ok(())).await;
             if let Err(error) = stored {
-                // A medium that fails is told to who changes the disk, and asked again for the next change.
+                // A failure of the file is returned to who changes the disk, and asked again for the next change.
                 if error.kind() == ErrorKind::Io && !error.is_no_space() {
                     return Err(error);
                 }
@@ -203,7 +203,7 @@ impl Inner {
         .await
     }
 
-    /// Notes that anything may change, for somebody who holds everybody back.
+    /// Notes that anything may change, for a request that holds all others back.
     pub(crate) async fn note_everything(&self, _pause: &Pause<'_>) -> Result<(), Error> {
         let whole = GuestRange { start: 0, end: self.size() };
         if !self.tracking.note(whole) {
@@ -215,7 +215,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Stores bitmaps as they are, for the end. Where there is no room for that the medium keeps the record of what they miss.
+    /// Stores bitmaps as they are, for the end. Where there is no room for that the file keeps the record of what they miss.
     pub(crate) async fn store_bitmaps_at_the_end(self: &Arc<Self>, pause: &Pause<'_>) -> Result<(), Error> {
         let now = self.tracking.now();
         let differs = now.recovered || (self.was_changed() && now.recording().next().is_some());

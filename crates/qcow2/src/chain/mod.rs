@@ -1,6 +1,6 @@
 //! The map of a chain: where each unit of what lies below an image is, resolved through all layers once.
 //!
-//! Layers that nobody writes do not change while they are open (file locks see to that), so what the
+//! Layers that no request writes do not change while they are open (file locks see to that), so what the
 //! walk through them found stays right: a slice of this map is loaded by asking every layer, and from
 //! then on one look-up answers for all of them, however many there are. It covers the layers down to the
 //! first that is opened for writing; there, and where one word cannot say it, the layer that was asked last is asked itself

@@ -131,7 +131,7 @@ pub(crate) fn count_gained(pass: &mut Pass<'_>, change: &Change) -> Result<(), C
     Ok(())
 }
 
-/// Counts the new places, on the medium when this returns, with all that was written before.
+/// Counts the new places, on disk when this returns, with all that was written before.
 pub(crate) async fn raise(pass: &mut Pass<'_>, change: &Change) -> Result<(), CheckError> {
     count_gained(pass, change)?;
     pass.adjust(Direction::Raise).await
@@ -143,7 +143,7 @@ pub(crate) async fn raise_from(pass: &mut Pass<'_>, change: &Change, first: u64)
     pass.adjust(Direction::RaiseFrom(first)).await
 }
 
-/// Counts the old places no more. Nothing on the medium may lead there.
+/// Counts the old places no more. Nothing on disk may lead there.
 pub(crate) async fn lower(pass: &mut Pass<'_>, change: &Change) -> Result<(), CheckError> {
     let full = pass.full(pass.claims.bytes_max());
     for (&cluster, &times) in &change.lost {

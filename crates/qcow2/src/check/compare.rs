@@ -27,7 +27,7 @@ pub(crate) struct Comparison {
     wrong: Counts,
     /// Clusters from here on are neither in the file nor referred to.
     pub(crate) end: u64,
-    /// Neighbours with the same fault are told of together.
+    /// Neighbours with the same fault are reported together.
     run: Option<Run>,
     /// One more than the last cluster with a refcount or a reference.
     pub(crate) used_end: u64,

@@ -2,7 +2,7 @@
 //!
 //! The flag says that a refcount is exactly one, so that the cluster may be written in place. Only the tables
 //! of the disk matter: those of snapshots get their flags anew when a snapshot is applied. Where a table lies on
-//! something else, or was left out because it goes beyond the file, its flags are told and nothing is written: it
+//! something else, or was left out because it goes beyond the file, its flags are reported and nothing is written: it
 //! may be the other thing.
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};

@@ -14,7 +14,7 @@ pub enum CheckError {
     /// The header contradicts itself.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The medium failed under the header or under a repair.
+    /// The file failed under the header or under a repair.
     #[error("cannot {doing} at {offset:#x} of {name}")]
     Io {
         /// Which file.

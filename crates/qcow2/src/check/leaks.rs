@@ -27,7 +27,7 @@ const REFERENCE_BYTES_MAX: u64 = 32 << 20;
 /// What became of the clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenBack {
-    /// So many are free again, on the medium.
+    /// So many are free again, on disk.
     Clusters(u64),
     /// There is more metadata than may be read here.
     TooMuchToRead,
@@ -36,7 +36,7 @@ pub(crate) enum GivenBack {
 }
 
 /// Whether `header` says that clusters may be counted and unused. Where it says that refcounts are wrong altogether, or has
-/// features that nobody here knows, which may own clusters, nothing is done.
+/// features that are unknown here, which may own clusters, nothing is done.
 pub(crate) fn may_have_leaks(header: &Header) -> bool {
     let was_not_closed =
         header.compatible.contains(Compatible::RESERVE) || header.extensions.record.is_some();
@@ -67,7 +67,7 @@ pub(crate) async fn give_back(file: &dyn Storage) -> Result<GivenBack, CheckErro
     }
     let leaks = report.leaks;
     if leaks > 0 {
-        // What was read may be in the page cache only: the medium may still lead to what nothing leads to there.
+        // What was read may be in the page cache only: the file may still lead to what nothing leads to there.
         pass.flush().await?;
         pass.adjust(Direction::Free).await?;
     }

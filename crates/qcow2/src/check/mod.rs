@@ -51,7 +51,7 @@ use reading::Reader;
 /// written when there is nothing to repair, nor when metadata could not be read.
 ///
 /// # Errors
-/// The header is not one, the medium fails under a write, or references are spread so thinly that
+/// The header is not one, the file fails under a write, or references are spread so thinly that
 /// counting them would take memory out of proportion to the file.
 ///
 /// # After a crash during the repair
@@ -64,7 +64,7 @@ pub fn check<'a>(
     Box::pin(async move { check_with(Reader::of(file), repair, progress).await })
 }
 
-/// As [`check`]; tables that are in memory are read and summed up on other threads of `host`. What is told does not depend on how
+/// As [`check`]; tables that are in memory are read and summed up on other threads of `host`. What is reported does not depend on how
 /// many there are.
 ///
 /// # Errors
@@ -127,7 +127,7 @@ async fn repair_rest(
         Progress::Scanned { .. } | Progress::Copied { .. } | Progress::Found(Finding::NotRepaired { .. }) => {
             progress(seen);
         }
-        // Told of by the first pass.
+        // Reported by the first pass.
         Progress::Found(_) | Progress::Stage(_) => {}
     };
     loop {

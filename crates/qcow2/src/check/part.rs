@@ -118,7 +118,7 @@ impl Added {
 }
 
 impl Pass<'_> {
-    /// One round; false when there is nothing to be parted, or nothing that can be: that is told then.
+    /// One round; false when there is nothing to be parted, or nothing that can be: that is reported then.
     pub(super) async fn part(&mut self, added: &mut Added) -> Result<bool, CheckError> {
         for kind in KINDS {
             if !self.is_any_shared(kind) {
@@ -325,7 +325,7 @@ impl Pass<'_> {
         false
     }
 
-    /// Counts the places of copies: in the blocks that are there, or where these do not reach that far in new ones. On the medium, with
+    /// Counts the places of copies: in the blocks that are there, or where these do not reach that far in new ones. On disk, with
     /// the copies, when this returns; false if it cannot be done.
     async fn count_copies(&mut self, change: &Change, places: Range<u64>) -> Result<bool, CheckError> {
         let entries = self.geometry.refcount_block_entries();

@@ -22,7 +22,7 @@ const CONTENT_PER_COUNT_BYTE: u64 = 2;
 /// Tables smaller than this are read without asking first whether they are holes.
 const HOLE_BYTES_MIN: u64 = 4096;
 /// So many tables are read before they are known to be in a hole: asking takes as long as reading 64 KiB. From then on all are asked
-/// about first: tables of an image that somebody made may be holes without end.
+/// about first: tables of a hostile image may be holes without end.
 const ZERO_TABLES_MAX: u32 = 64;
 
 /// What one reading finds, and what a repair needs of it.
@@ -34,7 +34,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) geometry: Geometry,
     /// Bytes of the file when the pass began.
     pub(crate) file_length: u64,
-    /// Bytes that the medium held for it then.
+    /// Bytes that the file held for it then.
     allocated: u64,
     /// Who refers to what.
     pub(crate) claims: Claims,
@@ -43,7 +43,7 @@ pub(crate) struct Pass<'a> {
     /// What the refcounts on disk said.
     pub(crate) comparison: Comparison,
     pub(crate) snapshots: Snapshots,
-    /// Every reference was found: what nobody refers to is free.
+    /// Every reference was found: what nothing refers to is free.
     pub(crate) complete: bool,
     /// The refcount structure cannot be mended in place.
     pub(crate) rebuild: bool,
@@ -230,13 +230,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Metadata that could not be looked at, because the medium failed or there was no memory for it.
+    /// Metadata that could not be looked at, because the file failed or there was no memory for it.
     pub(crate) fn unreadable(&mut self, owner: Owner, offset: u64, error: &dyn std::error::Error) {
         self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
     }
 
     /// Whether the part of the range that lies in the file is a hole. The extent that was asked about last is
-    /// remembered: tables that nobody wrote often share one.
+    /// remembered: tables that were never written often share one.
     async fn is_hole(&mut self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len).min(self.file_length);
         if offset >= end {

@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
             let read = |(offset, place): (u64, P)| {
                 file.try_read(offset, &mut buf, Hints::NONE).then(|| look(place, &buf))
             };
-            // Nobody waits any more if the check was dropped.
+            // No task waits any more if the check was dropped.
             let _ = done.send(places.into_iter().map(read).collect());
         };
         host.calculate(Box::new(calculation)).await;

@@ -46,7 +46,7 @@ impl Pass<'_> {
         if self.header.version == qcow2_layout::Version::V3 {
             let mut marked = self.header.clone();
             marked.incompatible.insert(Incompatible::DIRTY);
-            // Features that nobody here knows may not survive what follows.
+            // Features that are unknown here may not survive what follows.
             marked.autoclear.remove(marked.autoclear.unknown());
             // Leaks are a part of what is repaired.
             marked.compatible.remove(Compatible::RESERVE);

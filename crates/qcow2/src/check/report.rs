@@ -21,7 +21,7 @@ pub enum Repair {
 pub struct CheckReport {
     /// Contradictions that can lose data, still there.
     pub corruptions: u64,
-    /// Clusters that are in nobody's use but counted as used, still there.
+    /// Clusters that are in no use but counted as used, still there.
     pub leaks: u64,
     /// Corruptions that were repaired.
     pub corruptions_fixed: u64,
@@ -212,7 +212,7 @@ pub enum Finding {
         owner: Owner,
         /// Where.
         offset: u64,
-        /// What the medium said.
+        /// What the file said.
         error: String,
     },
     /// A repair is not possible.

@@ -16,7 +16,7 @@ use crate::table_io::read_bytes;
 const FIRST_BYTES: u64 = 64 << 10;
 
 impl Pass<'_> {
-    /// Reads the table and claims it; what is wrong with entries is told, damaged tables count as empty.
+    /// Reads the table and claims it; what is wrong with entries is reported, damaged tables count as empty.
     pub(super) async fn read_snapshots(&mut self) -> Result<(), CheckError> {
         if self.header.snapshots == 0 {
             return Ok(());

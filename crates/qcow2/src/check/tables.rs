@@ -21,7 +21,7 @@ pub(super) struct L1Table {
     /// Snapshots that use this very table; one, unless the image is damaged.
     times: u32,
     active: bool,
-    /// Nothing but an L1 table, as far as can be told.
+    /// Nothing but an L1 table, as far as can be seen.
     readable: bool,
 }
 
@@ -46,7 +46,7 @@ struct L2Table {
 const TABLES_LISTED_MAX: usize = (PIECE_BYTES / 8) as usize;
 
 impl Pass<'_> {
-    /// Claims all L1 tables and the snapshot table; tables that lie on something else are told and left out.
+    /// Claims all L1 tables and the snapshot table; tables that lie on something else are reported and left out.
     pub(super) async fn claim_l1_tables(&mut self) -> Result<Vec<L1Table>, CheckError> {
         let mut tables = Vec::new();
         let active = L1Table {
@@ -128,7 +128,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The table of an L1 entry. Reserved bits are told and ignored; other faults lose the table.
+    /// The table of an L1 entry. Reserved bits are reported and ignored; other faults lose the table.
     fn decode_l1(&mut self, at: HostOffset, word: u64, active: bool) -> Option<HostOffset> {
         let mut decoded = L1Entry::decode(word, &self.geometry);
         if let Err(error @ EntryError::Reserved { .. }) = decoded {
@@ -268,7 +268,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Claims neighbours: at once, or one by one where each is told of.
+    /// Claims neighbours: at once, or one by one where each is reported.
     fn claim_data(&mut self, host: u64, bytes: u64, times: u32) -> Result<(), CheckError> {
         let cluster_size = self.geometry.cluster_size();
         if host.saturating_add(bytes) <= self.file_length {

@@ -1,4 +1,4 @@
-//! Clusters that the medium no longer refers to, on their way to the allocator.
+//! Clusters that the file no longer refers to, on their way to the allocator.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::free::Free;
 use crate::image::Inner;
 
 /// Reclaiming under way. Should the host drop it half-way, what it had in hand is leaked, what is
-/// settled later is taken up by another, and nobody waits for it.
+/// settled later is taken up by another, and no task awaits it.
 struct Reclaiming {
     image: Arc<Inner>,
     /// Another may have begun by now.
@@ -28,7 +28,7 @@ impl Drop for Reclaiming {
 }
 
 impl Inner {
-    /// The medium no longer refers to `frees`: reclaims them in the background, after the requests
+    /// The file no longer refers to `frees`: reclaims them in the background, after the requests
     /// that may still use them.
     pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
         if self.space.frees.settle(frees) {

@@ -1,4 +1,4 @@
-//! Refcounts on their way to the medium, and the refcount table when it has outgrown its place.
+//! Refcounts on their way to the file, and the refcount table when it has outgrown its place.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Inner {
         }
     }
 
-    /// A copy of the whole table at `at`, and all blocks that it leads to: complete on the medium
+    /// A copy of the whole table at `at`, and all blocks that it leads to: complete on disk
     /// when this returns.
     async fn write_new_table(self: &Arc<Self>, at: HostOffset, clusters: u64) -> Result<Vec<u8>, Error> {
         self.medium.about_to(Step::RefblockAllocWriteTable);
@@ -99,7 +99,7 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// Lets the header lead to the copy of the table at `at`. If that fails the medium may have
+    /// Lets the header lead to the copy of the table at `at`. If that fails the file may have
     /// the old header or the new one: neither table is given back, one of them is leaked.
     async fn move_table(self: &Arc<Self>, at: HostOffset, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
         self.medium.about_to(Step::RefblockAllocSwitchTable);

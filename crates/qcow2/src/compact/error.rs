@@ -7,10 +7,10 @@ use crate::check::CheckError;
 /// Why an image was not made smaller, or not as much as it could be.
 #[derive(Debug, Error)]
 pub enum CompactError {
-    /// Metadata could not be read, or the medium failed under a change.
+    /// Metadata could not be read, or the file failed under a change.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// What refers to what cannot be told.
+    /// What refers to what is not known.
     #[error(
         "the image has {corruptions} corruptions and {check_errors} parts that cannot be read; nothing of it is moved before `cowhand check -r all` has repaired it"
     )]
@@ -20,7 +20,7 @@ pub enum CompactError {
         /// Metadata that could not be read.
         check_errors: u64,
     },
-    /// Somebody met a contradiction.
+    /// A contradiction was met.
     #[error("the image is marked corrupt; repair it with `cowhand check -r all` first")]
     MarkedCorrupt,
     /// Encrypted data belongs to its place in the file.

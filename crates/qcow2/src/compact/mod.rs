@@ -1,6 +1,6 @@
 //! A smaller file for the same image, in place.
 //!
-//! Works on storage and layout alone, as a check does, while nobody uses the image. A *round* reads all metadata ([`Pass`]), finds
+//! Works on storage and layout alone, as a check does, while the image is not in use. A *round* reads all metadata ([`Pass`]), finds
 //! the place where the file could end if no cluster before it were free, and moves one kind of clusters from behind that place to
 //! free ones before it (`layout`). Rounds go on until nothing moves; each move lowers an address, so they end. Then the file is cut.
 //!
@@ -8,7 +8,7 @@
 //! order before all that, and L2 tables afterwards.
 //!
 //! Each change is one step of `change.rs`: what moves is copied and counted twice before anything leads to the copy, and the old
-//! place is free only when the medium leads there no more. A crash leaves clusters counted too often, which the next run frees.
+//! place is free only when the file leads there no more. A crash leaves clusters counted too often, which the next run frees.
 
 mod blocks;
 mod change;
@@ -54,7 +54,7 @@ pub struct CompactReport {
     pub length_before: u64,
     /// ... and afterwards; of a dry run, what is expected.
     pub length_after: u64,
-    /// Bytes of the medium that the file took before, where that is known ...
+    /// Bytes of the file that the file took before, where that is known ...
     pub allocated_before: Option<u64>,
     /// ... and afterwards; not known of a dry run.
     pub allocated_after: Option<u64>,
@@ -81,7 +81,7 @@ pub struct CompactProgress {
     pub total_bytes: u64,
 }
 
-/// Who is told how far it is, and may end it between two steps.
+/// Who is notified how far it is, and may end it between two steps.
 type Watcher<'a> = &'a mut dyn FnMut(CompactProgress) -> ControlFlow<()>;
 
 /// Makes the file of the image in `file` as short as its content allows, and gives back the space of what is free in it.
@@ -91,7 +91,7 @@ type Watcher<'a> = &'a mut dyn FnMut(CompactProgress) -> ControlFlow<()>;
 /// encrypted image is ciphered for its place: it is read and written in `plain` (see [`crate::plain_text`]).
 ///
 /// # Errors
-/// When the image is encrypted and `plain` is not given, or is not sound, the medium fails, or the watcher ended it. Nothing is lost then: what was moved has
+/// When the image is encrypted and `plain` is not given, or is not sound, the file fails, or the watcher ended it. Nothing is lost then: what was moved has
 /// moved, the rest has not.
 ///
 /// # After a crash
@@ -283,7 +283,7 @@ impl Compaction<'_> {
 
 fn quiet(_: Progress<'_>) {}
 
-/// Fails unless all references are known and counted, so that what moves can be told from what does not.
+/// Fails unless all references are known and counted, so that what moves can be distinguished from what does not.
 fn require_sound(pass: &Pass<'_>) -> Result<(), CompactError> {
     if pass.header.incompatible.contains(Incompatible::CORRUPT) {
         return Err(CompactError::MarkedCorrupt);

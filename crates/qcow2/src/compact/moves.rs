@@ -300,7 +300,7 @@ async fn plan_table(pass: &mut Pass<'_>, plan: &mut Plan, table: u64) -> Result<
     Ok(moves)
 }
 
-/// Bytes of a compressed cluster without what its entry names beyond its end, where that can be told.
+/// Bytes of a compressed cluster without what its entry names beyond its end, where that is known.
 async fn stream_bytes(pass: &Pass<'_>, from: CompressedCluster) -> Result<u64, CheckError> {
     let read = read_bytes(pass.file, from.host.0, from.len).await;
     let packed = read.map_err(pass.io("read a compressed cluster", from.host.0))?;

@@ -1,4 +1,4 @@
-//! Defragmenting: data in the guest's order on the medium, from the front of the file on, and L2 tables in that order too.
+//! Defragmenting: data in the guest's order on disk, from the front of the file on, and L2 tables in that order too.
 //!
 //! The place of each cluster follows from the tables: the first data cluster of the guest gets the lowest place, the next one the next,
 //! around metadata, which stays. Data of snapshots alone comes behind that of the disk. Compressed clusters stay too: each

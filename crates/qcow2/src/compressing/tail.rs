@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind};
 
 /// The cluster of the file that was begun and has room left.
 ///
-/// It holds a reference to that cluster of its own. So the cluster stays when what is in it is freed, and nobody else is
+/// It holds a reference to that cluster of its own. So the cluster stays when what is in it is freed, and no other request is
 /// given it while more is put in.
 #[derive(Debug, Default)]
 pub(super) struct Tail {

@@ -78,7 +78,7 @@ pub enum CreateError {
     /// The key slot was not made.
     #[error(transparent)]
     Encryption(#[from] block::Error),
-    /// The medium failed.
+    /// The file failed.
     #[error("cannot {doing} in {name}")]
     Io {
         /// Which file.

@@ -35,7 +35,7 @@ pub struct InOrder {
     compression: Compression,
     /// Bytes of the file that were made.
     end: u64,
-    /// Of these, the ones that nobody took yet.
+    /// Of these, the ones that were not taken yet.
     made: Vec<u8>,
     l1: Vec<L1Entry>,
     /// The table that is filled, and which one it is.

@@ -28,7 +28,7 @@ pub enum Content {
 
 impl CreateOptions {
     /// Sizes of the file that these options make. The data of an external data file is counted as if it were inside.
-    /// Where there is a backing file, nobody knows how much of a copied disk it holds: all is counted.
+    /// Where there is a backing file, it is unknown how much of a copied disk it holds: all is counted.
     ///
     /// # Errors
     /// For options that [`super::create`] refuses.

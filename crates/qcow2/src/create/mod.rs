@@ -26,7 +26,7 @@ const ZERO: u64 = 1;
 /// Makes `file` a new, empty image; everything it held is lost, and so is everything in `data_file`.
 ///
 /// `data_file` is there exactly if `options.data_file` names one; it gets the size of the disk.
-/// Memory: one buffer of a megabyte. Writes only what is not zero where the medium grows zeroed.
+/// Memory: one buffer of a megabyte. Writes only what is not zero where the file grows zeroed.
 ///
 /// # Errors
 /// Options that contradict each other or exceed a limit are found before anything is touched.
@@ -148,7 +148,7 @@ async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan, keep: bool) -> 
         Preallocation::Falloc if capabilities.resizable => {
             data_file.allocate(0, len, Allocation::Reserve).await
         }
-        // Preallocated clusters read from the medium, whatever it held before.
+        // Preallocated clusters read from the file, whatever it held before.
         Preallocation::Metadata | Preallocation::Falloc if !capabilities.grows_zeroed => {
             data_file.zero(0, len, Zeroing::Keep).await
         }

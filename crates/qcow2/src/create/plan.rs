@@ -134,7 +134,7 @@ impl Plan {
         self.total_clusters() * self.cluster_size()
     }
 
-    /// Whether preallocated clusters must be marked as zeroes, because the medium may hold old bytes there, or they are not the cipher
+    /// Whether preallocated clusters must be marked as zeroes, because the file may hold old bytes there, or they are not the cipher
     /// text of zeroes.
     pub(super) fn zero_flag(&self, file: &dyn Storage) -> bool {
         let written = self.preallocation == Preallocation::Full;

@@ -1,4 +1,4 @@
-//! Freed clusters: reused after the medium forgot them, their users left and their hole is punched.
+//! Freed clusters: reused after the file forgot them, their users left and their hole is punched.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ impl Host for Threads {
     }
 }
 
-/// An open image, and what it stands on.
+/// An open image, and what it is backed by.
 struct World {
     image: Qcow2,
     medium: Arc<Medium>,
@@ -68,7 +68,7 @@ impl World {
             discard: true,
             pass_discard_request: true,
             lazy_refcounts: Some(false),
-            // Little: the medium is copied whenever a crash is looked at.
+            // Little: the file is copied whenever a crash is looked at.
             allocation_reserve: Some(64 * CLUSTER),
             ..Options::default()
         };

@@ -16,7 +16,7 @@ fn resize(world: &World, size: u64) {
     block_on(world.image.resize(size, options)).unwrap();
 }
 
-/// The table that was freed came back into memory, and what was written behind it went where somebody else's data was.
+/// The table that was freed came back into memory, and what was written behind it went where another request's data was.
 #[test]
 fn a_table_that_a_shrink_freed_never_comes_back_from_reading_ahead() {
     explore(|| {

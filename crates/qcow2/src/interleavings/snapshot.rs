@@ -6,7 +6,7 @@ use sync::explore::{block_on, explore};
 use super::{CLUSTER, World, together};
 use crate::snapshot::NewSnapshot;
 
-/// The header could neither be switched nor put back, so the medium may lead to the snapshot. A write that had waited
+/// The header could neither be switched nor put back, so the file may lead to the snapshot. A write that had waited
 /// meanwhile went on in place, into a cluster that the snapshot may share.
 #[test]
 fn a_write_that_waited_for_a_snapshot_that_stopped_the_image_changes_nothing() {

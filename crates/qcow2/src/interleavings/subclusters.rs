@@ -1,4 +1,4 @@
-//! Subclusters of one cluster: written side by side, moved by nobody meanwhile.
+//! Subclusters of one cluster: written side by side, not moved meanwhile.
 
 use std::sync::OnceLock;
 

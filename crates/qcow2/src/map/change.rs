@@ -11,7 +11,7 @@ use crate::waiting::Needs;
 
 impl Map {
     /// Replaces the entries of consecutive clusters from `guest` on, all in one L2 table that may be written. In memory only;
-    /// never half of them, unless it fails. They reach the medium when what they need is there.
+    /// never half of them, unless it fails. They reach the file when what they need is there.
     pub(crate) async fn put_entries(
         &self,
         medium: &Medium,
@@ -80,7 +80,7 @@ impl Map {
         )
     }
 
-    /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.
+    /// Changes a slice, which is loaded if it is not there. It reaches the file when what it needs is there.
     async fn modify_slice(
         &self,
         medium: &Medium,
@@ -100,7 +100,7 @@ impl Map {
     }
 
     /// Brings the slice that maps `guest` into memory without reading it: its table is about to be made,
-    /// with nothing allocated. Nobody else can be loading it yet.
+    /// with nothing allocated. No other request can be loading it yet.
     pub(crate) fn keep_empty_slice(&self, guest: u64) {
         let key = self.shape.key(guest);
         if let Load::Lead(ticket) = self.cache.load(key) {

@@ -74,7 +74,7 @@ impl Extent {
 /// The guest's view of one layer: L1 as a whole, slices of its L2 tables as they are needed.
 ///
 /// Law: what memory has is what the file has or is about to have; a changed slice or L1 sector is dirty until a commit has written
-/// it, and waits for a barrier if what it leads to may not be on the medium yet.
+/// it, and waits for a barrier if what it leads to may not be on disk yet.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) l1: L1Table,

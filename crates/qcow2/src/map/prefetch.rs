@@ -3,7 +3,7 @@
 //! `table`: a miss reads its neighbours in the same table too, in the same read. `all`: one pass over all
 //! tables in the order of the file, beside the requests, with a bounded number of reads in flight. Both are
 //! ordinary loads (one ticket a slice), so a request that meets them waits for the read that is under way, and
-//! a write can come to no harm. Neither lets anything leave memory for what nobody asked for yet: where the
+//! a write can come to no harm. Neither lets anything leave memory for what was not requested yet: where the
 //! cache is full the pass ends.
 
 use futures_util::StreamExt;
@@ -54,7 +54,7 @@ const TICKET_BYTES: usize = size_of::<(SliceKey, LoadTicket<'_, Error>)>() + 128
 type Tickets<'a> = Vec<(SliceKey, LoadTicket<'a, Error>)>;
 
 impl Map {
-    /// Whether it is worth going on: nobody closes the image, and the memory for all images is not used up.
+    /// Whether it is worth going on: no request closes the image, and the memory for all images is not used up.
     pub(crate) fn reads_ahead(&self, turns: &Turns) -> bool {
         !turns.closing.load(Ordering::Relaxed) && !self.budget.is_short(RUN_BYTES)
     }
@@ -160,7 +160,7 @@ impl Map {
         Ok(())
     }
 
-    /// The right to load each of these slices of one table that is not in memory and that nobody loads.
+    /// The right to load each of these slices of one table that is not in memory and that no request loads.
     fn tickets(&self, index: u64, slices: std::ops::Range<usize>) -> Tickets<'_> {
         // L1 tables have at most 2^22 entries, tables at most 2^12 slices.
         let key = |slice: usize| SliceKey { l1_index: index as u32, slice: slice as u32 };

@@ -11,7 +11,7 @@ use super::read_header;
 use crate::encryption::guest_data;
 use crate::{Error, Host};
 
-/// What deciphers the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
+/// What decrypts the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
 ///
 /// # Errors
 /// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.

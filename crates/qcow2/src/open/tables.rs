@@ -136,7 +136,7 @@ pub(super) async fn read_refcounts(source: Source<'_>) -> Result<RefcountTable, 
         Ok(words) => {
             Ok(RefcountTable::new(header.refcount_table_offset, clusters, geometry.cluster_bits, words))
         }
-        // The medium's failures are told all the same.
+        // The file's failures are reported all the same.
         Err(Error::Corrupt { .. }) if !options.writable => Ok(empty_refcounts(source)),
         Err(error) => Err(error),
     }
@@ -248,7 +248,7 @@ fn no_memory_for_places(blame: &Blame) -> Error {
     blame.no_memory("the place of all tables")
 }
 
-/// In an encrypted image nobody knows what a cluster reads as that nobody has written.
+/// In an encrypted image it is unknown what a cluster reads as that was never written.
 fn allocator(frontier: u64, Source { file, header, .. }: Source<'_>) -> Allocator {
     Allocator::new(frontier, file.capabilities().grows_zeroed && header.crypt == CryptMethod::None)
 }

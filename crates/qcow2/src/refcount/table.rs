@@ -8,7 +8,7 @@ use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
 use crate::lists;
 use crate::table_io::encode_words;
 
-/// Entries written at a time: one 512-byte sector, which the medium never tears.
+/// Entries written at a time: one 512-byte sector, which the file never tears.
 const SECTOR_ENTRIES: usize = 64;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 8;

@@ -11,7 +11,7 @@ use super::Held;
 /// Ends of allocations that are remembered: streams among so many other writers are noticed.
 const ENDS_MAX: usize = 32;
 
-/// Allocations of others after which nobody is expected to come for what is kept.
+/// Allocations of others after which no request is expected to come for what is kept.
 const PATIENCE: u64 = 1024;
 
 /// Clusters kept for guest clusters.
@@ -36,7 +36,7 @@ struct Kept {
     held: Held,
     /// Clusters that the stream took in a row before.
     row: u64,
-    /// When somebody took of it last.
+    /// When a request took of it last.
     used: u64,
 }
 
@@ -122,7 +122,7 @@ impl Neighbours {
         None
     }
 
-    /// What nobody came for, to be called once in a while.
+    /// What was not asked for, to be called once in a while.
     pub(super) fn expired(&mut self) -> Vec<Held> {
         let (now, mut gone) = (self.now, Vec::new());
         self.kept.retain(|_, kept| {

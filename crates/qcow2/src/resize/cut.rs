@@ -38,7 +38,7 @@ impl Inner {
         self.shorten_file().await
     }
 
-    /// Frees every cluster and every L2 table that only the part of the disk behind `size` needs. Nobody
+    /// Frees every cluster and every L2 table that only the part of the disk behind `size` needs. No request
     /// inside can reach there any more.
     async fn free_behind_end(self: &Arc<Self>, size: u64) -> Result<(), Error> {
         let table = self.medium.geometry.bytes_per_l2_table();
@@ -98,7 +98,7 @@ impl Inner {
         // Below 2^22 by the limit on L1 tables.
         self.map.l1.set(index as usize, L1Entry::UNALLOCATED);
         // Right behind that: the cache is asked before L1. A slice that stays, or that a load under way puts back, would lead
-        // the next table of this L1 entry to clusters that somebody else has by then.
+        // the next table of this L1 entry to clusters that another request has by then.
         if !deliberate::has(Bug::TablesForgottenAtTheEnd) {
             self.map.cache.forget_tables(index as u32..index as u32 + 1);
         }

@@ -70,7 +70,7 @@ impl Inner {
     }
 
     /// Makes sure that the L1 table has an entry for every byte of a disk of `size` bytes. A table that is
-    /// too short moves: the copy is complete and counted on the medium before the header leads to it.
+    /// too short moves: the copy is complete and counted on disk before the header leads to it.
     pub(crate) async fn cover(self: &Arc<Self>, size: u64) -> Result<(), Error> {
         // Below 2^22 by the limit on L1 tables.
         let entries = self.medium.geometry.l1_entries_for(size) as usize;

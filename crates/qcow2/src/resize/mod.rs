@@ -24,7 +24,7 @@ pub struct ResizeOptions {
     pub shrink: bool,
     /// What of the new part is allocated at once.
     pub preallocation: Preallocation,
-    /// Persistent bitmaps are made to fit: nobody who was given one reads it any more. An image with bitmaps is refused otherwise.
+    /// Persistent bitmaps are made to fit: no request that was given one reads it any more. An image with bitmaps is refused otherwise.
     pub bitmaps: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Clusters for a part of the disk that nobody has written yet.
+//! Clusters for a part of the disk that was not written yet.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Up to `wanted` clusters in one run; says how many bytes of the disk they are. Nobody else reaches
-    /// there, so nobody else can own them.
+    /// Up to `wanted` clusters in one run; says how many bytes of the disk they are. No other request reaches
+    /// there, so no other request can own them.
     async fn preallocate_some(
         self: &Arc<Self>,
         guest: u64,

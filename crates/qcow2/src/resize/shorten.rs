@@ -31,7 +31,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the refcount blocks that count only clusters from `end` on: they count nothing but themselves. The medium forgets
+    /// Drops the refcount blocks that count only clusters from `end` on: they count nothing but themselves. The file forgets
     /// them before memory does: until then their places are in use, whatever fails. Says whether places before the end
     /// became free.
     async fn drop_blocks_behind(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<bool, Error> {
@@ -62,7 +62,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Nothing on the medium or in memory refers to what is cut off. Durable before the
+    /// Nothing on disk or in memory refers to what is cut off. Durable before the
     /// file may grow again: the order of the two would be undefined.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.

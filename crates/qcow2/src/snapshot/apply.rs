@@ -10,7 +10,7 @@ use crate::Error;
 use crate::image::Inner;
 
 impl Inner {
-    /// The image goes on with a copy of the snapshot's L1 table; what only the old one led to is freed.
+    /// The image switches to a copy of the snapshot's L1 table; what only the old one led to is freed.
     pub(crate) async fn apply_snapshot(self: &Arc<Self>, name: SnapshotName) -> Result<(), Error> {
         self.begin_snapshot_change().await?;
         self.managed(async move |image| {

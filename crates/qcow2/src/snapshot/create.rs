@@ -10,7 +10,7 @@ use crate::image::Inner;
 use crate::{Error, lists};
 
 impl Inner {
-    /// The snapshot takes over the tables as they are; the image goes on with a copy of its L1 table, and of
+    /// The snapshot takes over the tables as they are; the image switches to a copy of its L1 table, and of
     /// every L2 table whose entries may no longer be written in place.
     pub(crate) async fn create_snapshot(self: &Arc<Self>, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
         self.begin_snapshot_change().await?;

@@ -47,7 +47,7 @@ pub(super) struct Shadow {
     pub(super) freed: Vec<Free>,
 }
 
-/// New tables, complete on the medium.
+/// New tables, complete on disk.
 struct Complete {
     change: Change,
     l1_offset: u64,
@@ -278,7 +278,7 @@ impl Shadow {
             .await
     }
 
-    /// Memory follows the medium; what is not needed any more is freed.
+    /// Memory follows the file; what is not needed any more is freed.
     fn take_effect(self, complete: Complete) {
         let image = &self.image;
         let bits = image.medium.geometry.cluster_bits;
@@ -318,7 +318,7 @@ impl Shadow {
         image.reclaim(self.freed);
     }
 
-    /// Memory is as before. What was allocated is free again, unless the medium may lead there.
+    /// Memory is as before. What was allocated is free again, unless the file may lead there.
     fn roll_back(self) {
         let image = &self.image;
         let bits = image.medium.geometry.cluster_bits;

@@ -88,13 +88,13 @@ impl Space {
         }
     }
 
-    /// What `take` takes. Where the medium ends, every refcount block is looked at before giving up.
+    /// What `take` takes. Where the file ends, every refcount block is looked at before giving up.
     pub(crate) async fn taken(
         &self,
         medium: &Medium,
         take: impl Fn(&mut Allocator) -> Option<Run>,
     ) -> Result<Run, Error> {
-        // The header that the medium may have leads to clusters that memory takes for free.
+        // The header that the file may have leads to clusters that memory takes for free.
         medium.check_not_stopped()?;
         loop {
             let run = take(&mut self.allocator.lock());

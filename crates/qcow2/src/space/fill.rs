@@ -32,7 +32,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the reserve back: `for_good` when the image is closed, otherwise because somebody needs more
+    /// Gives the reserve back: `for_good` when the image is closed, otherwise because a request needs more
     /// clusters in a row than are left. Says whether there was anything.
     pub(crate) async fn empty_reserve(&self, medium: &Medium, for_good: bool) -> bool {
         let runs = self.reserve.take_all(for_good);

@@ -1,4 +1,4 @@
-//! Giving clusters up, and taking them back once nobody can be using them any more.
+//! Giving clusters up, and taking them back once no request can be using them any more.
 
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
 use storage::Step;

@@ -35,8 +35,8 @@ pub(crate) struct Growth {
 }
 
 impl Space {
-    /// The image goes on with the copy `file` of its file. What was known of the file as such is not known of that: what it has where nothing
-    /// is in use, where metadata has its room, whether it grows. Nobody is inside.
+    /// The image switches to the copy `file` of its file. What was known of the file as such is not known of that: what it has where nothing
+    /// is in use, where metadata has its room, whether it grows. No request is in flight.
     pub(crate) fn go_on(&self, file: &Arc<dyn Storage>, blame: &Blame, cluster_bits: u32) {
         self.refcounts.go_on(file, blame);
         self.growth.given_up.store(false, Ordering::Release);
@@ -74,8 +74,8 @@ impl Space {
         }
     }
 
-    /// Cuts off what nothing refers to at the end of the file. The medium must know that it is free, and
-    /// nobody may be inside.
+    /// Cuts off what nothing refers to at the end of the file. The file must know that it is free, and
+    /// no request may be in flight.
     pub(crate) async fn cut_tail(&self, medium: &Medium, header: &FileHeader) -> Result<(), Error> {
         if !medium.file.capabilities().resizable || !header.prepared_for_metadata.load(Ordering::Acquire) {
             return Ok(());

@@ -21,7 +21,7 @@ pub(crate) use growth::Growth;
 /// The clusters of one image's file.
 ///
 /// Law: a cluster is in one place only. In use, its refcount is not 0; free, it is 0, and the allocator has it or a scan finds it;
-/// counted ahead, the reserve has it; given up, it is among the frees until the medium does not lead to it and the requests
+/// counted ahead, the reserve has it; given up, it is among the frees until the file does not lead to it and the requests
 /// that might use it have left.
 #[derive(Debug)]
 pub(crate) struct Space {

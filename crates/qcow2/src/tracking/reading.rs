@@ -51,7 +51,7 @@ impl Bitmap {
         Self { bits, size }
     }
 
-    /// The same bitmap, where an image goes on with the copy `file` of its file.
+    /// The same bitmap, where an image switches to the copy `file` of its file.
     pub(crate) fn on(self: &Arc<Self>, file: &Arc<dyn Storage>) -> Arc<Self> {
         match &self.bits {
             Bits::InMemory(_) => Arc::clone(self),
@@ -221,7 +221,7 @@ impl Bitmap {
     pub(crate) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
         match &self.bits {
             Bits::InFile(stored) => stored.cluster(index).await,
-            // Nobody asks: what is changed cluster by cluster is in the file.
+            // No query comes: what is changed cluster by cluster is in the file.
             Bits::InMemory(_) => Ok(Arc::default()),
         }
     }

@@ -1,6 +1,6 @@
 //! The record of changes: which regions of the disk may have changed since the bitmaps were stored. What a crash keeps of them.
 //!
-//! A region's bit is on the medium before anything in it changes. Bytes: [`RecordExtension`]; order: docs/internals/write-order.md, "Bitmaps".
+//! A region's bit is on disk before anything in it changes. Bytes: [`RecordExtension`]; order: docs/internals/write-order.md, "Bitmaps".
 
 use std::collections::TryReserveError;
 
@@ -52,7 +52,7 @@ impl RecordShape {
         Self::with_regions(size, bitmaps, region_bits)
     }
 
-    /// The shape of a record that is on the medium, if it fits the disk.
+    /// The shape of a record that is on disk, if it fits the disk.
     pub(crate) fn of(record: &RecordExtension, size: u64, bitmaps: usize) -> Option<Self> {
         let shape = Self::with_regions(size, bitmaps, record.region_bits);
         (shape.len() == record.len).then_some(shape)
@@ -104,11 +104,11 @@ impl RecordShape {
 pub(crate) struct Record {
     place: HostOffset,
     shape: RecordShape,
-    /// Regions that the medium has.
+    /// Regions that the file has.
     durable: Bits,
-    /// And those that somebody waits for.
+    /// And those that a request waits for.
     wanted: Bits,
-    /// Regions on the medium.
+    /// Regions on disk.
     count: AtomicU64,
     /// More than so many, and bitmaps are stored.
     count_max: AtomicU64,
@@ -149,7 +149,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Whether the medium has all regions that a range touches.
+    /// Whether the file has all regions that a range touches.
     #[inline]
     pub(crate) fn has(&self, range: GuestRange) -> bool {
         let (first, last) = self.regions(range);

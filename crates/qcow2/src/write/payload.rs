@@ -22,7 +22,7 @@ impl Payload {
         Self::Bytes(bytes, hints)
     }
 
-    /// What is known of the request; of what the kernel copies nothing is told on.
+    /// What is known of the request; of what the kernel copies nothing is known.
     pub(crate) fn hints(&self) -> Hints {
         match self {
             Self::Bytes(_, hints) => *hints,

@@ -183,7 +183,7 @@ fn who_is_killed_leaves_bitmaps_that_have_all_that_changed_and_little_more() {
         drop(image);
         let record = (M, M + 64 * K);
         let expected = vec![(0, 4 * K), record, (3 * M, 3 * M + 256 * K)];
-        // Somebody who only looks, twice, and then a writer who is killed before its first change.
+        // A reader that only looks, twice, and then a writer that is killed before its first change.
         for options in [Options::default(), Options::default(), writable(), writable()] {
             assert_eq!(dirty(&open(&file, options).await, "b").await, expected);
         }
@@ -291,7 +291,7 @@ fn without_room_for_a_new_record_the_one_that_was_left_goes_on() {
     });
 }
 
-/// A record that a crash left went on vouching for a bitmap that could not be read, and in which changes were noted by nobody.
+/// A record that a crash left went on vouching for a bitmap that could not be read, and in which no changes were noted.
 #[test]
 fn a_record_vouches_for_no_bitmap_that_misses_a_change() {
     reactor_run(async {
@@ -344,7 +344,7 @@ fn after_a_crash_at_most_a_hundredth_of_a_terabyte_is_dirty_for_nothing() {
     });
 }
 
-/// Why it cannot be kept up to date was told when the image was opened; from the first change on it is of no use.
+/// Why it cannot be kept up to date was reported when the image was opened; from the first change on it is of no use.
 #[test]
 fn a_bitmap_that_cannot_be_read_is_out_of_date_from_the_first_change_on() {
     reactor_run(async {

@@ -1,4 +1,4 @@
-//! The checker on images that somebody made to hurt it: an answer, in bounded time and memory.
+//! The checker on images that are made to hurt it: an answer, in bounded time and memory.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -169,7 +169,7 @@ fn images_of_every_kind_become_smaller_and_stay_what_they_were() {
     }
 }
 
-/// Somebody stops the machine, or the disk is full: what was written until then is what the image is made of.
+/// The machine stops, or the disk is full: what was written until then is what the image is made of.
 #[test]
 fn a_failure_at_any_write_leaves_the_disk_as_it_was() {
     for kind in kinds() {
@@ -299,7 +299,7 @@ fn nothing_moves_in_an_image_that_contradicts_itself() {
     let file = MemoryStorage::from_bytes(&bytes);
     assert!(matches!(compacted(&file, OPTIONS), Err(CompactError::NotSound { .. })));
     assert!(file.to_bytes() == bytes);
-    // Somebody marked it.
+    // It is marked.
     let mut bytes = good;
     let marked = common::broken::word(&bytes, 72) | 2;
     common::broken::set_word(&mut bytes, 72, marked);

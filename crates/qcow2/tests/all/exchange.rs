@@ -131,7 +131,7 @@ fn a_request_sees_the_old_layer_or_the_new_one_and_never_both() {
         let readers: Vec<_> = (0..4).map(reader).collect();
         for value in [2, 1, 2, 1, 2, 1, 2] {
             put_below(&top, Some(raw(value))).await;
-            // From here on nobody sees the other one.
+            // From here on the other one is not seen.
             assert_eq!(read_as_one(&top, 0, SIZE).await, value);
             for _ in 0..20 {
                 reactor::yield_now().await;

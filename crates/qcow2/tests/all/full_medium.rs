@@ -1,4 +1,4 @@
-//! A medium without room: a request that needs some is told, and nothing is leaked by it.
+//! A medium without room: a request that needs some gets an error, and nothing is leaked by it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -65,7 +65,7 @@ async fn on_a_full_device<F: Future<Output = Result<(), Error>>>(
 ) -> bool {
     let image = nearly_full(target, sim, free).await;
     if free > 0 {
-        // Somebody asks, so the next flush fills the reserve.
+        // Clusters are asked for, so the next flush fills the reserve.
         write(&image, 8).await.unwrap();
         image.flush().await.unwrap();
     }

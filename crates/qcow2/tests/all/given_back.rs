@@ -143,7 +143,7 @@ fn what_an_unknown_feature_may_have_is_left_alone() {
     }
 }
 
-/// A program that does not know bitmaps clears the bit that says that they are valid. From then on nobody may read them, and
+/// A program that does not know bitmaps clears the bit that says that they are valid. From then on they must not be read, and
 /// QEMU too takes their clusters for leaked: they go back, and the bit stays clear.
 #[test]
 fn bitmaps_that_are_out_of_date_are_given_back_and_stay_out_of_date() {

@@ -1,4 +1,4 @@
-//! An image goes on with another file: docs/internals/write-order.md, "Another file below an image".
+//! An image switches to another file: docs/internals/write-order.md, "Another file below an image".
 //!
 //! There are two media. Who copies the first one to the second writes and does not flush. Whatever is cut off when, what was flushed is on
 //! the first before the image goes on, and on the second from then on.
@@ -46,7 +46,7 @@ async fn copy(world: &World, from: usize, to: &SimStorage) {
     to.grow_to(content.length()).await.expect("it grows");
 }
 
-/// Copies the image, has it go on with the copy, and cuts the power everywhere.
+/// Copies the image, has it switch to the copy, and cuts the power everywhere.
 fn goes_on(options: Options, lazy: bool, order: Order, seed: u64) {
     let world = World::new(seed, order);
     let first = world.add_disk("first", Capabilities::REGULAR_FILE, Content::zeroed(0));
@@ -104,7 +104,7 @@ fn goes_on(options: Options, lazy: bool, order: Order, seed: u64) {
     let mut looked_at = [0; 3];
     let states = CrashOptions { tears: 4, seed, ..CrashOptions::default() };
     for state in CrashStates::new(&recording, &[gone_on, flushed], states) {
-        // Who was not told that the image went on opens the first one.
+        // Who was not notified that the image went on opens the first one.
         let disk = usize::from(state.instant >= gone_on);
         // The dirty bit says so where refcounts are written late.
         if !lazy {

@@ -138,7 +138,7 @@ async fn write_at(image: &Qcow2, at: u64) -> Result<(), Error> {
     image.write(at, IoVec::from(IoBytes::copy_from(&[7; 512])), Hints::NONE).await
 }
 
-/// After a snapshot the first write copied the L2 table. The old one was the snapshot's alone from then on, and nobody looked at its
+/// After a snapshot the first write copied the L2 table. The old one was the snapshot's alone from then on, and nothing looked at its
 /// place any more: an entry that led there let a guest overwrite the snapshot.
 #[test]
 fn the_table_that_a_snapshot_keeps_is_metadata_as_before_the_copy() {
@@ -200,7 +200,7 @@ fn the_tables_that_a_new_snapshot_takes_over_are_metadata_as_before() {
     assert_corrupt(&result.unwrap(), "inactive-l2");
 }
 
-/// Clusters of a snapshot's table that nobody uses any more are clusters like others.
+/// Clusters of a snapshot's table that are not used any more are clusters like others.
 #[test]
 fn a_table_that_went_with_its_snapshot_is_no_metadata_any_more() {
     let target = Qcow2Target::new(config("c4k"));

@@ -62,7 +62,7 @@ fn a_miss_reads_its_neighbours_with_it() {
         for (prefetch, l2_bytes, missed) in [
             (Prefetch::Off, None, 8),
             (Prefetch::Table, None, 1),
-            // Too small a cache for what nobody asked for.
+            // Too small a cache for what was not requested.
             (Prefetch::Table, Some(8192), 8),
         ] {
             let cache = CacheRequest { l2_bytes, l2_entry_bytes: Some(512), ..CacheRequest::default() };

@@ -237,7 +237,7 @@ fn shrinking_again_to_the_same_size_gives_back_what_a_failed_attempt_left() {
 }
 
 /// A shrink forgot the refcount blocks that counted nothing any more, and then the refcount table could not be written. Their
-/// clusters were taken for free and guest data written over them, while the table on the medium still led there: after a crash,
+/// clusters were taken for free and guest data written over them, while the table on disk still led there: after a crash,
 /// data was read as refcounts.
 #[test]
 fn a_shrink_that_fails_gives_no_cluster_away_to_which_the_medium_leads() {

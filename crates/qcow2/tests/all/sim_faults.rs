@@ -54,7 +54,7 @@ fn run_with(name: &str, seeds: u64, made: impl Fn(&Qcow2Target, u64) -> (Workloa
         // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise. A cut
         // was asked for, or belongs to the close: the caller must hear that the file is as long as before.
         let mut silent = vec![IoKind::Discard, IoKind::Extent, IoKind::Lengthen];
-        // So is room reserved ahead, and a reserve: where there is no room for them, there are none. What must be told on a full device is a
+        // So is room reserved ahead, and a reserve: where there is no room for them, there are none. What must be reported on a full device is a
         // law of `sim_space.rs`.
         if how == FaultKind::NoSpace {
             silent.push(IoKind::Allocate);

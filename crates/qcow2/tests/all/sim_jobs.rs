@@ -44,7 +44,7 @@ fn crash(kind: Kind) {
     assert!(!sweep.is_whole() || states >= STATES_MIN, "{states} crash states are too few to mean anything");
 }
 
-/// Failures that need not be told: favours, and those of a copy that the job repeats by itself.
+/// Failures that need not be reported: favours, and those of a copy that the job repeats by itself.
 fn silent(kind: Kind) -> Vec<IoKind> {
     let favours = vec![IoKind::Discard, IoKind::Extent, IoKind::Lengthen, IoKind::Allocate];
     match kind {
@@ -167,7 +167,7 @@ macro_rules! kinds {
             })*
         }
 
-        /// The medium is full for a while.
+        /// The device is full for a while.
         mod full {
             $(#[test]
             fn $name() {

@@ -1,4 +1,4 @@
-//! The device fills up in the middle of things, and has room again later or never: every error is told, what
+//! The device fills up in the middle of things, and has room again later or never: every error is reported, what
 //! was acknowledged stays, and nothing is leaked in silence.
 
 use crate::harness;

@@ -578,7 +578,7 @@ fn bitmap_change() {
         image.change_bitmap("persistent", BitmapChange::Remove).await.unwrap();
         image.change_bitmap("new", BitmapChange::Remove).await.unwrap();
     });
-    // All but the last step leave nothing behind that could be told from free clusters.
+    // All but the last step leave nothing behind that could be distinguished from free clusters.
     assert!(order.starts_with("| length freed refcount-block | header | "), "{order}");
     let seen = after_crashes(&target, &recording, async |_, image| bitmaps_of(image).await);
     let expected = [

@@ -72,7 +72,7 @@ fn zeroes_written_over_nothing_hide_what_is_put_below_later() {
     });
 }
 
-/// As QEMU: version 2 has no entry for it, and data for every trimmed cluster would fill the medium. A copy says that a base comes.
+/// As QEMU: version 2 has no entry for it, and data for every trimmed cluster would fill the file. A copy says that a base comes.
 #[test]
 fn version_2_keeps_them_only_where_a_backing_file_is_expected() {
     reactor_run(async {

@@ -23,7 +23,7 @@ impl Recorder {
         Self { inner, epochs: Arc::new(Mutex::new(vec![Vec::new()])) }
     }
 
-    /// The changes, in 512-byte sectors: what the medium writes whole.
+    /// The changes, in 512-byte sectors: what the file writes whole.
     pub fn epochs(&self) -> Vec<Vec<Change>> {
         let sectors = |(offset, bytes): &Change| {
             let mut parts = Vec::new();

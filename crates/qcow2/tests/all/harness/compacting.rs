@@ -8,7 +8,7 @@ use storage::{Hints, IoBuf};
 
 use super::Qcow2Target;
 
-/// Compacts the image of a world, which nobody uses.
+/// Compacts the image of a world, which is not in use.
 pub fn compact(world: &World, options: CompactOptions) -> CompactReport {
     let done = sim::run(world, 1, async |_| {
         qcow2::compact(&world.open(0), None, options, &mut |_| ControlFlow::Continue(())).await

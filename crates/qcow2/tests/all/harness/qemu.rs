@@ -8,12 +8,12 @@ use std::process::{Command, Output};
 
 use sim::Content;
 
-/// The password of encrypted images, as QEMU's tools are told.
+/// The password of encrypted images, as QEMU's tools receive it.
 pub const SECRET: [&str; 2] = ["--object", "secret,id=sec0,data=abc123"];
 /// The same, as it is.
 pub const PASSWORD: &[u8] = b"abc123";
 
-/// A qcow2 image, as QEMU's tools are told to open it.
+/// A qcow2 image, as QEMU's tools open it.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
     pub name: &'a str,

@@ -39,11 +39,11 @@ pub struct Parts {
     pub unflushed: RefCell<Option<Arc<dyn Block>>>,
     /// Requests are inside in the shared mode; an exchange keeps them out.
     pub gate: RangeLocks,
-    /// Nobody knows what the disk stands on.
+    /// What backs the disk is unknown.
     pub is_dead: Cell<bool>,
     /// A mirror is taken off a copy that stays whole.
     pub is_left: Cell<bool>,
-    /// The hash of a copy that the platform is told of when the job has succeeded.
+    /// The hash of a copy that is reported to the platform when the job has succeeded.
     pub whole: Cell<Option<u64>>,
     /// Failures of the job.
     failed: Cell<u64>,
@@ -85,14 +85,14 @@ impl Parts {
         }
     }
 
-    /// Keeps requests out; nobody is inside, nor anything that they left behind.
+    /// Keeps requests out; none is in flight, nor anything that they left behind.
     pub async fn drain(&self) -> storage::RangeGuard<'_> {
         let drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
         self.host.idle().await;
         drained
     }
 
-    /// Flushes what the disk stood on before an overlay was put over that.
+    /// Flushes what backed the disk before an overlay was put over that.
     pub async fn flush_below(&self) -> Result<(), String> {
         let below = self.unflushed.borrow().clone();
         if let Some(below) = below {
@@ -102,7 +102,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Likewise, and then what it stands on.
+    /// Likewise, and then what it is backed by.
     pub async fn flush(&self) -> Result<(), String> {
         self.flush_below().await?;
         let root = Arc::clone(&self.root.borrow());
@@ -126,7 +126,7 @@ impl Parts {
         self.failed.set(self.failed.get() + 1);
     }
 
-    /// Works to the end and does the last step. Then the platform is told of a copy that is whole.
+    /// Works to the end and does the last step. Then the platform is notified of a copy that is whole.
     async fn done(&self, task: Option<&Task>, life: &Life) -> Result<(), Failed> {
         let ended = match task {
             Some(task) => task.run(life).await?,
@@ -162,7 +162,7 @@ impl Parts {
 }
 
 impl Disk {
-    /// Starts the job, if there is something to do; nobody uses the disk yet.
+    /// Starts the job, if there is something to do; the disk is not in use yet.
     pub async fn start(parts: Rc<Parts>, has_job: bool, note: Note) -> Result<Self, String> {
         if !has_job {
             return Ok(Self { parts, life: None });

@@ -169,7 +169,7 @@ impl Parts {
         self.put_in_force(backed_by, root).await
     }
 
-    /// The platform notes what the disk is backed by, and then it is. Without the note nobody knows where acknowledged writes are: then none is
+    /// The platform notes what the disk is backed by, and then it is. Without the note it is unknown where acknowledged writes are: then none is
     /// taken.
     async fn put_in_force(&self, stands_on: usize, root: Arc<dyn Block>) -> Result<(), String> {
         let noted = self.note(Note { stands_on, whole: None }).await;

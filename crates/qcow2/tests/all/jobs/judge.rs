@@ -48,7 +48,7 @@ pub async fn images_are_sound(world: &World) -> Result<u64, String> {
 /// Each bitmap that is to be trusted has as dirty what differs from the start, in the view of its image; gives how many those are.
 pub async fn bitmaps_are_true(world: &World) -> Result<usize, String> {
     let mut count = 0;
-    // What lies below an image that the disk does not stand on any more has changed.
+    // What lies below an image that no longer backs the disk has changed.
     let top = matches!(Note::of(world).stands_on, TOP | OVERLAY).then_some(TOP);
     for disk in top.into_iter().chain([BASE]) {
         let options = |_| Options { writable: false, ..Options::default() };
@@ -72,7 +72,7 @@ pub async fn bitmaps_are_true(world: &World) -> Result<usize, String> {
     Ok(count)
 }
 
-/// A copy of which the platform was told that it is whole is what it was then.
+/// A copy of which the platform was informed that it is whole is what it was then.
 pub async fn whole_copy_is_whole(world: &World) -> Result<(), String> {
     let Some(expected) = Note::of(world).whole else { return Ok(()) };
     let options = Options { writable: false, ..Options::default() };

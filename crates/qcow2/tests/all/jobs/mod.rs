@@ -1,5 +1,5 @@
 //! A disk with a job at work on it, under the simulation: the chain of images, the disk's front, the job, and the platform's note of
-//! which image the disk stands on.
+//! which image the disk is backed by.
 
 mod disk;
 mod exchange;

@@ -1,4 +1,4 @@
-//! What the platform knows of the disk, on a disk of its own: which image it stands on, and whether a copy is whole.
+//! What the platform knows of the disk, on a disk of its own: which image it is backed by, and whether a copy is whole.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -28,9 +28,9 @@ pub enum Kind {
     StreamMiddle,
     /// The middle goes into the base, below the top.
     CommitMiddle,
-    /// Top and middle go into the base, which the disk then stands on.
+    /// Top and middle go into the base, which then backs the disk.
     CommitTop,
-    /// All of it is copied, and the disk then stands on the copy.
+    /// All of it is copied, and the disk then is backed by the copy.
     Mirror,
     /// Likewise; guests write to both from the beginning.
     MirrorBlocking,

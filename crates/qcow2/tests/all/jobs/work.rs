@@ -14,7 +14,7 @@ use super::judge::read_all;
 use super::note::hash;
 use super::target::Kind;
 
-/// The job of a disk that nobody uses yet, unless it is a snapshot; with what guests are to write through.
+/// The job of a disk that is not in use yet, unless it is a snapshot; with what guests are to write through.
 pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), String> {
     // The layers themselves: a copy into one of them is recognised by that.
     let disk = Arc::new(parts.layers[0].1.clone()) as Arc<dyn Block>;

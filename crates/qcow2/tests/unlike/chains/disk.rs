@@ -83,7 +83,7 @@ impl Parts {
         self.images.case.kind()
     }
 
-    /// Keeps requests out; nobody is inside, nor anything that they left behind.
+    /// Keeps requests out; none is in flight, nor anything that they left behind.
     pub async fn drain(&self) -> RangeGuard<'_> {
         let drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
         self.host.idle().await;
@@ -141,7 +141,7 @@ impl Parts {
         Ok(())
     }
 
-    /// An image that nobody writes to through the disk reads the same at each step of a job below it; what is read through the copy of a
+    /// An image that is not written to through the disk reads the same at each step of a job below it; what is read through the copy of a
     /// moment is that moment.
     async fn look(&self) -> Result<(), String> {
         let is_below_top = matches!(
@@ -158,7 +158,7 @@ impl Parts {
 }
 
 impl Disk {
-    /// Starts the job, if there is something to do; nobody uses the disk yet.
+    /// Starts the job, if there is something to do; the disk is not in use yet.
     pub async fn start(parts: Rc<Parts>, has_job: bool, note: Note) -> Result<Self, String> {
         if !has_job {
             return Ok(Self { parts, life: None });

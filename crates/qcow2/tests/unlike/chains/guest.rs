@@ -58,7 +58,7 @@ pub struct Guest {
     version: u64,
     /// What it has written so far, to whichever image.
     written: Vec<(u64, u64)>,
-    /// Which bytes it ever changed, if somebody wants to know.
+    /// Which bytes it ever changed, if that is needed.
     pub touched: Option<Vec<bool>>,
 }
 

@@ -165,7 +165,7 @@ impl Parts {
     }
 }
 
-/// Exchanges what is below a copy that nobody uses.
+/// Exchanges what is below a copy that is not in use.
 async fn put_over(copy: &Layer, below: Option<Arc<dyn Block>>) -> Result<(), String> {
     let Some(image) = &copy.qcow2 else { return Ok(()) };
     let still = image.hold_still().await.map_err(told)?;

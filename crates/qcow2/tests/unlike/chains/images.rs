@@ -364,7 +364,7 @@ impl Maker {
         let mut flat = below.map_or_else(Vec::new, |below| images.flats[below].clone());
         flat.resize(length as usize, 0);
         let has_own_data = is_base || kind.copies_everything() && self.rng.chance(1, 2);
-        // A mirror of nothing whose target has a backing layer of its own: somebody copied all of the disk before.
+        // A mirror of nothing whose target has a backing layer of its own: all of the disk was copied before.
         let is_filled = kind == Kind::MirrorNone && !images.is_over_disk();
         if has_own_data || is_filled {
             let over = match below {

@@ -167,7 +167,7 @@ impl Kind {
         matches!(self, Self::BackupFull | Self::BackupTop | Self::BackupNone | Self::BackupIncremental)
     }
 
-    /// A tool works on images that nobody else has open.
+    /// A tool works on images that no other process has open.
     pub fn is_tool(self) -> bool {
         self >= Self::Flatten
     }

@@ -1,4 +1,4 @@
-//! Tools: they copy between images that nobody else has open.
+//! Tools: they copy between images that no other process has open.
 
 use std::sync::Arc;
 
@@ -142,7 +142,7 @@ impl Tool {
         let mut expected = flat.clone();
         let base = &self.images.flats[1];
         for (at, byte) in expected.iter_mut().enumerate().filter(|(at, _)| !touched[*at] && flat[*at] == 0) {
-            // What nobody wrote is what was there, or the base's.
+            // What was not written is what was there, or the base's.
             let below = base.get(at).copied().unwrap_or(0);
             *byte = if found[at] == below { below } else { 0 };
         }

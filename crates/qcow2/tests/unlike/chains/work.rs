@@ -38,7 +38,7 @@ impl Filter for Changing {
     }
 }
 
-/// The unit in which changes of a copy in `target` are tracked, unless somebody says otherwise: the server's.
+/// The unit in which changes of a copy in `target` are tracked, unless set otherwise: the server's.
 fn unit(target: &dyn Block) -> u64 {
     target.capabilities().cluster_bytes.unwrap_or(0).max(64 << 10)
 }
@@ -50,7 +50,7 @@ fn await_backing(target: &Layer, what: What) {
     }
 }
 
-/// The job of a disk that nobody uses yet, with what guests are to write through.
+/// The job of a disk that is not in use yet, with what guests are to write through.
 pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
     let kind = parts.kind();
     let block = |at: usize| Arc::clone(&parts.layers[at].block);
