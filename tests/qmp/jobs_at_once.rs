@@ -1,4 +1,4 @@
-//! Several jobs on one disk, jobs on images below the uppermost, and copies that are not to converge.
+//! Several jobs on one disk, jobs on backing images, and copies that are not to converge.
 //!
 //! Which pairs QEMU permits was asked of its storage daemon: a job has the images that it works on for itself, and others may work on the
 //! rest of the chain. docs/reference/compat.md has what differs.

@@ -30,7 +30,7 @@ fn fifty_overlays_are_made_streamed_and_committed_under_a_client_that_verifies()
     assert_eq!(exported(&mut qmp), name(OVERLAYS));
     let depth = qemu_img(["info", "-U", "--backing-chain", "--output=json", &paths[OVERLAYS]]).json();
     assert_eq!(depth.as_array().map(Vec::len), Some(OVERLAYS + 1));
-    // From the middle outwards: images below the uppermost take over or give to their base, then the uppermost.
+    // From the middle outwards: backing images take over or give to their base, then the uppermost.
     let mut left: Vec<usize> = (0..=OVERLAYS).collect();
     for (upper, base, is_stream) in
         [(30, 20, true), (29, 10, false), (45, 35, true), (9, 0, false), (50, 40, true), (40, 0, false)]

@@ -1,4 +1,4 @@
-//! Images below a disk's uppermost one that have names of their own.
+//! Backing images of a disk that have names of their own.
 
 use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;

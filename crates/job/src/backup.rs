@@ -28,7 +28,7 @@ use crate::mirror::{What, finish, mark_layers};
 
 /// Bytes that are copied at a time at most, of one piece.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces that the job copies at a time, unless somebody says otherwise.
+/// Pieces that the job copies at a time, by default.
 const WORKERS: usize = 8;
 
 /// A filter that copies what was there before it is overwritten.
@@ -38,7 +38,7 @@ pub struct BeforeWrite {
     target: Arc<dyn Block>,
     /// What is not copied yet.
     left: Dirty,
-    /// What was written since the moment of which the copy is, where somebody asks for it.
+    /// What was written since the moment of which the copy is, where a caller asks for it.
     since: Option<Dirty>,
     /// The target gets all of the disk: otherwise it is read with what lies, or will lie, below it.
     holds_everything: AtomicBool,
@@ -91,7 +91,7 @@ impl BeforeWrite {
         self.breaks_writes.store(true, Ordering::Relaxed);
     }
 
-    /// What is not copied yet. Somebody who knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
+    /// What is not copied yet. A caller that knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
     pub fn left(&self) -> &Dirty {
         &self.left
     }

@@ -25,7 +25,7 @@ pub fn flatten<'a>(
 }
 
 /// An image is put over `backing`, opened by itself, or over nothing: it gets what it showed and would not show then. It is still open with
-/// what lay below it before; one of version 2 must be told to await a backing file. `target` is the image, or what writes it compressed.
+/// what lay below it before; one of version 2 must be asked to await a backing file. `target` is the image, or what writes it compressed.
 pub fn rebase<'a>(
     image: &'a dyn Block,
     target: &'a dyn Block,

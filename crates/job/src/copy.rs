@@ -65,7 +65,7 @@ pub struct CopyOptions {
     /// A limit on what is read.
     pub rate: Option<RateLimit>,
     /// The target is flushed each time so many bytes were written, and no piece begins meanwhile; `None`: only at the end. Without a bound
-    /// a small container's memory fills with pages that cannot be dropped before they are on the medium.
+    /// a small container's memory fills with pages that cannot be dropped before they are on disk.
     pub flush_bytes: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ pub enum Scope {
     Everything,
     /// What its uppermost layers say, so many of them. The rest is left alone.
     Layers(u32),
-    /// What its uppermost layer says; zeroes, too, where the image below that ends early. For a target whose own backing file is not
+    /// What its uppermost layer says; zeroes, too, where the backing image that ends early. For a target whose own backing file is not
     /// known to end there.
     Overlay,
     /// What its uppermost layer does not say.
@@ -74,7 +74,7 @@ pub(crate) fn needs_zero(known: &Content<'_>, status: &BlockStatus, awaits_backi
         Content::Zeroes => false,
         Content::Overlay => true,
         Content::As(_) => !status.zero,
-        // What an overlay does not say itself, the image below it will say.
+        // What an overlay does not say itself, the backing image it will say.
         Content::Unknown => {
             let is_own = status.present && status.depth == 0;
             !status.zero || (awaits_backing && !is_own)

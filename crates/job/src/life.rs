@@ -344,7 +344,7 @@ impl Life {
             OnError::Ignore => Verdict::Ignore,
             OnError::Stop | OnError::Enospc => Verdict::Stop,
         };
-        // A medium that fails is worth knowing of, also when nobody wants the copy any more.
+        // A medium that fails is worth knowing of, also when the copy is not wanted any more.
         (self.tell)(Notice::Failed(side, verdict));
         match verdict {
             Verdict::Report if is_given_up => return Err(Error::Cancelled),
@@ -358,7 +358,7 @@ impl Life {
         self.pause_point().await
     }
 
-    /// The work is done: waits for its transaction, and for somebody to ask for the last step.
+    /// The work is done: waits for its transaction, and for a user to ask for the last step.
     ///
     /// # Errors
     /// [`Error::Cancelled`] when it is cancelled meanwhile.

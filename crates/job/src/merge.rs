@@ -1,4 +1,4 @@
-//! What layers have that nobody writes goes into the one below them: commit of an image that is not the uppermost one.
+//! What layers have that are not written goes into the one below them: commit of an image that is not the uppermost one.
 
 use std::sync::Arc;
 

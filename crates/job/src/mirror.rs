@@ -1,7 +1,7 @@
 //! A disk at work is copied until the copy is in step with it: mirror, and commit of the uppermost image.
 //!
 //! Copying gains on guests or it does not: a round in which guests undo more than half of what is copied gains nothing. A round is an eighth of
-//! the disk, or what is left where that is less. After some that gain nothing ([`ROUNDS_MAX`], unless told otherwise) guests write to
+//! the disk, or what is left where that is less. After some that gain nothing ([`ROUNDS_MAX`], by default) guests write to
 //! both sides themselves, and then what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do. Where that
 //! is off, a copy of a disk that is written faster than it is copied never becomes ready.
 
@@ -27,7 +27,7 @@ use crate::tracked::Tracked;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces under way at a time at most.
 const IN_FLIGHT_MAX: usize = 8;
-/// Rounds that gain nothing, until guests write to both sides, unless told otherwise.
+/// Rounds that gain nothing, until guests write to both sides, by default.
 const ROUNDS_MAX: u32 = 1;
 /// A round is this part of the disk,
 const ROUND_PART: u64 = 8;
@@ -54,7 +54,7 @@ pub enum What {
 /// How a mirror came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The disk is to stand on the copy.
+    /// The disk is to use the copy.
     Complete,
     /// The copy is whole and is left alone.
     Left,
@@ -132,7 +132,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Copies until somebody completes or cancels it; it becomes ready on the way.
+    /// Copies until a user completes or cancels it; it becomes ready on the way.
     ///
     /// # Errors
     /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready; when a write to both sides
@@ -239,7 +239,7 @@ impl Mirror {
         }
     }
 
-    /// Copies one piece while nobody writes there to both sides. What fails is marked again.
+    /// Copies one piece while no request writes there to both sides. What fails is marked again.
     async fn copy_once(&self, piece: Range<u64>) -> Result<(), Error> {
         let _alone = self.tracked.locks.acquire(piece.start, piece.end, RangeMode::Exclusive).await;
         self.tracked.dirty.clear(piece.clone());
@@ -263,7 +263,7 @@ impl Mirror {
         copy.transfer(&self.counters).await
     }
 
-    /// Before the disk is drained to stand on the copy: makes what guests flushed durable in the copy while they go on, and has their flushes
+    /// Before the disk is drained to use the copy: makes what guests flushed durable in the copy while they go on, and has their flushes
     /// do so from now on, so that [`Mirror::catch_up`] need not flush. Where guests discard without end it has to all the same.
     ///
     /// # Errors

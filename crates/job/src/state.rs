@@ -9,7 +9,7 @@ pub enum Status {
     Created,
     /// At work.
     Running,
-    /// At rest, because somebody said so or a request failed.
+    /// At rest, because a user asked for it or a request failed.
     Paused,
     /// In step with its source; it goes on until it is completed or cancelled.
     Ready,
@@ -17,7 +17,7 @@ pub enum Status {
     Standby,
     /// Its work is done; others of its transaction are still at work.
     Waiting,
-    /// Everything is done but the last step, which somebody has to ask for.
+    /// Everything is done but the last step, which a user has to ask for.
     Pending,
     /// It failed or was cancelled, and cleans up.
     Aborting,

@@ -106,7 +106,7 @@ impl Stream {
                 }
             };
             let end = at + status.len.min(size - at);
-            // Without a base, what nobody has reads as zeroes afterwards, too.
+            // Without a base, what no layer has reads as zeroes afterwards, too.
             let says = self.scope().says(&status);
             if says == Says::Nothing || (says == Says::Zero && self.base.is_none()) {
                 at = end;

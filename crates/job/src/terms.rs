@@ -13,7 +13,7 @@ pub enum OnError {
     Report,
     /// It is tried again later.
     Ignore,
-    /// The job rests until somebody lets it go on.
+    /// The job rests until a user resumes it.
     Stop,
     /// It rests if there is no room, and fails otherwise.
     Enospc,
@@ -70,7 +70,7 @@ pub enum VerbError {
         /// The job.
         id: String,
     },
-    /// Nobody paused it.
+    /// It is not paused.
     #[error("job {id:?} is not paused")]
     NotPaused {
         /// The job.
@@ -104,8 +104,8 @@ pub struct Terms {
     pub on_source_error: OnError,
     /// What failed writes come to.
     pub on_target_error: OnError,
-    /// Somebody has to ask for its last step.
+    /// A user has to ask for its last step.
     pub waits_for_finalize: bool,
-    /// Somebody has to have it forgotten.
+    /// A user has to dismiss it.
     pub waits_for_dismiss: bool,
 }

@@ -2,8 +2,8 @@
 //!
 //! A request marks what it changed when it has ended and before it is answered: the job, which clears a mark before it reads, copies
 //! what it may have missed once more. A request that is dropped may still land in the disk, so its range is kept and marked when the disk is
-//! drained. In the synchronous mode it may land in the copy, too, and nobody waits for that: then the job fails. Doors give up no change
-//! that was let in (`graph::front::was_let_in`).
+//! drained. In the synchronous mode it may land in the copy, too, and no task waits for that: then the job fails. Doors give up no change
+//! that was admitted (`graph::front::was_let_in`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl Tracked {
     ///
     /// # Errors
     /// When a request was dropped that may still reach the target, whatever is written there since; when the target could not be flushed
-    /// for a guest: nobody knows what it has lost.
+    /// for a guest: what it has lost is unknown.
     pub(crate) fn check(&self) -> Result<(), crate::Error> {
         if let Some(error) = self.not_flushed.lock().clone() {
             return Err(crate::Error::request(Side::Target, &*self.target, Action::Flush, 0)(error));

@@ -124,7 +124,7 @@ fn begun(tell: impl Fn(Notice) + 'static) -> Life {
     life
 }
 
-/// A job that keeps a copy in step with the disk, and is completed as soon as it is ready, whoever writes.
+/// A job that keeps a copy in step with the disk, and is completed as soon as it is ready, whatever is written.
 fn mirrored(synchronous: bool) {
     let (disk, copy) = (Memory::new("disk", 7), Memory::new("copy", 9));
     let tracked = Tracked::new("mirror", Arc::clone(&disk) as _, Arc::clone(&copy) as _, UNIT, synchronous);

@@ -32,8 +32,8 @@ const PLAIN: [(&str, &str); 25] = [
     ("hands to the kernel", "writes to the page cache"),
 ];
 
-/// Sources whose comments are not looked at: crates that are still to be rewritten, and this table.
-const EXEMPT: [&str; 3] = ["crates/", "tests/", "xtask/src/tidy/words.rs"];
+/// Sources whose comments are not looked at: two crates that are still to be rewritten, and this table.
+const EXEMPT: [&str; 3] = ["crates/cowhand-cli/", "crates/graph/", "xtask/src/tidy/words.rs"];
 
 /// Histories and licences.
 const OTHERS: [&str; 1] = ["fuzz/corpus/"];

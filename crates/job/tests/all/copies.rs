@@ -168,7 +168,7 @@ fn a_target_that_is_too_small_is_told_before_anything_is_written() {
     assert!(target.bytes().iter().all(|byte| *byte == 0));
 }
 
-/// A small container was full of pages that nobody could drop, and its process was killed.
+/// A small container was full of pages that could not be dropped, and its process was killed.
 #[test]
 fn what_waits_for_the_medium_is_bounded() {
     let map = vec![Sector::Data; 2048];

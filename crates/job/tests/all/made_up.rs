@@ -20,7 +20,7 @@ pub enum Sector {
     Zero,
     /// Data of the layer below.
     Below,
-    /// Nobody knows it: zeroes.
+    /// Unknown: zeroes.
     Absent,
 }
 

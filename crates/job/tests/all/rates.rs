@@ -12,7 +12,7 @@ use throttle::Time;
 
 use crate::made_up::MadeUp;
 
-/// A clock that goes on only when somebody sleeps.
+/// A clock that goes on only when a task sleeps.
 #[derive(Clone, Debug, Default)]
 struct MadeUpClock(Arc<AtomicU64>);
 

@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// Flattening down to a layer that stays: what only that one and those below it have shows through as before, and what nobody knows must
+/// Flattening down to a layer that stays: what only that one and those below it have shows through as before, and what is unknown must
 /// not begin to show what it has there.
 #[test]
 fn a_flatten_leaves_alone_what_the_layer_that_stays_shows() {
