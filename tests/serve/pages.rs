@@ -217,9 +217,10 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // A walk that failed leaves servers in the group of the shell.
-        let group = Pid::from_child(&self.child);
-        drop(kill_process_group(group, Signal::KILL));
-        drop(self.child.wait());
+        // A walk that failed leaves servers in the group of the shell. One that did not has reaped the shell.
+        if self.keyboard.is_some() {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            drop(self.child.wait());
+        }
     }
 }
