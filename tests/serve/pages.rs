@@ -167,6 +167,8 @@ struct Shell {
     child: Child,
     end: OwnedFd,
     keyboard: Option<ChildStdin>,
+    /// Until the last line has succeeded.
+    failed: bool,
     log: std::path::PathBuf,
 }
 
@@ -189,7 +191,7 @@ impl Shell {
             .spawn()
             .expect("bash");
         let (end, keyboard) = (pidfd(&child), child.stdin.take());
-        Self { child, end, keyboard, log: scratch.file("said") }
+        Self { child, end, keyboard, failed: true, log: scratch.file("said") }
     }
 
     fn types(&mut self, line: &str) {
@@ -207,6 +209,7 @@ impl Shell {
     fn finish(mut self) {
         self.keyboard = None;
         let status = self.child.wait().expect("wait");
+        self.failed = !status.success();
         assert!(status.success(), "{status}: {}", self.said());
     }
 
@@ -217,8 +220,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // A walk that failed leaves servers in the group of the shell. One that did not has reaped the shell.
-        if self.keyboard.is_some() {
+        // A walk that failed leaves servers in the group of the shell.
+        if self.failed {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             drop(self.child.wait());
         }
