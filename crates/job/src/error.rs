@@ -103,8 +103,8 @@ impl Error {
         move |source| Self::Request { side, name: block.name().to_owned(), action, offset, source }
     }
 
-    /// Whether there was no room left in the target.
+    /// Whether there was no room left: in the target, or in what keeps something for the source.
     pub fn is_no_space(&self) -> bool {
-        matches!(self, Self::Request { side: Side::Target, source, .. } if source.is_no_space())
+        matches!(self, Self::Request { source, .. } if source.is_no_space())
     }
 }

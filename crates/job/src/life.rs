@@ -1,6 +1,8 @@
 //! A job's life: what its users ask of it, and what it tells them. The work itself is elsewhere ([`crate::Mirror`], [`crate::Stream`],
 //! [`crate::Backup`], [`crate::Merge`]); between two steps it asks here whether to rest, to slow down or to end.
 
+mod ending;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::pin;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use sync::Event;
 
-use crate::error::{Error, Side};
+use crate::error::Error;
 use crate::rate::{LoopClock, RateLimit};
 use crate::state::{Status, Verb};
 use crate::terms::{End, IoStatus, Notice, OnError, Terms, VerbError, Verdict};
@@ -172,6 +174,9 @@ impl Life {
         if end == End::Force || self.end.get().is_none() {
             self.end.set(Some(end));
         }
+        if end == End::Force {
+            self.leave_rest();
+        }
         self.changed.notify(usize::MAX);
         Ok(())
     }
@@ -324,6 +329,16 @@ impl Life {
         select(pin!(self.changed.listen()), pin!(other)).await;
     }
 
+    /// Whether a failed request is ignored by the job's terms, which is reported then.
+    pub fn ignores(&self, error: &Error) -> bool {
+        let Error::Request { side, .. } = error else { return false };
+        let ignored = self.terms.on_error(*side) == OnError::Ignore && !self.is_given_up();
+        if ignored {
+            (self.tell)(Notice::Failed(*side, Verdict::Ignore));
+        }
+        ignored
+    }
+
     /// What is to be made of a failed request: comes back when it is to be tried again.
     ///
     /// # Errors
@@ -331,10 +346,7 @@ impl Life {
     pub async fn judge(&self, error: Error) -> Result<(), Error> {
         let Error::Request { side, .. } = &error else { return Err(error) };
         let side = *side;
-        let policy = match side {
-            Side::Source => self.terms.on_source_error,
-            Side::Target => self.terms.on_target_error,
-        };
+        let policy = self.terms.on_error(side);
         let no_space = error.is_no_space();
         let is_given_up = self.is_given_up();
         let verdict = match policy {
@@ -356,44 +368,5 @@ impl Life {
             }
         }
         self.pause_point().await
-    }
-
-    /// The work is done: waits for its transaction, and for a user to ask for the last step.
-    ///
-    /// # Errors
-    /// [`Error::Cancelled`] when it is cancelled meanwhile.
-    pub async fn settle(&self, transaction: impl Future<Output = bool>) -> Result<(), Error> {
-        self.enter(Status::Waiting);
-        if !transaction.await {
-            return Err(Error::Cancelled);
-        }
-        self.enter(Status::Pending);
-        loop {
-            let changed = self.changed.listen();
-            if self.end.get() == Some(End::Force) {
-                return Err(Error::Cancelled);
-            }
-            if !self.terms.waits_for_finalize || self.finalized.get() {
-                return Ok(());
-            }
-            changed.await;
-        }
-    }
-
-    /// It has ended, and cleaned up.
-    pub fn conclude(&self, error: Option<String>) {
-        *self.error.borrow_mut() = error;
-        self.enter(Status::Concluded);
-    }
-
-    /// Waits until it may be forgotten.
-    pub async fn dismissed(&self) {
-        loop {
-            let changed = self.changed.listen();
-            if !self.terms.waits_for_dismiss || self.dismissed.get() {
-                return self.enter(Status::Null);
-            }
-            changed.await;
-        }
     }
 }

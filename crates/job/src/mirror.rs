@@ -158,8 +158,13 @@ impl Mirror {
                     }
                     // What is left shrinks from now on: the last step is short.
                     Some(End::Complete) if self.rounds_max > 0 => self.tracked.be_synchronous(),
-                    Some(End::Cancel | End::Force) => {
+                    Some(end @ (End::Cancel | End::Force)) => {
                         finish(&mut under_way).await?;
+                        while end == End::Cancel
+                            && let Err(error) = self.flush().await
+                        {
+                            life.judge(error).await?;
+                        }
                         return Ok(Ended::Left);
                     }
                     Some(End::Complete) | None => {}
@@ -290,10 +295,8 @@ impl Mirror {
     pub async fn catch_up(&self) -> Result<(), Error> {
         self.tracked.mark_uncertain();
         self.copy_left().await?;
-        match self.durable_at.get() == Some(self.tracked.marks()) {
-            true => self.tracked.check(),
-            false => self.flush().await,
-        }
+        let is_durable = self.durable_at.get() == Some(self.tracked.marks());
+        if is_durable { self.tracked.check() } else { self.flush().await }
     }
 
     async fn copy_left(&self) -> Result<(), Error> {

@@ -18,8 +18,8 @@ use crate::layers::{Says, Scope};
 use crate::life::Life;
 use crate::rate::piece_bytes as piece_bytes_at;
 
-/// Bytes that are copied at a time at most.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Bytes that are copied at a time at most: users read from a job's progress how far it came before a piece failed, and know it in QEMU's pieces.
+const PIECE_BYTES: u64 = 512 << 10;
 /// Zeroes that are written at a time at most.
 const ZERO_BYTES: u64 = 64 << 20;
 
@@ -90,11 +90,13 @@ impl Stream {
     /// Copies to the end, and flushes the image. It reads the same at each moment.
     ///
     /// # Errors
-    /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied stays, and is right.
+    /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied stays, and is right. Where failures are
+    /// ignored, all else is copied before the first of them is the result: the image needs what is below it as before.
     pub async fn run(&self, life: &Life) -> Result<(), Error> {
         let image = &*self.guarded.over;
         let unit = image.capabilities().cluster_bytes.unwrap_or(PIECE_BYTES);
         let (mut at, size, counters) = (0, image.size(), Counters::default());
+        let mut ignored = None;
         while at < size {
             life.pause_point().await?;
             life.set_progress(at, size);
@@ -124,10 +126,17 @@ impl Stream {
             };
             match copied {
                 Ok(()) => at = to,
+                Err(error) if life.ignores(&error) => {
+                    ignored.get_or_insert(error);
+                    at = to;
+                }
                 Err(error) => life.judge(error).await?,
             }
         }
         life.set_progress(size, size);
+        if let Some(error) = ignored {
+            return Err(error);
+        }
         image.flush().await.map_err(Error::request(Side::Target, image, Action::Flush, 0))
     }
 

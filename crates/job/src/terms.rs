@@ -109,3 +109,13 @@ pub struct Terms {
     /// A user has to dismiss it.
     pub waits_for_dismiss: bool,
 }
+
+impl Terms {
+    /// What failed requests of that side come to.
+    pub fn on_error(&self, side: Side) -> OnError {
+        match side {
+            Side::Source => self.on_source_error,
+            Side::Target => self.on_target_error,
+        }
+    }
+}

@@ -1,7 +1,14 @@
 //! A copy that could not do all it should says so.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use futures_executor::block_on;
-use job::{Content, Copy, CopyOptions, Counters, Error, Order, Scope, Zeroes};
+use job::{
+    Content, Copy, CopyOptions, Counters, Error, Guarded, Life, Notice, OnError, Order, Scope, Side, Stream,
+    Terms, Verdict, Zeroes,
+};
 
 use crate::made_up::{MadeUp, SECTOR, Sector};
 
@@ -82,4 +89,27 @@ fn a_cancelled_copy_is_no_success() {
     let result = block_on(copy(&source, &target, Order::Free).run(&counters));
     assert!(matches!(result, Err(Error::Cancelled)));
     assert_eq!(target.flushes(), 0);
+}
+
+/// A stream tried what it was to ignore for ever, or ended well where something was missing: QEMU's copies all else, and fails.
+#[test]
+fn a_stream_that_ignores_failures_copies_all_else_and_then_fails_of_the_first() {
+    let map = [vec![Sector::Data; 100], vec![Sector::Below; 3000]].concat();
+    let image = Arc::new(MadeUp::new("image", &map, 3).unreadable(&[150, 1500]));
+    let failures = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&failures);
+    let terms = Terms { on_source_error: OnError::Ignore, ..Terms::default() };
+    let life = Life::new(terms, 0, move |notice| {
+        if let Notice::Failed(side, verdict) = notice {
+            assert_eq!((side, verdict), (Side::Source, Verdict::Ignore));
+            counted.set(counted.get() + 1);
+        }
+    });
+    life.begin();
+    let stream = Stream::new(Guarded::new(image), None, 1);
+    let error = block_on(stream.run(&life)).unwrap_err();
+    assert_eq!(error.to_string(), format!("reading source image failed at offset {}", 100 * SECTOR));
+    assert_eq!(failures.get(), 2);
+    let size = (map.len() * SECTOR) as u64;
+    assert_eq!(life.progress(), (size, size));
 }
