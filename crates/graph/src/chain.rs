@@ -10,13 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
+use serde_json::{Map, Value, json};
 use storage::{Hints, IoBuf, Storage};
 
+use crate::drive::OptionTree;
+use crate::drivers::{StorageKind, storage_of};
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
-use crate::names::{Identity, Role};
+use crate::names::{Followed, Identity, Reason, Refused, Role};
 use crate::open::OpenRules;
-use crate::options::{DiskOptions, LayerOptions, OptionError};
+use crate::options::{DiskOptions, FileOptions, LayerOptions, OptionError};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
 /// One image of a chain, looked at but not opened by the engine yet.
@@ -203,6 +206,11 @@ fn warn_of_data_file(path: &Path, data: &OpenFile, writable: bool) {
 fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerOptions)>, OpenError> {
     let Some(header) = &above.header else { return Ok(None) };
     let Some(mut layer) = above.options.below() else { return Ok(None) };
+    if let Some(name) = header.backing.as_ref().filter(|_| !layer.file.is_named())
+        && let Some(file) = over_a_file(above, name.as_bytes(), rules)?
+    {
+        (layer.file.driver, layer.file.over) = (file.driver, file.over);
+    }
     let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
@@ -214,6 +222,47 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
         layer.format = named_format(above, header)?;
     }
     Ok(Some((source, layer)))
+}
+
+/// The file that `name` means if it begins as names of storage over another file do (`blkdebug:CONFIG:FILE`) and backing files are followed wherever they
+/// lead. The files in the name are followed as one of a backing file is.
+fn over_a_file(above: &FoundImage, name: &[u8], rules: &OpenRules) -> Result<Option<FileOptions>, OpenError> {
+    let Some(name) = std::str::from_utf8(name).ok().filter(|_| rules.policy.follows_backing()) else {
+        return Ok(None);
+    };
+    let Some(driver) = storage_of(Path::new(name)) else { return Ok(None) };
+    let StorageKind::Over(over) = &driver.kind else { return Ok(None) };
+    let place = &above.file.place;
+    let refused = |reason| {
+        let image = place.given().to_owned();
+        OpenError::from(Refused { image, role: "backing file", name: name.into(), reason })
+    };
+    let follow = |value: &Value| {
+        let name = value.as_str().unwrap_or_default();
+        match rules.policy.resolve(place, name.as_bytes(), Role::Backing)? {
+            Followed::File(located) => Ok(located),
+            Followed::Elsewhere(driver, _) => {
+                Err(refused(Reason::Protocol { protocol: driver.name.to_owned() }))
+            }
+        }
+    };
+    let tree = (over.options_of)(name).map_err(|allowed| refused(Reason::Malformed { allowed }))?;
+    let mut file = tree.to_json().unwrap_or_default();
+    file.insert("driver".to_owned(), Value::from(driver.name));
+    if let Some(config) = file.get_mut("config") {
+        *config = Value::from(follow(config)?.path().to_string_lossy());
+    }
+    let below = follow(file.get(over.child).map_or(&Value::Null, |below| &below["filename"]))?;
+    file.insert(over.child.to_owned(), json!({ "filename": below.place().given() }));
+    let disk =
+        Map::from_iter([("driver".to_owned(), json!("raw")), ("file".to_owned(), Value::Object(file))]);
+    let malformed = |error: String| refused(Reason::Malformed { allowed: error });
+    let tree = OptionTree::of_json(disk).map_err(|error| malformed(error.to_string()))?;
+    let mut file = DiskOptions::of_tree(tree).map_err(|error| malformed(error.to_string()))?.layer.file;
+    if let Some(over) = &mut file.over {
+        over.below.must_be = Some(below.identity());
+    }
+    Ok(Some(file))
 }
 
 /// The format that the overlay's header gives its backing file; without one, the content decides.

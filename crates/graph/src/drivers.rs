@@ -34,6 +34,8 @@ pub(crate) mod throttle;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
 pub use self::cached::{OpenCache, caches};
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked};
@@ -186,6 +188,29 @@ pub(crate) fn target_of(name: &str) -> Option<Result<Meant, String>> {
     Some((elsewhere.options_of)(name).and_then(read).map(|target| (driver, target)))
 }
 
+/// The options of a file that a user names as QEMU's command line does: a path, or a name with a driver's prefix (`nbd://HOST`, `blkdebug:CONFIG:FILE`).
+///
+/// # Errors
+/// What is wrong with the name, as a sentence.
+pub fn options_of_name(name: &str) -> Result<Map<String, Value>, String> {
+    let driver = storage_of(Path::new(name)).filter(|driver| !driver.is_of_paths());
+    let Some(driver) = driver else {
+        return Ok(Map::from_iter([("driver".into(), "file".into()), ("filename".into(), name.into())]));
+    };
+    let malformed =
+        |allowed: String| format!("{name:?} is no name of driver {}; allowed: {allowed}", driver.name);
+    let tree = driver.options_of(name).unwrap_or_else(|| Ok(OptionTree::default())).map_err(malformed)?;
+    let mut options = tree.to_json().ok_or_else(|| malformed("UTF-8".to_owned()))?;
+    options.insert("driver".into(), driver.name.into());
+    if let StorageKind::Over(over) = &driver.kind
+        && let Some(below) = options.get(over.child).and_then(|below| below["filename"].as_str())
+    {
+        let below = options_of_name(below)?;
+        options.insert(over.child.into(), Value::Object(below));
+    }
+    Ok(options)
+}
+
 /// Whether `driver` is that of a filter that reads as a disk was at one moment ([`FilterDriver::is_snapshot`]).
 pub fn is_snapshot(driver: &str) -> bool {
     filter(driver).is_some_and(|filter| filter.is_snapshot)
@@ -218,6 +243,11 @@ impl StorageDriver {
     /// Whether it opens paths.
     pub(crate) fn is_of_paths(&self) -> bool {
         matches!(self.kind, StorageKind::Path)
+    }
+
+    /// Whether it opens nothing and connects to nothing.
+    pub(crate) fn is_within_process(&self) -> bool {
+        *self == null::NULL_CO || *self == null::NULL_AIO
     }
 
     /// Its own options, beside those that every file has.

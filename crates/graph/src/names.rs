@@ -125,6 +125,11 @@ impl Policy {
         Self { follows_backing: true, ..self }
     }
 
+    /// Whether names of backing files are followed wherever they lead on this machine.
+    pub(crate) fn follows_backing(&self) -> bool {
+        self.follows_backing
+    }
+
     /// Follows the name that stands in `image`.
     ///
     /// A relative name starts at the directory in that path, as in QEMU. The image's own directory
@@ -142,7 +147,8 @@ impl Policy {
     }
 
     fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Reason> {
-        if let Some(found) = elsewhere::follow(&self.elsewhere, name, role) {
+        let follows = self.follows_backing && role == Role::Backing;
+        if let Some(found) = elsewhere::follow(&self.elsewhere, name, (role, follows)) {
             return found.map(|(driver, target)| Followed::Elsewhere(driver, target));
         }
         self.follow_path(image, name, role).map(Followed::File)
@@ -411,6 +417,10 @@ mod tests {
         }
         assert!(matches!(follow(b"json:{}", Role::Backing), Err(Reason::Json { .. })));
         assert!(matches!(follow(b"nbd://host", Role::Backing), Err(Reason::NotAllowed { .. })));
+        let nothing = policy.resolve(&scene.place("images/top"), b"null-co://", Role::Backing).unwrap();
+        assert!(matches!(nothing, Followed::Elsewhere(driver, _) if driver.name == "null-co"));
+        assert!(policy.resolve(&scene.place("images/top"), b"null-co://", Role::Data).is_err());
+        assert!(matches!(scene.resolve("images/top", b"null-co://", &[]), Err(Reason::NotAllowed { .. })));
     }
 
     #[test]

@@ -43,14 +43,20 @@ impl Allowed {
     }
 }
 
-/// The storage that `name` in an image leads to, if it is one of `allowed`; `None` if its protocol is no driver's.
-pub(super) fn follow(allowed: &[Allowed], name: &[u8], role: Role) -> Option<Result<Meant, Reason>> {
+/// The storage that `name` in an image leads to, if it is one of `allowed`, or nothing outside this process and names of backing files are followed;
+/// `None` if its protocol is no driver's.
+pub(super) fn follow(
+    allowed: &[Allowed],
+    name: &[u8],
+    (role, follows): (Role, bool),
+) -> Option<Result<Meant, Reason>> {
     let name = std::str::from_utf8(name).ok()?;
     let (driver, target) = match target_of(name)? {
         Ok(found) => found,
         Err(allowed) => return Some(Err(Reason::Malformed { allowed })),
     };
-    Some(match allowed.iter().any(|allowed| allowed.covers(driver, &*target)) {
+    let is_allowed = allowed.iter().any(|allowed| allowed.covers(driver, &*target));
+    Some(match is_allowed || (follows && driver.is_within_process()) {
         true => Ok((driver, target)),
         false => {
             Err(Reason::NotAllowed { driver: driver.name, name: target.name().into(), hint: role.hint() })
