@@ -1,7 +1,7 @@
 //! What a disk stands on: its layers, each with what goes when it goes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use block::{Blame, Block, Error};
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use crate::drivers::{self, Hint, Opening};
 use crate::error::OpenError;
 use crate::file::Origin;
 use crate::names::Identity;
-use crate::nodes::Links;
+use crate::nodes::{DiskNode, Links, Node};
 use crate::open::OpenRules;
 use crate::options::LayerOptions;
 use crate::probe::Format;
@@ -32,10 +32,19 @@ pub(crate) struct Layer {
     pub(crate) closes_below: bool,
     /// What it is called, if it has a name of its own. The uppermost image has the disk's name, whatever is here.
     pub(crate) own: Mutex<Option<Own>>,
+    /// What reads it alone, made for a command that named it.
+    pub(crate) by_name: Mutex<ByName>,
     /// What it is made of; `None` of a filter.
     pub(crate) files: Option<LayerFiles>,
     /// Writes compressed clusters to it, from the first that was asked for on.
     pub(crate) compressing: OnceLock<Option<Compressing>>,
+}
+
+/// A disk that is a layer alone, and the node that its users hold: as long as something has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ByName {
+    pub(crate) node: Weak<Node>,
+    pub(crate) disk: Weak<DiskNode>,
 }
 
 /// The name of a layer below the uppermost one.
@@ -334,9 +343,19 @@ impl LayerFiles {
         let (bitmaps, hint) = (bitmaps_origin, Mutex::default());
         let files = Self { format, options, file, data, luks_header, bitmaps, written, hint };
         let own = Mutex::new(now.own.lock().clone());
+        let by_name = Mutex::new(now.by_name.lock().clone());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();
-        Ok(Layer { block, identity, tasks, closes_below: false, own, files: Some(files), compressing })
+        Ok(Layer {
+            block,
+            identity,
+            tasks,
+            closes_below: false,
+            own,
+            by_name,
+            files: Some(files),
+            compressing,
+        })
     }
 }
 

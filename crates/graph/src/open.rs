@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use block::Block;
 use parking_lot::Mutex;
-use qcow2::Budget;
+use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
@@ -126,11 +126,16 @@ async fn put_filter_over(
         marked: None,
         top_name: options.layer.node_name.clone(),
     };
-    Ok(disk_over(filter.makes.make(&below)?, options, rules))
+    Ok(disk_over(filter.makes.make(&below)?, None, options, rules))
 }
 
-/// A disk that is the filter `block`.
-pub(crate) fn disk_over(block: Arc<dyn Block>, options: &DiskOptions, rules: &OpenRules) -> Disk {
+/// A disk that is the filter `block`, with the bitmaps of `image`.
+pub(crate) fn disk_over(
+    block: Arc<dyn Block>,
+    image: Option<Qcow2>,
+    options: &DiskOptions,
+    rules: &OpenRules,
+) -> Disk {
     let mut options = options.clone();
     options.layer.read_only |= block.capabilities().read_only;
     let layer = Layer {
@@ -139,10 +144,11 @@ pub(crate) fn disk_over(block: Arc<dyn Block>, options: &DiskOptions, rules: &Op
         tasks: BackgroundTasks::new(Arc::clone(&rules.map_budget)),
         closes_below: false,
         own: Mutex::default(),
+        by_name: Mutex::default(),
         files: None,
         compressing: OnceLock::new(),
     };
-    Disk::new(Layers::new(block, &[Arc::new(layer)], None), &options, rules)
+    Disk::new(Layers::new(block, &[Arc::new(layer)], image), &options, rules)
 }
 
 /// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.
@@ -187,6 +193,7 @@ pub(crate) async fn open_layers(
             tasks: tasks.clone(),
             closes_below: false,
             own: Mutex::new(own),
+            by_name: Mutex::default(),
             files: Some(files),
             compressing: OnceLock::new(),
         }));

@@ -109,6 +109,7 @@ impl OtherFile {
             tasks: now.tasks.clone(),
             closes_below: false,
             own: Mutex::new(now.own.lock().clone()),
+            by_name: Mutex::new(now.by_name.lock().clone()),
             files: Some(files),
             compressing: OnceLock::new(),
         }

@@ -143,6 +143,7 @@ impl Graph {
         };
         let kind = NodeKind::Disk(node);
         let links = Mutex::new(described.links);
+        let stands_on = Mutex::new(stands_on);
         let node = self.insert(Node { links, implicit, stands_on, ..Node::new(name, kind) })?;
         disk.start_upkeep();
         Ok(node)

@@ -105,7 +105,10 @@ impl Graph {
                 }
             },
             Value::String(name) if !name.is_empty() => {
-                let node = self.node(name)?;
+                let node = match self.node(name) {
+                    Ok(node) => node,
+                    Err(unknown) => self.layer_node(name).ok_or(unknown)?,
+                };
                 match node.kind {
                     NodeKind::File(_) => {
                         let raw = json!({ "driver": "raw", "read-only": true, "file": name });

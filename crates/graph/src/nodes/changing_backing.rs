@@ -19,17 +19,18 @@ use crate::disk::Disk;
 /// What a disk stands on now, below an image. Its limits and figures know nothing of what the image reads, and the disk is not kept from changes of
 /// what it stands on: whoever read meanwhile reads again.
 #[derive(Debug)]
-struct Changing(Arc<Disk>);
+pub(super) struct Changing(Arc<Disk>);
 
 impl Graph {
     /// The node that `options` name as backing, if it is a disk that is open for writing, or one that cannot be opened once more for reading.
     pub(super) fn changing_backing(&self, options: &Map<String, Value>) -> Option<Arc<Node>> {
         let named = options.get("backing").and_then(Value::as_str)?;
-        let node = self.node(named).ok()?;
+        let node = self.node(named).ok().or_else(|| self.layer_node(named))?;
         let is_by_itself = match &node.kind {
             NodeKind::Disk(disk) => {
-                let is_plain = node.filter.is_none() && disk.files.is_empty() && node.stands_on.is_none();
-                !is_plain || !disk.disk.read_only()
+                let is_plain =
+                    node.filter.is_none() && disk.files.is_empty() && node.changing_below().is_none();
+                !is_plain || !disk.disk.read_only() || disk.owner().is_some()
             }
             NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => true,
             NodeKind::File(_) | NodeKind::TakenOut => false,
@@ -42,16 +43,15 @@ impl Graph {
     pub fn is_over_changing(&self, name: &str) -> bool {
         self.node(name).is_ok_and(|node| {
             let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-            node.stands_on.is_some() || below.iter().any(|(_, name)| self.is_over_changing(name))
+            node.changing_below().is_some() || below.iter().any(|(_, name)| self.is_over_changing(name))
         })
     }
 
     /// Closes the disk below a node that is gone, if it was made for that and nobody else has it.
     pub(super) async fn close_changing(&self, node: &Node) -> Result<(), NodeError> {
-        let Some(hold) = &node.stands_on else { return Ok(()) };
-        let below = hold.node();
-        match below.implicit && self.users(below).is_empty() && below.holders.all().len() == 1 {
-            true => Box::pin(self.close(below)).await,
+        let Some(below) = node.changing_below() else { return Ok(()) };
+        match below.implicit && self.users(&below).is_empty() && below.holders.all().len() == 1 {
+            true => Box::pin(self.close(&below)).await,
             false => Ok(()),
         }
     }

@@ -256,7 +256,7 @@ impl Graph {
         if !disk.disk.read_only() {
             return Err(DescriptionError::BackingIsWritable { name: name.to_owned() }.into());
         }
-        if node.stands_on.is_some() {
+        if node.changing_below().is_some() {
             return Err(DescriptionError::BackingIsOverWritable { name: name.to_owned() }.into());
         }
         let mut tree = disk.asked.lock().tree.clone();

@@ -1,8 +1,8 @@
 //! A disk that is open under a name.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -23,6 +23,8 @@ pub struct DiskNode {
     pub(super) files: Vec<Arc<Child>>,
     /// What queries call its driver, if that is not the driver of its uppermost image.
     shown_as: Option<&'static str>,
+    /// The disk of which it is a layer, read by the layer's own name.
+    owner: OnceLock<Arc<Self>>,
     /// The manager of the disks was told that its bitmaps are out of date.
     told_of_bitmaps: AtomicBool,
 }
@@ -45,8 +47,20 @@ impl DiskNode {
             asked: Mutex::new(Asked { path, tree }),
             files: Vec::new(),
             shown_as: None,
+            owner: OnceLock::new(),
             told_of_bitmaps: AtomicBool::new(false),
         }
+    }
+
+    /// The disk of which this is a layer, if a command named the layer.
+    pub fn owner(&self) -> Option<&Arc<Self>> {
+        self.owner.get()
+    }
+
+    /// It is a layer of `owner` from now on, and stays one.
+    pub(super) fn is_layer_of(&self, owner: &Arc<Self>) {
+        // Set once: a layer that leaves the disk is not read by its name any more.
+        let _ = self.owner.set(Arc::clone(owner));
     }
 
     /// The node's name: that of its uppermost image.

@@ -65,6 +65,16 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
+    /// A layer is read by its own name, and nothing else.
+    #[error(
+        "node {name:?} is a layer of node {of:?}: by its own name it is read and copied, not changed; name {of:?}"
+    )]
+    Layer {
+        /// The layer.
+        name: String,
+        /// The disk's node.
+        of: String,
+    },
     /// Only files of this machine are watched.
     #[error(
         "node {name:?} is no file of this machine, of which the highest write is known; name the node of the file"
@@ -136,6 +146,14 @@ pub enum NodeError {
     /// The disk is on its old file, and all other options are as they were.
     #[error("node {name:?} stays on its file")]
     NotMoved {
+        /// The node.
+        name: String,
+        /// Why.
+        source: Box<ReplaceError>,
+    },
+    /// It is open as it was.
+    #[error("node {name:?} cannot be opened for writing")]
+    Access {
         /// The node.
         name: String,
         /// Why.

@@ -132,7 +132,7 @@ impl Graph {
         };
         let made = filter.makes.make(&Below { list, marked, top_name });
         let block = made.map_err(|source| NodeError::Filtered { name: name.to_owned(), source })?;
-        Ok(disk_over(block, options, &self.rules))
+        Ok(disk_over(block, None, options, &self.rules))
     }
 
     /// What a bitmap has as dirty, of a disk that is as large as the one that `filter` mainly stands for.

@@ -25,11 +25,6 @@ impl fmt::Display for User {
 }
 
 impl Hold {
-    /// Whether it keeps `node`.
-    pub(super) fn is_of(&self, node: &Arc<Node>) -> bool {
-        Arc::ptr_eq(&self.node, node)
-    }
-
     /// The node.
     pub(super) fn node(&self) -> &Arc<Node> {
         &self.node
@@ -95,14 +90,28 @@ impl Graph {
     /// Keeps the node called `name` from being removed, for `user`.
     ///
     /// # Errors
-    /// When there is none, or a filter would miss what the user writes there.
+    /// When there is none, a filter would miss what the user writes there, or it is a layer and a job works on the disk, which may take it out.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
-        let (node, user) = (self.below_job_filter(self.node(name)?)?, Arc::new(user));
+        let node = match self.node(name) {
+            Ok(node) => self.below_job_filter(node)?,
+            Err(unknown) => self.layer_to_hold(name)?.ok_or(unknown)?,
+        };
+        let user = Arc::new(user);
         if let Some(over) = self.nodes().iter().find(|over| over.needs_alone(name)) {
             let by = User { kind: "node", name: over.name() };
             return Err(NodeError::InUse { name: name.to_owned(), by });
         }
         node.holders.0.lock().push(Holder { user: Arc::clone(&user), copies_to: None });
         Ok(Hold { node, user })
+    }
+
+    /// The node of the layer called `name`.
+    fn layer_to_hold(&self, name: &str) -> Result<Option<Arc<Node>>, NodeError> {
+        let Some(node) = self.layer_node(name) else { return Ok(None) };
+        let owner = node.disk()?.owner().map(|owner| owner.name());
+        match owner.map(|owner| self.job_on(&owner)).transpose()?.flatten() {
+            Some(by) => Err(NodeError::InUse { name: name.to_owned(), by }),
+            None => Ok(Some(node)),
+        }
     }
 }

@@ -38,6 +38,8 @@ pub struct LayerView {
     pub block: Arc<dyn Block>,
     /// It is a filter over the layer below.
     pub is_filter: bool,
+    /// What uses it by its own name.
+    pub user: Option<User>,
     /// The files that it is made of: what they are to it, and their node names, or else their paths.
     pub files: Vec<(&'static str, String)>,
 }
@@ -49,6 +51,10 @@ impl Graph {
     /// When there is no such disk.
     pub fn layers(&self, name: &str) -> Result<Vec<LayerView>, NodeError> {
         let node = self.disk(name)?;
+        if let Some(owner) = node.owner() {
+            let all = self.layers(&owner.name())?;
+            return Ok(all.into_iter().skip_while(|layer| layer.name.as_deref() != Some(name)).collect());
+        }
         let layers = node.disk.layers();
         let views = block::layers(Arc::clone(&layers.top)).map(|block| {
             let layer = layers.of(&block);
@@ -60,6 +66,7 @@ impl Graph {
                     Some(layer) => layer.files.is_none(),
                     None => block.downcast_ref::<Child>().is_some(),
                 },
+                user: layer.and_then(|layer| layer.node_in_use()?.holders.first()),
                 files: layer.and_then(|layer| layer.files.as_ref()).map_or_else(Vec::new, LayerFiles::names),
                 block,
             }
@@ -307,7 +314,7 @@ impl Graph {
 
     /// Puts names in order after an exchange. The uppermost image of `before` keeps the disk's old name; `own` is the name of the one
     /// that is uppermost now, if it is another one. Names of what is gone go, or stay as [`NodeKind::TakenOut`].
-    fn rename(&self, disk: &DiskNode, before: &Layers, own: Option<Own>) {
+    pub(super) fn rename(&self, disk: &DiskNode, before: &Layers, own: Option<Own>) {
         let now = disk.disk.layers();
         let mut nodes = self.nodes.lock();
         let Some(node) = nodes.iter().find(|node| node.is_of(disk)).cloned() else { return };

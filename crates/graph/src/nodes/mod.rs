@@ -3,6 +3,7 @@
 //! A change of the graph holds a [`Change`], one at a time, so that no name is seen half there; a look-up holds
 //! nothing. Nothing here is on the way of a request.
 
+mod absorb;
 mod access;
 #[cfg(test)]
 mod access_tests;
@@ -26,6 +27,9 @@ mod future_sizes;
 mod hold;
 mod job_filter;
 mod key_slots;
+mod layer_node;
+#[cfg(test)]
+mod layer_node_tests;
 mod live;
 mod move_files;
 mod name;
@@ -125,12 +129,15 @@ impl Graph {
         found.ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
     }
 
-    /// The disk that `name` leads to: the node's own, or that under a filter.
+    /// The disk that `name` leads to: the node's own, that under a filter, or a layer below a disk, which is read alone.
     ///
     /// # Errors
     /// When there is no such node, or it is a bare file.
     pub fn disk(&self, name: &str) -> Result<Arc<DiskNode>, NodeError> {
-        let node = self.node(name)?;
+        let node = match self.node(name) {
+            Ok(node) => node,
+            Err(unknown) => return self.layer_node(name).ok_or(unknown)?.disk().cloned(),
+        };
         match &node.kind {
             NodeKind::Throttle { child, .. } => self.disk(&child.get()),
             NodeKind::JobFilter { disk, .. } => self.disk(&disk.get()),

@@ -68,6 +68,10 @@ impl Graph {
         place: &Below,
         given: &Map<String, Value>,
     ) -> Result<(), NodeError> {
+        let read_only = given.get("read-only").and_then(Value::as_bool);
+        let mut given = given.clone();
+        given.remove("read-only");
+        let given = &given;
         let tree = self.describe(given)?.tree;
         let old = &place.files()?.options;
         let new = old.reopened_below(tree.clone())?;
@@ -91,7 +95,35 @@ impl Graph {
         let moved = self.move_files(change, &moves).await;
         moved.map_err(|source| NodeError::NotMoved { name: name.to_owned(), source: Box::new(source) })?;
         self.note_moved(name, &tree, &moves, come);
-        Ok(())
+        match read_only {
+            Some(read_only) => self.set_access_below(change, name, place, read_only).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the image called `name` below a disk for reading or for writing: commands change its bitmaps then, and nothing else.
+    async fn set_access_below(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        place: &Below,
+        read_only: bool,
+    ) -> Result<(), NodeError> {
+        let disk = place.node.disk()?;
+        // It may have moved.
+        let at = self.below_disks(name).into_iter().next().map_or(place.at, |place| place.at);
+        let Some(block) = block::layers(disk.disk.root()).nth(at) else { return Ok(()) };
+        if block.capabilities().read_only == read_only {
+            return Ok(());
+        }
+        if let Some(by) = self.job_on(&place.node.name())? {
+            return Err(NodeError::InUse { name: name.to_owned(), by });
+        }
+        let set = match read_only {
+            true => self.make_readable(change, disk, &block).await,
+            false => self.make_writable(change, disk, &block).await.map(drop),
+        };
+        set.map_err(|source| NodeError::Access { name: name.to_owned(), source: Box::new(source) })
     }
 
     /// What has to move where images below disks are called `name`, when that goes on as `tree` says.

@@ -24,7 +24,7 @@ pub struct Node {
     /// What it is over, if it is a filter with a disk of its own.
     pub filter: Option<FilterNode>,
     /// The disk below it that clients go on writing, if it stands on one.
-    pub(super) stands_on: Option<Hold>,
+    pub(super) stands_on: Mutex<Option<Hold>>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
     pub(super) links: Mutex<Links>,
     /// Who needs it, apart from nodes over it.
@@ -110,10 +110,15 @@ impl Node {
             implicit: false,
             kind,
             filter: None,
-            stands_on: None,
+            stands_on: Mutex::default(),
             links: Mutex::default(),
             holders: Holders::default(),
         }
+    }
+
+    /// The node that it stands on while clients go on writing that.
+    pub(super) fn changing_below(&self) -> Option<Arc<Self>> {
+        self.stands_on.lock().as_ref().map(|hold| Arc::clone(hold.node()))
     }
 
     /// Its name.

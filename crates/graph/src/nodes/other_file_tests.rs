@@ -323,7 +323,6 @@ fn an_image_below_goes_on_with_another_file_by_its_own_name() {
                 with("discard", json!("unmap")),
                 "only the file of node \"base\" can change while it is below \"d\"",
             ),
-            (with("read-only", json!(false)), "read-only"),
             (with("backing", Value::Null), "option backing of node \"base\" cannot change"),
             (with("file", file(&world.path("d"))), "d"),
             (with("node-name", json!("base-file-2")), "node \"base-file-2\" is a part of node \"d\""),

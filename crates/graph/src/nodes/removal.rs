@@ -124,7 +124,7 @@ impl Graph {
         let nodes = self.nodes();
         let is_over = |over: &Arc<Node>, node: &Arc<Node>| {
             over.sends_to().contains(&node.name())
-                || over.stands_on.as_ref().is_some_and(|hold| hold.is_of(node))
+                || over.changing_below().is_some_and(|below| Arc::ptr_eq(&below, node))
         };
         let is_below = |node: &Arc<Node>| nodes.iter().any(|over| is_over(over, node));
         nodes.iter().find(|node| node.disk().is_ok() && !is_below(node)).cloned()

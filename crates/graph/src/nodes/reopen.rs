@@ -8,6 +8,7 @@ use block::Block;
 use qcow2::Qcow2;
 use serde_json::{Map, Value};
 
+use super::access::LayerAccess;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
@@ -65,7 +66,7 @@ impl Graph {
         let new = DiskOptions::of_tree(tree.clone())?;
         let old = disk.options().ok_or_else(|| NodeError::Unknown { name: name.clone() })?;
         if !moves(&old, &new, &disk.opened(&name)) {
-            return disk.reopen(tree).await;
+            return self.reopen_in_place(change, disk, (&old, &new), tree).await;
         }
         let mut moved = old.clone();
         moved.filename.clone_from(&new.filename);
@@ -88,6 +89,39 @@ impl Graph {
         self.note_moved(&name, &tree, &moves, come);
         *disk.asked.lock() = Asked { path: new.filename, tree };
         Ok(())
+    }
+}
+
+impl Graph {
+    /// Puts options in force that leave the disk on its file; one that was opened for reading is opened for writing first, where they say so, and the
+    /// other way round.
+    async fn reopen_in_place(
+        &self,
+        change: &Change<'_>,
+        disk: &DiskNode,
+        (old, new): (&DiskOptions, &DiskOptions),
+        tree: OptionTree,
+    ) -> Result<(), NodeError> {
+        disk.check_reopened(old, new)?;
+        let name = disk.name();
+        let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
+        let is_open_for_reading = disk.disk.top_image().capabilities().read_only;
+        let becomes_writable = old.layer.read_only && !new.layer.read_only && is_open_for_reading;
+        if becomes_writable {
+            let opened = self.set_layer_access(change, &name, at, LayerAccess::Write).await;
+            opened.map_err(|source| NodeError::Access { name: name.clone(), source: Box::new(source) })?;
+        }
+        let reopened = disk.reopen(tree).await;
+        let is_for_reading = match &reopened {
+            Ok(()) => new.layer.read_only && !old.layer.read_only,
+            Err(_) => becomes_writable,
+        };
+        if is_for_reading
+            && let Err(error) = self.set_layer_access(change, &name, at, LayerAccess::Read).await
+        {
+            tracing::warn!("node {name:?} stays open for writing: {error}");
+        }
+        reopened
     }
 }
 

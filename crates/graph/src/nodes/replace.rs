@@ -13,8 +13,8 @@ use block::{Block, Error};
 use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
-pub(super) use self::found::Found;
 pub use self::found::Under;
+pub(super) use self::found::{Found, found_of};
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::hold::User;
@@ -86,7 +86,7 @@ struct Plan {
 pub(super) enum Written {
     /// It is flushed first.
     Flush,
-    /// What comes in its place has it.
+    /// What comes in its place has it, or is flushed with it.
     Copied,
 }
 
@@ -118,8 +118,13 @@ impl Graph {
     ) -> Result<Replaced, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
+        // A flush of the disk goes through a filter to what it is over, before and afterwards.
+        let written = match (edge, &put) {
+            (Edge::Root, Put::Filter(_) | Put::WithoutFilter) => Written::Copied,
+            _ => Written::Flush,
+        };
         let found = Box::pin(self.find(&node, &old, edge, put)).await?;
-        self.exchange(&node, &old, edge, found, Written::Flush, last_look).await
+        self.exchange(&node, &old, edge, found, written, last_look).await
     }
 
     /// As [`Graph::replace`] of the root by a copy of it, in which all that guests flushed is durable when `last_look` has ended. Nothing is
@@ -221,7 +226,7 @@ impl Graph {
         let above = self.users(node).first().map(|user| User { kind: "node", name: user.name() });
         match above.or_else(|| node.holders.first()) {
             Some(by) => Err(NodeError::InUse { name: node.name(), by }),
-            None => Ok(()),
+            None => self.check_layers_unused(node),
         }
     }
 }

@@ -6,18 +6,28 @@ use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::User;
-use super::node::{Node, NodeKind};
+use super::node::{Links, Node, NodeKind};
 use super::replace::ReplaceError;
-use crate::layers::{Layer, Layers, Own};
+use crate::bitmaps_file::bitmaps_of;
+use crate::layers::{ByName, Layer, Layers, Own};
 use crate::names::Identity;
+
+/// Whether all that uses the node are exports that show it for reading.
+fn is_shown_alone(node: &Node) -> bool {
+    let users = node.holders.all();
+    let is_read =
+        matches!(&node.kind, NodeKind::Disk(disk) if disk.disk.read_only() && disk.files.is_empty());
+    let is_plain = node.filter.is_none() && node.changing_below().is_none();
+    is_read && is_plain && !users.is_empty() && users.iter().all(|user| user.kind == "export")
+}
 
 /// A node, and the layer of the disk that is the same file.
 type Beside = (Arc<Node>, Arc<Layer>);
 
 impl Graph {
     /// Closes the node that has the same file as `layer` open beside it, if only `disk` uses that: itself, or through nodes over it that are other
-    /// layers of the disk, which are closed with it.
-    pub(super) async fn take_in(&self, disk: &DiskNode, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
+    /// layers of the disk, which are closed with it. One that exports show, for reading, reads the layer from then on.
+    pub(super) async fn take_in(&self, disk: &Arc<DiskNode>, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
         let layers = disk.disk.layers();
         let mut taken = self.to_take_in(disk, &layers, layer)?;
         // Those over others first: nobody uses what is closed.
@@ -26,7 +36,10 @@ impl Graph {
         for ((node, layer), name) in taken.iter().zip(&names) {
             let mut links = node.links.lock().clone();
             links.uses.retain(|used| !names.contains(used));
-            self.close(node).await?;
+            match is_shown_alone(node) {
+                true => self.become_layer_node(node, disk, layer).await?,
+                false => self.close(node).await?,
+            }
             *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: links.clone() });
             let nodes = self.nodes.lock();
             if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
@@ -62,12 +75,35 @@ impl Graph {
                 };
                 taken.push((user, Arc::clone(layer)));
             }
-            if let Some(by) = node.holders.first() {
+            if let Some(by) = node.holders.first().filter(|_| !is_shown_alone(&node)) {
                 return Err(NodeError::InUse { name: node.name(), by });
             }
             seen += 1;
         }
         Ok(taken)
+    }
+
+    /// Has the disk of `node`, which is the same file as `layer` of `owner`, read that layer: its clients notice nothing, and its own lock on the file is
+    /// released.
+    async fn become_layer_node(
+        &self,
+        node: &Arc<Node>,
+        owner: &Arc<DiskNode>,
+        layer: &Arc<Layer>,
+    ) -> Result<(), ReplaceError> {
+        let shown = node.disk()?;
+        let drained = shown.disk.drain().await;
+        let old = shown.disk.layers();
+        let name = node.name();
+        *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: Links::default() });
+        let block = self.block_of(owner, layer, &name);
+        shown.disk.stand_on(Arc::new(Layers::new(block, &[], bitmaps_of(&*layer.block))), &drained);
+        shown.is_layer_of(owner);
+        *layer.by_name.lock() = ByName { node: Arc::downgrade(node), disk: Arc::downgrade(shown) };
+        self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
+        drop(drained);
+        let closed = old.close().await;
+        closed.map_err(|source| ReplaceError::Close { layer: name, source })
     }
 
     /// The node of another disk whose uppermost image is the file `identity`.

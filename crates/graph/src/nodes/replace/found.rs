@@ -12,6 +12,7 @@ use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
 use crate::nodes::disk_node::{Asked, DiskNode};
+use crate::nodes::error::NodeError;
 use crate::nodes::node::{Links, Node};
 
 /// The backing layer of an image that is put into a disk.
@@ -52,6 +53,9 @@ impl Graph {
         put: Put,
     ) -> Result<Found, ReplaceError> {
         let there = edge.block(old);
+        if let Some(owner) = node.owner().filter(|_| !matches!(put, Put::Filter(_) | Put::WithoutFilter)) {
+            return Err(NodeError::Layer { name: node.name(), of: owner.name() }.into());
+        }
         match put {
             Put::Nothing => Ok(Found::default()),
             Put::Opened(opened) => opened_at(edge, opened),
@@ -91,6 +95,7 @@ impl Graph {
                     tasks,
                     closes_below: true,
                     own: Mutex::default(),
+                    by_name: Mutex::default(),
                     files: None,
                     compressing: OnceLock::new(),
                 };
@@ -108,17 +113,22 @@ impl Graph {
             return Err(ReplaceError::Cycle { layer: name.to_owned() });
         }
         self.check_unused(&node)?;
-        let layers = found.disk.layers();
-        check_readable_below(edge, &*layers.top)?;
-        Ok(Found {
-            block: Some(Arc::clone(&layers.top)),
-            list: layers.list.clone(),
-            bitmaps: layers.bitmaps.clone(),
-            asked: Some(found.asked.lock().clone()),
-            links: node.links.lock().clone(),
-            node: Some(Arc::clone(&node)),
-            ..Found::default()
-        })
+        check_readable_below(edge, &*found.disk.root())?;
+        Ok(found_of(&node, found))
+    }
+}
+
+/// The layers of `disk`, which is that of `node`.
+pub(in crate::nodes) fn found_of(node: &Arc<Node>, found: &DiskNode) -> Found {
+    let layers = found.disk.layers();
+    Found {
+        block: Some(Arc::clone(&layers.top)),
+        list: layers.list.clone(),
+        bitmaps: layers.bitmaps.clone(),
+        asked: Some(found.asked.lock().clone()),
+        links: node.links.lock().clone(),
+        node: Some(Arc::clone(node)),
+        ..Found::default()
     }
 }
 

@@ -1,0 +1,81 @@
+//! A base that was added by name and can be written becomes a layer of the disk over it: what jobs need that make a chain shorter.
+
+use std::sync::Arc;
+
+use super::changing_backing::Changing;
+use super::hold::User;
+use super::node::{Node, NodeKind};
+use super::replace::{Edge, ReplaceError, Written, found_of};
+use super::{Change, Graph};
+use crate::layers::Own;
+
+impl Graph {
+    /// Makes the disks that the images of the disk `name` are over, and that clients could go on writing, layers of it: as far down as only this
+    /// disk uses them and they are plain disks. Each keeps its name, as a part of the disk. Nothing is opened or closed.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`]; then what is below stays as it was.
+    pub async fn absorb_backing(&self, change: &Change<'_>, name: &str) -> Result<(), ReplaceError> {
+        let disk = self.disk(name)?;
+        let Some(node) = self.nodes().into_iter().find(|node| node.is_of(&disk)) else { return Ok(()) };
+        // A job knows the layers that it began with.
+        let has_job = node.holders.all().iter().any(|holder| holder.kind == "job");
+        let Some(below) = node.changing_below().filter(|below| !has_job && is_plain(below)) else {
+            return Ok(());
+        };
+        Box::pin(self.absorb_backing(change, &below.name())).await?;
+        let is_shared = !self.users(&below).is_empty() || below.holders.all().len() > 1;
+        if is_shared || below.changing_below().is_some() {
+            return Ok(());
+        }
+        let own_hold = node.stands_on.lock().take();
+        drop(own_hold);
+        let absorbed = self.absorb(&node, &below).await;
+        if absorbed.is_err() {
+            let user = User { kind: "node", name: node.name() };
+            *node.stands_on.lock() = Some(self.hold(&below.name(), user)?);
+        }
+        absorbed
+    }
+
+    /// A disk that the layers of the disk `name` are over and that others use who may write it: with its name, and one of them.
+    pub fn writer_below(&self, name: &str) -> Option<(String, User)> {
+        let disk = self.disk(name).ok()?;
+        let mut left = self.nodes().into_iter().find(|node| node.is_of(&disk))?.changing_below();
+        while let Some(node) = left {
+            let is_written = node.disk().is_ok_and(|disk| !disk.disk.read_only());
+            let mut others = node.holders.all().into_iter().filter(|holder| holder.kind != "node");
+            if let Some(by) = others.next().filter(|_| is_written) {
+                return Some((node.name(), by));
+            }
+            left = node.changing_below();
+        }
+        None
+    }
+
+    async fn absorb(&self, node: &Node, below: &Arc<Node>) -> Result<(), ReplaceError> {
+        let (disk, absorbed) = (node.disk()?, below.disk()?);
+        let before = disk.disk.layers();
+        let at = block::layers(Arc::clone(&before.top))
+            .position(|block| block.downcast_ref::<Changing>().is_some());
+        let Some(at) = at else { return Ok(()) };
+        // From here on no flush of the disk reaches it.
+        absorbed.disk.flush_inside().await.map_err(ReplaceError::Before)?;
+        self.check_unused(below)?;
+        let found = found_of(below, absorbed);
+        let own = Own { name: below.name(), by_user: !below.implicit, links: below.links.lock().clone() };
+        if let Some(first) = absorbed.disk.layers().first() {
+            *first.own.lock() = Some(own);
+        }
+        let replaced =
+            self.exchange(disk, &before, Edge::of(at), found, Written::Flush, async || Ok(())).await?;
+        self.rename(disk, &before, None);
+        replaced.removed.close().await.map_err(ReplaceError::Before)
+    }
+}
+
+/// Whether it is a disk of images alone.
+fn is_plain(node: &Node) -> bool {
+    matches!(&node.kind, NodeKind::Disk(disk)
+        if node.filter.is_none() && disk.files.is_empty() && disk.owner().is_none())
+}

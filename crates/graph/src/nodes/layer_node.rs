@@ -1,0 +1,195 @@
+//! A layer below a disk, for commands that name it: a node that reads it, made when it is named first and gone with its last user.
+
+use std::sync::Arc;
+
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use storage::{Hints, IoBuf, IoVec};
+
+use super::Graph;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::node::{Node, NodeKind};
+use crate::bitmaps_file::bitmaps_of;
+use crate::disk::Disk;
+use crate::drive::OptionTree;
+use crate::layers::{ByName, Layer, Layers};
+use crate::open::disk_over;
+use crate::options::DiskOptions;
+
+/// The layer of a disk that is called so, whatever the disk is backed by now.
+#[derive(Debug)]
+struct NamedLayer {
+    disk: Arc<Disk>,
+    node_name: String,
+    /// What messages call it.
+    path: String,
+    driver: &'static str,
+    size: u64,
+    /// Those that it had when it was named.
+    capabilities: Capabilities,
+}
+
+/// A layer of `layers` below the uppermost image that is called `name`.
+fn named<'a>(layers: &'a Layers, name: &str) -> Option<&'a Arc<Layer>> {
+    let first = layers.first();
+    layers.list.iter().filter(|layer| Some(*layer) != first).find(|layer| layer.is_named(name))
+}
+
+impl Layer {
+    /// Whether `name` is its own.
+    fn is_named(&self, name: &str) -> bool {
+        self.own.lock().as_ref().is_some_and(|own| own.name == name)
+    }
+
+    /// The node that reads this layer alone, if something uses it.
+    pub(super) fn node_in_use(&self) -> Option<Arc<Node>> {
+        self.by_name.lock().node.upgrade().filter(|node| node.holders.first().is_some())
+    }
+}
+
+impl Graph {
+    /// The node of the layer called `name` below a disk. It is in no list, and reads what the layer is at each moment.
+    pub(super) fn layer_node(&self, name: &str) -> Option<Arc<Node>> {
+        let of = |disk: Arc<DiskNode>| {
+            let layer = Arc::clone(named(&disk.disk.layers(), name)?);
+            Some((disk, layer))
+        };
+        let (owner, layer) = self.disks().into_iter().find_map(of)?;
+        let mut slot = layer.by_name.lock();
+        if let Some(node) = slot.node.upgrade() {
+            return Some(node);
+        }
+        let disk = slot.disk.upgrade().unwrap_or_else(|| Arc::new(self.layer_disk(&owner, &layer, name)));
+        let node = Arc::new(Node::new(name.to_owned(), NodeKind::Disk(Arc::clone(&disk))));
+        *slot = ByName { node: Arc::downgrade(&node), disk: Arc::downgrade(&disk) };
+        Some(node)
+    }
+
+    fn layer_disk(&self, owner: &Arc<DiskNode>, layer: &Layer, name: &str) -> DiskNode {
+        let (path, driver) = (layer.block.name().to_owned(), layer.block.driver());
+        let options = DiskOptions::of_path(&path);
+        let tree = OptionTree::of_path(&path);
+        let disk =
+            disk_over(self.block_of(owner, layer, name), bitmaps_of(&*layer.block), &options, &self.rules);
+        let disk = DiskNode::new(name.to_owned(), path.into(), tree, disk).shown_as(driver);
+        disk.is_layer_of(owner);
+        disk
+    }
+
+    /// What `layer` of `owner`, which is called `name`, reads as at each moment.
+    pub(super) fn block_of(&self, owner: &DiskNode, layer: &Layer, name: &str) -> Arc<dyn Block> {
+        Arc::new(NamedLayer {
+            disk: Arc::clone(&owner.disk),
+            node_name: name.to_owned(),
+            path: layer.block.name().to_owned(),
+            driver: layer.block.driver(),
+            size: layer.block.size(),
+            capabilities: layer.block.capabilities(),
+        })
+    }
+
+    /// Refuses a node of whose layers one is in use by its own name.
+    pub(super) fn check_layers_unused(&self, node: &Node) -> Result<(), NodeError> {
+        let Ok(disk) = node.disk() else { return Ok(()) };
+        let layers = disk.disk.layers();
+        let used = layers.list.iter().find_map(|layer| layer.node_in_use());
+        match used.and_then(|node| Some((node.name(), node.holders.first()?))) {
+            Some((name, by)) => Err(NodeError::InUse { name, by }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl NamedLayer {
+    fn block(&self) -> Result<Arc<dyn Block>, Error> {
+        let layers = self.disk.layers();
+        let found = layers.list.iter().find(|layer| layer.is_named(&self.node_name));
+        let gone = || Blame::new(&self.path).refused("it is no layer of the disk any more");
+        found.map(|layer| Arc::clone(&layer.block)).ok_or_else(gone)
+    }
+
+    /// Whether `block` is the layer still: a job may have opened it in another way meanwhile, and closed that.
+    fn is_there(&self, block: &Arc<dyn Block>) -> bool {
+        self.block().is_ok_and(|now| Arc::ptr_eq(&now, block))
+    }
+
+    fn refused<T>(&self) -> Result<T, Error> {
+        Err(Blame::new(&self.path).refused("it is a layer below a disk, which is read alone"))
+    }
+}
+
+impl Block for NamedLayer {
+    fn driver(&self) -> &'static str {
+        self.driver
+    }
+
+    fn name(&self) -> &str {
+        &self.path
+    }
+
+    fn size(&self) -> u64 {
+        self.block().map_or(self.size, |block| block.size())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let now = self.block().map_or(self.capabilities, |block| block.capabilities());
+        Capabilities { read_only: true, cached: false, ..now }
+    }
+
+    fn changes(&self) -> bool {
+        true
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(async move {
+            loop {
+                let block = match self.block() {
+                    Ok(block) => block,
+                    Err(error) => return (Err(error), buf),
+                };
+                let result;
+                (result, buf) = block.read(offset, buf, hints).await;
+                if self.is_there(&block) {
+                    return (result, buf);
+                }
+            }
+        })
+    }
+
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(async move {
+            loop {
+                let block = self.block()?;
+                let status = block.block_status(offset, len).await;
+                if self.is_there(&block) {
+                    return status;
+                }
+            }
+        })
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
