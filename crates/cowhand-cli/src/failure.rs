@@ -115,9 +115,26 @@ impl Failure {
     /// Says it on standard error, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
-            tell(format_args!("{}: {self}", voice::name()));
+            match voice::is_qemu() {
+                true => tell(format_args!("{}: {}", voice::name(), self.in_one_line())),
+                false => tell(format_args!("{}: {self}", voice::name())),
+            }
         }
         ExitCode::from(self.code)
+    }
+
+    /// As QEMU's programs say it, whose callers read the line that begins with the program's name: what failed, the causes after it.
+    fn in_one_line(&self) -> String {
+        let mut line = printable(&self.what).to_string();
+        for cause in &self.causes {
+            let lines: Vec<_> = cause.lines().map(|line| printable(line.trim()).to_string()).collect();
+            line.push_str(": ");
+            line.push_str(&lines.join("; "));
+        }
+        if let Some(hint) = self.hint {
+            line.push_str(&format!(" (hint: {hint})"));
+        }
+        line
     }
 }
 
@@ -241,6 +258,18 @@ mod tests {
                 "{other}"
             );
         }
+    }
+
+    /// A program that reads what QEMU's tools say of a failure looks at the line with the tool's name: the reason came in the next line.
+    #[test]
+    fn as_qemu_a_failure_is_one_line() {
+        let failure =
+            Failure::because("cannot open a", &Layer("a: in use", Some(Box::new(Layer("by\nb", None)))));
+        assert_eq!(
+            failure.with_hint("-U reads it").in_one_line(),
+            "cannot open a: in use: by; b (hint: -U reads it)"
+        );
+        assert_eq!(Failure::new("no such file").in_one_line(), "no such file");
     }
 
     /// A failed `convert` named a file that was gone by then.
