@@ -91,7 +91,8 @@ impl Server {
         outboxes.iter().for_each(|outbox| outbox.close());
     }
 
-    fn start(self: &Rc<Self>, stream: Stream) {
+    /// Serves a client that is connected.
+    pub fn start(self: &Rc<Self>, stream: Stream) {
         if self.clients.get() >= self.options.clients {
             let most = self.options.clients;
             let error = QmpError::generic(format!("{most} clients are connected; no more are allowed"));

@@ -160,7 +160,7 @@ mod tests {
         );
         let lines: Vec<_> = said.lines().collect();
         assert!(lines[0].contains("CommandNotFound") && lines[0].contains("negotiated"), "{said}");
-        assert_eq!(lines[1..3], [r#"{"return":{},"id":1}"#, "!quit"]);
+        assert_eq!(lines[1..3], [r#"{"return": {}, "id": 1}"#, "!quit"]);
         assert!(lines[3].contains("CommandNotFound"), "{said}");
     }
 
@@ -183,7 +183,7 @@ mod tests {
         assert!(lines[2].contains("CommandNotFound") && lines[2].contains("nonsense"), "{said}");
         assert_eq!(
             lines[3],
-            r#"{"return":[{"name":"qmp_capabilities"},{"name":"query-commands"},{"name":"query-qmp-schema"},{"name":"quit"}]}"#
+            r#"{"return": [{"name": "qmp_capabilities"}, {"name": "query-commands"}, {"name": "query-qmp-schema"}, {"name": "quit"}]}"#
         );
     }
 

@@ -1,7 +1,10 @@
 //! What leaves for a client: one JSON object a line.
 
+use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::QmpError;
@@ -37,8 +40,28 @@ pub fn event(name: &str, data: &Value, now: SystemTime) -> Vec<u8> {
     line(&object)
 }
 
+/// A space behind commas and colons, as QEMU's monitor writes them: scripts look for `"return": {}`.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
 fn line(value: &Value) -> Vec<u8> {
-    let mut bytes = shown_json(&value.to_string()).into_owned().into_bytes();
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
+    let mut bytes = shown_json(&String::from_utf8_lossy(&text)).into_owned().into_bytes();
     bytes.extend_from_slice(b"\r\n");
     bytes
 }
@@ -52,17 +75,17 @@ mod tests {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         assert_eq!(
             text(greeting(&json!({"package": "x"}))),
-            "{\"QMP\":{\"version\":{\"package\":\"x\"},\"capabilities\":[]}}\r\n"
+            "{\"QMP\": {\"version\": {\"package\": \"x\"}, \"capabilities\": []}}\r\n"
         );
-        assert_eq!(text(reply(Ok(json!({})), Some(json!("a")))), "{\"return\":{},\"id\":\"a\"}\r\n");
+        assert_eq!(text(reply(Ok(json!({})), Some(json!("a")))), "{\"return\": {}, \"id\": \"a\"}\r\n");
         assert_eq!(
             text(reply(Err(QmpError::no_device("d")), None)),
-            "{\"error\":{\"class\":\"DeviceNotFound\",\"desc\":\"there is no device or node \\\"d\\\"\"}}\r\n"
+            "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"there is no device or node \\\"d\\\"\"}}\r\n"
         );
         let now = UNIX_EPOCH + Duration::new(5, 7_000);
         assert_eq!(
             text(event("SHUTDOWN", &json!({"guest": false}), now)),
-            "{\"timestamp\":{\"seconds\":5,\"microseconds\":7},\"event\":\"SHUTDOWN\",\"data\":{\"guest\":false}}\r\n"
+            "{\"timestamp\": {\"seconds\": 5, \"microseconds\": 7}, \"event\": \"SHUTDOWN\", \"data\": {\"guest\": false}}\r\n"
         );
     }
 }
