@@ -17,14 +17,20 @@ pub(crate) struct Kept {
     gid: u32,
     accessed: Moment,
     modified: Moment,
+    /// Users other than this process's may use the file.
+    for_others: bool,
 }
 
+/// Bits that say what users other than the owner may do.
+const BITS_OF_OTHERS: u32 = 0o077;
+
 impl Kept {
-    /// Of a file of this process's user, that no other process may use.
-    pub(crate) fn new(read_only: bool) -> Self {
+    /// Of a file of this process's user, that others may be let use where `for_others` says so.
+    pub(crate) fn new(read_only: bool, for_others: bool) -> Self {
         let now = now();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Self { mode: if read_only { 0o400 } else { 0o600 }, uid, gid, accessed: now, modified: now }
+        let mode = if read_only { 0o400 } else { 0o600 };
+        Self { mode, uid, gid, accessed: now, modified: now, for_others }
     }
 
     /// The bytes were changed.
@@ -35,10 +41,15 @@ impl Kept {
     /// Changes all of `set` but the size.
     ///
     /// # Errors
-    /// With EROFS, where a file that cannot be written were to look as if it could.
+    /// With EROFS, where a file that cannot be written were to look as if it could; with EPERM, where one that the kernel shows to its owner alone were
+    /// to look as if others could use it.
     pub(crate) fn set(&mut self, set: &SetAttr, read_only: bool) -> Result<(), Errno> {
         if read_only && set.mode.is_some_and(|mode| mode & WRITE_BITS != 0) {
             return Err(Errno::ROFS);
+        }
+        let is_for_others = set.mode.is_some_and(|mode| mode & BITS_OF_OTHERS != 0);
+        if !self.for_others && (is_for_others || set.uid.is_some() || set.gid.is_some()) {
+            return Err(Errno::PERM);
         }
         self.mode = set.mode.unwrap_or(self.mode);
         self.uid = set.uid.unwrap_or(self.uid);
@@ -50,7 +61,7 @@ impl Kept {
 
     /// With what the disk says.
     pub(crate) fn of_disk(&self, size: u64, allocated: u64) -> Attributes {
-        let Self { mode, uid, gid, accessed, modified } = *self;
+        let Self { mode, uid, gid, accessed, modified, for_others: _ } = *self;
         Attributes { size, allocated, mode, uid, gid, accessed, modified }
     }
 }
@@ -73,11 +84,22 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_does_not_look_as_if_it_could() {
-        let mut kept = Kept::new(true);
+        let mut kept = Kept::new(true, true);
         assert_eq!(kept.of_disk(1, 1).mode, 0o400);
         let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
         assert_eq!(kept.set(&set(0o644), true), Err(Errno::ROFS));
         assert_eq!(kept.set(&set(0o444), true), Ok(()));
         assert_eq!(kept.of_disk(1, 1).mode, 0o444);
+    }
+
+    #[test]
+    fn what_others_cannot_reach_does_not_look_as_if_they_could() {
+        let mut kept = Kept::new(false, false);
+        let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        assert_eq!(kept.set(&set(0o604), false), Err(Errno::PERM));
+        assert_eq!(kept.set(&SetAttr { uid: Some(1), ..SetAttr::default() }, false), Err(Errno::PERM));
+        assert_eq!(kept.of_disk(1, 1).mode, 0o600);
+        assert_eq!(kept.set(&set(0o700), false), Ok(()));
+        assert_eq!(kept.of_disk(1, 1).mode, 0o700);
     }
 }

@@ -49,7 +49,7 @@ impl Mounted {
     pub(crate) fn open(&self, writes: bool) -> Result<u64, Errno> {
         let entry = self.export.entry();
         if writes && entry.disk().read_only() {
-            return Err(Errno::ROFS);
+            return Err(Errno::ACCESS);
         }
         let place = Place::take(Arc::clone(entry), OPEN_FILES_MAX).map_err(|_| Errno::NFILE)?;
         let handle = self.next_file.fetch_add(1, Ordering::Relaxed);

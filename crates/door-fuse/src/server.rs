@@ -25,6 +25,10 @@ use crate::session::{Role, Session};
 pub struct FileOptions {
     /// Writes behind the end, `fallocate` and `truncate` change the disk's size.
     pub growable: bool,
+    /// A write behind the end fails as one that the medium does not take, as QEMU's; otherwise as one for which there is no room.
+    pub fails_past_end: bool,
+    /// Users other than this process's may use the file, as its mode says.
+    pub for_others: bool,
 }
 
 /// A disk that is a file.
@@ -125,7 +129,7 @@ impl Server {
         disk: Arc<dyn Export>,
         options: FileOptions,
     ) -> Result<(Arc<FuseExport>, SizeRequests), DuplicateName> {
-        let kept = Mutex::new(Kept::new(disk.read_only()));
+        let kept = Mutex::new(Kept::new(disk.read_only(), options.for_others));
         let entry = self.door.exports().add(name, "", disk)?;
         let (sizes, asked) = mpsc::unbounded();
         let (stopping, ended) = (Shutdown::new(), Shutdown::new());

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use door_fuse::mount::{AllowOther, MountOptions, MountPoint, mount, unmount};
 use door_fuse::watcher::Watcher;
 use door_fuse::{FileOptions, FuseExport, SizeRequests};
 use export::{Error, ErrorKind, Removal};
+use futures_util::future::{Either, select};
 use graph::DiskNode;
 use qcow2::ResizeOptions;
 
@@ -84,8 +86,9 @@ impl Inventory {
             lent: Vec::new(),
         };
         self.export_through(new, |_, view| {
-            self.is_no_image(&mountpoint)?;
-            let options = MountOptions { allow_other, read_only: !writable };
+            self.is_no_file_of_ours(&mountpoint)?;
+            // QEMU's file system is never read-only: programs change modes of files that they cannot write.
+            let options = MountOptions { allow_other, read_only: !writable && !self.as_qemu };
             let failed = |error: &(dyn std::error::Error + 'static)| self.no_mount(&mountpoint, error);
             let (device, point) = mount(&mountpoint, options).map_err(|error| failed(&error))?;
             let watcher = Watcher::start(point.clone()).inspect_err(|_| {
@@ -93,7 +96,12 @@ impl Inventory {
                 let _ = unmount(&point);
             });
             let watcher = RefCell::new(Some(watcher.map_err(|error| failed(&error))?));
-            let added = self.fuse.add(id, view, FileOptions { growable });
+            let options = FileOptions {
+                growable,
+                for_others: allow_other != AllowOther::Off,
+                fails_past_end: self.as_qemu,
+            };
+            let added = self.fuse.add(id, view, options);
             let (export, sizes) = added.map_err(|error| QmpError::generic(error.to_string()))?;
             self.fuse.serve(device, &export).map_err(|error| failed(&error))?;
             let entry = Arc::clone(export.entry());
@@ -115,7 +123,9 @@ impl Inventory {
     }
 
     async fn answer_sizes(self: Rc<Self>, record: Rc<ExportRecord>, mut sizes: SizeRequests) {
-        while let Some(request) = sizes.next().await {
+        let Some(door) = record.fuse_door() else { return };
+        // The record has the sender of these requests: they do not end by themselves.
+        while let Either::Left((Some(request), _)) = select(pin!(sizes.next()), pin!(door.ended())).await {
             let result = self.resize_file(&record.disk, request.size()).await;
             request.answer(result);
         }
@@ -155,9 +165,20 @@ impl Inventory {
         }
     }
 
-    /// A file that lies over the image itself would be opened in the image's place, by whoever opens it by its name.
-    fn is_no_image(&self, point: &Path) -> Result<(), QmpError> {
+    /// Two files at one place would hide each other. A file that lies over the image itself is opened in the image's place by whoever opens it by its
+    /// name, which users of QEMU's daemon mean.
+    fn is_no_file_of_ours(&self, point: &Path) -> Result<(), QmpError> {
         let Ok(point) = point.canonicalize() else { return Ok(()) };
+        let exports = self.exports();
+        let mut there =
+            exports.iter().filter(|export| export.fuse_door().is_some_and(|door| door.path() == point));
+        if let Some(export) = there.next() {
+            let text = format!("export {:?} is mounted at {} already", export.id, point.display());
+            return Err(QmpError::generic(text));
+        }
+        if self.as_qemu {
+            return Ok(());
+        }
         for disk in self.graph.disks() {
             let layers = self.graph.layers(&disk.name()).map_err(|error| self.refused(&error))?;
             let is_it = |name: &str| Path::new(name).canonicalize().is_ok_and(|path| path == point);
