@@ -4,6 +4,7 @@ use std::path::Path;
 
 use black_box::Run;
 use black_box::peer::qemu_io_ok;
+use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::{Server, contexts, gone, images, ours, seen};
@@ -148,7 +149,7 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
         (&["--export", "fuse,id=e,node-name=n,mountpoint=x"], "fuse"),
         (&["--export", "vduse-blk,id=e,node-name=n,name=x"], "vduse-blk"),
         (&["--object", "secret_keyring,id=a,serial=1"], "key 1 of the kernel's keyrings"),
-        (&["--chardev", "stdio,id=c"], "--chardev stdio"),
+        (&["--chardev", "pty,id=c"], "--chardev pty"),
         (&["--monitor", "c"], "\"c\""),
         (&["--nbd-server", "addr.type=fd,addr.str=3"], "fd"),
         (&["--nbd-server", "addr.type=unix,addr.path=s,tls-authz=a"], "tls-authz"),
@@ -231,4 +232,88 @@ fn a_failed_transaction_removes_no_file_that_was_there() {
     let ours = look(&ours("qemu-storage-daemon"));
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
     assert_eq!(ours, (true, true));
+}
+
+/// Scripts steer the daemon by a pipe: commands in, a line an answer out, and the end when they have said so.
+#[test]
+fn a_monitor_on_standard_input_answers_as_qemus() {
+    let commands = [
+        json!({ "execute": "qmp_capabilities" }),
+        json!({ "execute": "block-commit", "arguments": { "device": "o", "job-id": "j" } }),
+        json!({ "execute": "quit" }),
+    ];
+    let script = commands.iter().map(|command| format!("{command}\n")).collect::<String>();
+    let look = |program: &Path| {
+        let scratch = images();
+        let overlay = scratch.name("o");
+        let disk = scratch.name("disk.qcow2");
+        drop(
+            Run::new("qemu-img")
+                .args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &overlay])
+                .ok(),
+        );
+        let node = format!("driver=qcow2,node-name=o,file.driver=file,file.filename={overlay}");
+        let words = ["--blockdev", &node, "--chardev", "stdio,id=c", "--monitor", "chardev=c"];
+        let told = Run::new(program).args(words).input(script.clone()).current_dir(scratch.path()).ok();
+        let said = |line: &str| {
+            let value: Value = serde_json::from_str(line).expect("JSON");
+            let mut data = value["data"].clone();
+            // How far it came is chance.
+            data["offset"] = Value::Null;
+            (value["event"].clone(), data, line.contains("{\"return\": {}}"))
+        };
+        let steps = |line: &&str| !line.contains("JOB_STATUS_CHANGE") && !line.contains("BLOCK_JOB_READY");
+        told.lines().skip(1).filter(steps).map(said).collect::<Vec<_>>()
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours[2].0, "BLOCK_JOB_CANCELLED");
+    assert!(ours[3].2, "the answer to quit is the last line");
+}
+
+/// Base and overlay are added by name, the base without read-only, as Incus does it. And an image whose header names a backing file with faults.
+#[test]
+fn chains_open_and_are_committed_as_by_qemus() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let (disk, overlay) = (scratch.name("disk.qcow2"), scratch.name("o"));
+        drop(
+            Run::new("qemu-img")
+                .args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &overlay])
+                .ok(),
+        );
+        qemu_io_ok(&["-f", "qcow2"], &overlay, &["write -P 7 3M 64k"]);
+        let faulty = scratch.name("faulty");
+        let backing = format!("blkdebug::{disk}");
+        let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &backing, &faulty];
+        drop(Run::new("qemu-img").args(create).ok());
+        let node = |name: &str, path: &str, more: &str| {
+            format!("driver=qcow2,node-name={name},file.driver=file,file.filename={path}{more}")
+        };
+        let words = [
+            ["--blockdev", &node("base", &disk, "")],
+            ["--blockdev", &node("top", &overlay, ",backing=base")],
+            ["--chardev", "socket,path=q,server=on,wait=off,id=c"],
+            ["--monitor", "chardev=c"],
+        ];
+        let daemon = Run::new(program).arg("--daemonize").args(words.concat()).current_dir(scratch.path());
+        drop(daemon.ok());
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        qmp.ok("block-commit", json!({ "device": "top", "job-id": "j", "auto-dismiss": false }));
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "ready" {}
+        qmp.ok("job-complete", json!({ "id": "j" }));
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "concluded" {}
+        qmp.ok("job-dismiss", json!({ "id": "j" }));
+        for node in ["top", "base"] {
+            qmp.ok("blockdev-del", json!({ "node-name": node }));
+        }
+        let named = json!({ "driver": "qcow2", "node-name": "f", "read-only": true,
+            "file": { "driver": "file", "filename": faulty, "read-only": true } });
+        qmp.ok("blockdev-add", named);
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        qemu_io_ok(&["-U", "-r", "-f", "qcow2"], &disk, &["read -P 7 3M 64k", "read -P 1 0 1M"]);
+    };
+    look(Path::new("qemu-storage-daemon"));
+    look(&ours("qemu-storage-daemon"));
 }

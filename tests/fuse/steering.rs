@@ -61,3 +61,35 @@ fn under_qemus_name_the_options_are_qemus() {
     place.wait_for_the_disk();
     assert_eq!(place.content().len(), 96 << 20);
 }
+
+/// A disk as a file over the image itself, whose mode a program changes: QEMU's callers do both, once at a place.
+#[test]
+fn under_qemus_name_a_file_lies_over_its_image_and_has_a_mode_of_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let names = place.scratch.file("bin");
+    std::fs::create_dir(&names).expect("a directory");
+    black_box::program::cowhand(["compat", "install"]).arg(&names).ok();
+    let socket = place.scratch.name("q");
+    let blockdev = format!("qcow2,node-name=d,file.driver=file,file.filename={}", place.disk);
+    let chardev = format!("socket,id=c,path={socket},server=on,wait=off");
+    let words = ["--daemonize", "--blockdev", &blockdev, "--chardev", &chardev, "--monitor", "chardev=c"];
+    Run::new(names.join("qemu-storage-daemon")).args(words).ok();
+    let mut qmp = Qmp::connect(socket.as_ref());
+    let export =
+        |id: &str, place: &str| json!({ "type": "fuse", "id": id, "node-name": "d", "mountpoint": place });
+    qmp.ok("block-export-add", export("a", &place.disk));
+    assert_eq!(std::fs::metadata(&place.disk).expect("the disk").len(), SIZE);
+    let refused = qmp.refused("block-export-add", export("b", &place.disk));
+    assert!(refused.contains("already"), "{refused}");
+    let mode = |bits: u32| std::fs::set_permissions(&place.disk, std::fs::Permissions::from_mode(bits));
+    mode(0o500).expect("the mode changes");
+    assert!(mode(0o600).is_err(), "it cannot be written");
+    // It is gone when the command is answered, and so is its use of the node.
+    qmp.ok("block-export-del", json!({ "id": "a" }));
+    assert!(!is_mounted(std::path::Path::new(&place.disk)));
+    qmp.ok("blockdev-del", json!({ "node-name": "d" }));
+    let file = json!({ "driver": "file", "filename": place.disk });
+    qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": "d", "file": file }));
+    qmp.ok("quit", json!({}));
+}

@@ -163,3 +163,39 @@ fn what_is_below_a_filter_is_committed_and_streamed_by_the_name_of_the_filter() 
         assert_clean(paths[2].as_ref());
     }
 }
+
+/// A backup program found no bitmap, no export and no backup of the node below a snapshot (virtnbdbackup, Incus).
+#[test]
+fn the_node_below_a_snapshot_is_listed_exported_and_copied_by_its_name() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let [base, over, target] = ["base", "over", "target"].map(|name| create(scratch, name, "64M"));
+    qemu_img(["bitmap", "--add", &base, "old"]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &base, &["write -P 1 1M 64k"]);
+    qmp.ok("blockdev-add", qcow2("b", &base));
+    let mut overlay = qcow2("o", &over);
+    overlay["backing"] = Value::Null;
+    qmp.ok("blockdev-add", overlay);
+    qmp.ok("blockdev-snapshot", json!({ "node": "b", "overlay": "o" }));
+    assert_eq!(node(&mut qmp, "b")["dirty-bitmaps"][0]["name"], "old");
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "o", "name": "new" }));
+    let old = json!([{ "node": "b", "name": "old" }]);
+    qmp.ok("block-dirty-bitmap-merge", json!({ "node": "o", "target": "new", "bitmaps": old }));
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "b", "name": "b" }));
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    qmp.ok("blockdev-backup", json!({ "job-id": "j", "device": "b", "target": "t", "sync": "full" }));
+    completed(&mut qmp, "j");
+    // What would take the layer away waits for its users.
+    let refused = qmp.refused("block-stream", json!({ "job-id": "s", "device": "o" }));
+    assert!(refused.contains("node \"b\" is in use by export \"e\""), "{refused}");
+    let refused = qmp.refused("blockdev-del", json!({ "node-name": "o" }));
+    assert!(refused.contains("node \"b\" is in use by export \"e\""), "{refused}");
+    qmp.ok("block-export-del", json!({ "id": "e" }));
+    qmp.ok("block-stream", json!({ "job-id": "s", "device": "o" }));
+    completed(&mut qmp, "s");
+    qmp.ok("blockdev-del", json!({ "node-name": "o" }));
+    qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    steered.server.stop();
+    qemu_io_ok(&["-f", "qcow2"], &target, &["read -P 1 1M 64k"]);
+    [base, over, target].iter().for_each(|path| assert_clean(path.as_ref()));
+}

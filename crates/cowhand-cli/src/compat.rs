@@ -10,6 +10,7 @@ mod keyval;
 pub mod links;
 mod nbd;
 mod objects;
+mod stdio;
 mod storage_daemon;
 
 use std::ffi::OsString;

@@ -15,6 +15,7 @@ use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
 use super::keyval::typed;
+use super::stdio::Stdio;
 use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::brokers;
@@ -37,6 +38,7 @@ pub struct Daemon {
     steering: Rc<Steering>,
     signals: Signals,
     sockets: Option<Sockets>,
+    stdio: Option<Stdio>,
     pid_file: Option<(PathBuf, PidFile)>,
 }
 
@@ -61,7 +63,7 @@ impl Daemon {
         let inventory =
             Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, (memory, true));
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
-        Ok(Self { reactor, inventory, steering, signals, sockets: None, pid_file: None })
+        Ok(Self { reactor, inventory, steering, signals, sockets: None, stdio: None, pid_file: None })
     }
 
     /// Does a command of the control socket. Texts among the arguments may stand for numbers and switches.
@@ -80,18 +82,38 @@ impl Daemon {
         self.reactor.run(self.steering.execute(&command, &Passed::default())).map(drop).map_err(failed)
     }
 
-    /// Listens for commands at `path`.
+    /// Listens for commands at `path`; at several, if called again.
     ///
     /// # Errors
     /// When a socket cannot be had there.
     pub fn listen_for_commands(&mut self, path: &Path) -> Result<(), Failure> {
-        self.sockets = Some(Sockets::open(Some(path), None, None)?);
+        match &mut self.sockets {
+            Some(sockets) => sockets.listen_too(path)?,
+            None => self.sockets = Some(Sockets::open(Some(path), None, None)?),
+        }
         Ok(())
     }
 
-    /// Whether commands can come in.
-    pub fn has_commands(&self) -> bool {
-        self.sockets.is_some()
+    /// Takes commands from standard input, and answers on standard output.
+    ///
+    /// # Errors
+    /// When that is so already, or the system lets us have no socket or thread.
+    pub fn take_commands_from_stdio(&mut self) -> Result<(), Failure> {
+        if self.stdio.is_some() {
+            return Err(Failure::new("one monitor is on standard input and output already"));
+        }
+        let failed = |error| Failure::because("cannot talk on standard input and output", &error);
+        let (stream, stdio) = Stdio::open().map_err(failed)?;
+        self.stdio = Some(stdio);
+        match &mut self.sockets {
+            Some(sockets) => sockets.serve_too(stream),
+            None => {
+                let mut sockets = Sockets::open(None, None, None)?;
+                sockets.serve_too(stream);
+                self.sockets = Some(sockets);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the process's number.
@@ -113,7 +135,7 @@ impl Daemon {
         if let Some(background) = background {
             background.ready()?;
         }
-        if sockets.control_path().is_none() {
+        if !sockets.take_commands() {
             let door = self.inventory.doors.name();
             let sockets = self.inventory.front_end_sockets();
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
@@ -125,6 +147,10 @@ impl Daemon {
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
         until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
+        // Tasks of the loop have disks: who sees that the sockets are gone finds the files free.
+        drop(self.reactor);
+        // The last answers are on their way.
+        self.stdio.map_or(Ok(()), Stdio::finish)?;
         Ok(ExitCode::SUCCESS)
     }
 }

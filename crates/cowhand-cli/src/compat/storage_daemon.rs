@@ -22,7 +22,11 @@ use crate::serve::settings::SHARED_DEFAULT;
 const STEPS: [(&str, &str, &str); 6] = [
     ("object", "TYPE,id=ID,...", "An object: throttle-group, secret or tls-creds-x509"),
     ("blockdev", "DRIVER,node-name=NAME,...", "A node, as blockdev-add takes it; also as JSON"),
-    ("chardev", "socket,id=ID,path=PATH,server=on,wait=off", "A Unix socket for a monitor"),
+    (
+        "chardev",
+        "socket,id=ID,path=PATH,server=on,wait=off",
+        "A Unix socket for a monitor; stdio,id=ID: standard input and output",
+    ),
     ("monitor", "chardev=ID", "Listen for commands (QMP) there"),
     (
         "nbd-server",
@@ -98,14 +102,23 @@ fn in_order(matches: &ArgMatches) -> Vec<(&'static str, &str)> {
     steps.into_iter().map(|(_, name, value)| (name, value)).collect()
 }
 
-/// A Unix socket that a monitor may name.
+/// A character device that a monitor may name.
 #[derive(Debug, PartialEq, Eq)]
-struct Socket {
+struct Chardev {
     id: String,
-    path: PathBuf,
+    place: Place,
 }
 
-fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str) -> Result<(), Failure> {
+/// Where the client of a monitor is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// At a Unix socket.
+    Socket(PathBuf),
+    /// On standard input and output.
+    Stdio,
+}
+
+fn step(daemon: &mut Daemon, sockets: &mut Vec<Chardev>, name: &str, value: &str) -> Result<(), Failure> {
     let option = format!("--{name}");
     let said = format!("{option} {value}");
     match name {
@@ -114,18 +127,13 @@ fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str)
         "export" => daemon.command(&said, "block-export-add", export(parse(&option, value, "type")?)?),
         "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
         "chardev" => {
-            sockets.push(socket(&said, parse(&option, value, "backend")?)?);
+            sockets.push(chardev(&said, parse(&option, value, "backend")?)?);
             Ok(())
         }
-        _ => {
-            let path = monitor(&said, parse(&option, value, "chardev")?, sockets)?;
-            if daemon.has_commands() {
-                return Err(Failure::new(format!(
-                    "{said}: there is one monitor already; several clients may use it"
-                )));
-            }
-            daemon.listen_for_commands(&path)
-        }
+        _ => match monitor(&said, parse(&option, value, "chardev")?, sockets)? {
+            Place::Socket(path) => daemon.listen_for_commands(&path),
+            Place::Stdio => daemon.take_commands_from_stdio(),
+        },
     }
 }
 
@@ -155,8 +163,8 @@ fn nbd_server(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, F
     Ok(arguments)
 }
 
-/// The only kind of character device that a monitor can have here.
-fn socket(said: &str, mut given: Map<String, Value>) -> Result<Socket, Failure> {
+/// A character device of a kind that a monitor can have here.
+fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Failure> {
     let refused = |why: &str| Failure::new(format!("{said}: {why}"));
     let mut take = |name: &str| match given.remove(name) {
         Some(Value::String(text)) => Some(text),
@@ -164,9 +172,18 @@ fn socket(said: &str, mut given: Map<String, Value>) -> Result<Socket, Failure> 
     };
     let (backend, id, path) = (take("backend"), take("id"), take("path"));
     let (server, wait) = (take("server"), take("wait"));
+    if backend.as_deref() == Some("stdio") {
+        // A signal of the terminal ends this program whatever is given.
+        let _ = take("signal");
+        let is_alone = path.is_none() && server.is_none() && wait.is_none() && given.is_empty();
+        return match id.filter(|_| is_alone) {
+            Some(id) => Ok(Chardev { id, place: Place::Stdio }),
+            None => Err(refused("stdio needs id, and takes signal beside it")),
+        };
+    }
     if backend.as_deref() != Some("socket") {
         return Err(refused(
-            "only Unix sockets can be monitors here: socket,id=ID,path=PATH,server=on,wait=off",
+            "monitors are on Unix sockets or on standard input and output here: socket,id=ID,path=PATH,server=on,wait=off, or stdio,id=ID",
         ));
     }
     if !is_on(server.as_deref()) || is_on(wait.as_deref()) {
@@ -176,13 +193,13 @@ fn socket(said: &str, mut given: Map<String, Value>) -> Result<Socket, Failure> 
         return Err(refused(&format!("{name} is not known; allowed: id, path, server, wait")));
     }
     match (id, path) {
-        (Some(id), Some(path)) => Ok(Socket { id, path: absolute(Path::new(&path))? }),
+        (Some(id), Some(path)) => Ok(Chardev { id, place: Place::Socket(absolute(Path::new(&path))?) }),
         _ => Err(refused("it needs id and path")),
     }
 }
 
-/// The socket that a monitor names.
-fn monitor(said: &str, mut given: Map<String, Value>, sockets: &[Socket]) -> Result<PathBuf, Failure> {
+/// Where the character device is that a monitor names.
+fn monitor(said: &str, mut given: Map<String, Value>, sockets: &[Chardev]) -> Result<Place, Failure> {
     let refused = |why: String| Failure::new(format!("{said}: {why}"));
     let chardev = given.remove("chardev");
     let mode = given.remove("mode");
@@ -199,7 +216,7 @@ fn monitor(said: &str, mut given: Map<String, Value>, sockets: &[Socket]) -> Res
     let named = chardev.as_ref().and_then(Value::as_str).unwrap_or_default();
     let found = sockets.iter().find(|socket| socket.id == named);
     found
-        .map(|socket| socket.path.clone())
+        .map(|socket| socket.place.clone())
         .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
 }
 
@@ -233,12 +250,17 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_has_a_unix_socket_that_is_listened_at() {
-        let socket = |text: &str| socket("--chardev", parse("--chardev", text, "backend").unwrap());
+    fn a_monitor_has_a_unix_socket_that_is_listened_at_or_standard_input() {
+        let socket = |text: &str| chardev("--chardev", parse("--chardev", text, "backend").unwrap());
         let made = socket("socket,id=c,path=/x,server=on,wait=off").unwrap();
-        assert_eq!(made, Socket { id: "c".into(), path: "/x".into() });
+        assert_eq!(made, Chardev { id: "c".into(), place: Place::Socket("/x".into()) });
+        for text in ["stdio,id=s", "stdio,id=s,signal=off"] {
+            assert_eq!(socket(text).unwrap(), Chardev { id: "s".into(), place: Place::Stdio });
+        }
         for text in [
-            "stdio,id=c",
+            "stdio",
+            "stdio,id=c,path=/x",
+            "pty,id=c",
             "socket,id=c,path=/x",
             "socket,id=c,path=/x,server=on,wait=on",
             "socket,id=c,server=on,wait=off",
@@ -249,8 +271,8 @@ mod tests {
         let monitor = |text: &str| {
             monitor("--monitor", parse("--monitor", text, "chardev").unwrap(), std::slice::from_ref(&made))
         };
-        assert_eq!(monitor("c").unwrap(), Path::new("/x"));
-        assert_eq!(monitor("chardev=c,mode=control,pretty=off").unwrap(), Path::new("/x"));
+        assert_eq!(monitor("c").unwrap(), Place::Socket("/x".into()));
+        assert_eq!(monitor("chardev=c,mode=control,pretty=off").unwrap(), Place::Socket("/x".into()));
         for text in ["d", "c,mode=readline", "c,pretty=on", "c,x=y"] {
             assert!(monitor(text).is_err(), "{text}");
         }

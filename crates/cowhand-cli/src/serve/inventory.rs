@@ -12,7 +12,7 @@ pub mod objects;
 pub mod ublk;
 pub mod vhost_user;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,6 +65,7 @@ pub struct Inventory {
     /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/reference/compat.md).
     pub as_qemu: bool,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
+    end_reported: Cell<bool>,
     objects: RefCell<Vec<Rc<Object>>>,
 }
 
@@ -95,6 +96,7 @@ impl Inventory {
             socket_mode,
             as_qemu,
             exports: RefCell::default(),
+            end_reported: Cell::new(false),
             objects: RefCell::default(),
         })
     }

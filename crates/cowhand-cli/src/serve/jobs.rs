@@ -120,6 +120,16 @@ impl Jobs {
         Ok(())
     }
 
+    /// Reports a job that could not begin after all to who knows QEMU's events: there it exists before its nodes are looked at.
+    pub fn tell_not_begun(inventory: &Inventory, id: &str) {
+        if inventory.as_qemu {
+            for status in [Status::Created, Status::Null] {
+                let data = json!({ "status": status.name(), "id": id });
+                inventory.events.emit("JOB_STATUS_CHANGE", &data);
+            }
+        }
+    }
+
     /// Starts a job. `holds` keep what it works on.
     pub fn start(inventory: &Rc<Inventory>, new: NewJob, work: Work, holds: Vec<Hold>) {
         let NewJob { kind, terms, speed, group, layers, target, filter } = new;
@@ -248,11 +258,11 @@ impl Job {
     fn event_data(&self) -> Value {
         let (done, total) = self.life.progress();
         json!({
-            "type": self.kind,
             "device": self.life.terms().id,
             "len": total,
             "offset": done,
             "speed": self.life.speed(),
+            "type": self.kind,
         })
     }
 }
@@ -270,7 +280,7 @@ pub fn on_error(text: Option<&str>) -> OnError {
 fn tell(events: &Events, id: &str, kind: &str, job: &Weak<Job>, notice: Notice) {
     match notice {
         Notice::Status(status) => {
-            events.emit("JOB_STATUS_CHANGE", &json!({ "id": id, "status": status.name() }));
+            events.emit("JOB_STATUS_CHANGE", &json!({ "status": status.name(), "id": id }));
             let Some(job) = job.upgrade().filter(|job| job.is_of_disk) else { return };
             match status {
                 Status::Ready if !job.life.is_paused() => {

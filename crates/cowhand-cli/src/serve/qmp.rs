@@ -63,6 +63,15 @@ impl Steering {
         Ok(done)
     }
 
+    /// Has the program end. Callers of QEMU's daemon hear of all that ends with it before the answer.
+    async fn end(&self) -> Result<Value, QmpError> {
+        if self.inventory.as_qemu {
+            self.inventory.report_end().await;
+        }
+        self.quit.trigger();
+        Ok(json!({}))
+    }
+
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
         if let Some(done) = about_jobs(inventory, &command.name, arguments).await {
@@ -85,10 +94,7 @@ impl Steering {
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
-            "quit" => {
-                self.quit.trigger();
-                return Ok(json!({}));
-            }
+            "quit" => return self.end().await,
             _ => {}
         }
         let change = inventory.graph.change().await;
@@ -127,7 +133,7 @@ impl Steering {
             "drive-backup" => backup::drive_backup(inventory, &change, arguments, None).await,
             "transaction" => transaction::run(inventory, change, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
-            "block-export-del" => exports::del(inventory, arguments),
+            "block-export-del" => exports::del(inventory, change, arguments).await,
             "nbd-server-add" => exports::add_older(inventory, arguments),
             "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),

@@ -1,5 +1,6 @@
 //! The control socket and the figures for Prometheus, as far as they were asked for.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::rc::Rc;
 
 use control::{Server, ServerOptions};
 use export::Shutdown;
+use reactor::net::Stream;
 use serde_json::json;
 
 use super::inventory::Inventory;
@@ -21,6 +23,10 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Sockets {
     control: Option<OwnersSocket>,
+    /// Other places where commands come in.
+    more: Vec<OwnersSocket>,
+    /// A client on standard input and output, until it is served.
+    stdio: RefCell<Option<Stream>>,
     metrics: Option<MetricsSocket>,
     take_over: Option<OwnersSocket>,
     pid_file: Option<PidFile>,
@@ -38,10 +44,31 @@ impl Sockets {
     ) -> Result<Self, Failure> {
         Ok(Self {
             control: control.map(OwnersSocket::bind).transpose()?,
+            more: Vec::new(),
+            stdio: RefCell::default(),
             metrics: metrics.map(MetricsSocket::bind).transpose()?,
             take_over: take_over.map(OwnersSocket::bind).transpose()?,
             pid_file: None,
         })
+    }
+
+    /// Commands come in at `path`, too.
+    ///
+    /// # Errors
+    /// When a socket cannot be had there.
+    pub fn listen_too(&mut self, path: &Path) -> Result<(), Failure> {
+        self.more.push(OwnersSocket::bind(path)?);
+        Ok(())
+    }
+
+    /// Commands come from the client at the other end of `stream`, too.
+    pub fn serve_too(&mut self, stream: Stream) {
+        self.stdio = RefCell::new(Some(stream));
+    }
+
+    /// Whether commands can come in.
+    pub fn take_commands(&self) -> bool {
+        self.control.is_some() || !self.more.is_empty() || self.stdio.borrow().is_some()
     }
 
     /// The control socket's name in the file system.
@@ -96,8 +123,14 @@ impl Running {
         let handler = Steering::new(Rc::clone(inventory), quit.clone());
         let control = Server::new(handler, Rc::clone(&inventory.events), ServerOptions::default());
         let mut tasks = Vec::new();
-        if let Some(socket) = &sockets.control {
+        let takes_commands = sockets.take_commands();
+        for socket in sockets.control.iter().chain(&sockets.more) {
             tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone())));
+        }
+        if let Some(stream) = sockets.stdio.take() {
+            control.start(stream);
+        }
+        if takes_commands {
             tasks.push(reactor::spawn(errors::tell(Rc::clone(inventory))));
         }
         if let Some(socket) = &sockets.metrics {
@@ -110,8 +143,9 @@ impl Running {
     pub async fn end(&self, asked: bool) {
         self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };
-        if !self.inventory.as_qemu {
-            self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason }));
+        match self.inventory.as_qemu {
+            false => self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason })),
+            true => self.inventory.report_end().await,
         }
         self.control.farewell().await;
     }

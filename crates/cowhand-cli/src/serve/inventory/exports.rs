@@ -23,6 +23,9 @@ use crate::serve::exports::check_name;
 /// How long requests of clients that were disconnected wait for limits, before they are let go: as good as none.
 const HURRY: Duration = Duration::from_millis(10);
 
+/// How long clients wait at the end for what is reported of jobs.
+const JOBS_PATIENCE: Duration = Duration::from_secs(2);
+
 /// An export, and what it shows.
 #[derive(Debug)]
 pub struct ExportRecord {
@@ -259,6 +262,17 @@ impl Inventory {
                 }
             });
             select(unused, hurry).await;
+        }
+    }
+
+    /// Ends all jobs and reports that, and the end of each export, to who waits for it: the program ends. Once only.
+    pub async fn report_end(&self) {
+        if self.end_reported.replace(true) {
+            return;
+        }
+        select(pin!(self.jobs.end_all()), pin!(reactor::sleep(JOBS_PATIENCE))).await;
+        for export in self.exports() {
+            self.events.emit("BLOCK_EXPORT_DELETED", &json!({ "id": export.id }));
         }
     }
 

@@ -151,6 +151,7 @@ fn conclude(inventory: &Inventory, job: &Job, result: Result<(), Failed>) {
     match &error {
         None => tracing::info!(job = job.life.terms().id, "a job has done its work"),
         Some(_) if job.withdrawn.get() => {}
+        Some(_) if job.cancelled.get() => tracing::info!(job = job.life.terms().id, "a job was cancelled"),
         Some(error) => tracing::warn!(job = job.life.terms().id, error, "a job has ended early"),
     }
     if job.is_of_disk && !job.withdrawn.get() {

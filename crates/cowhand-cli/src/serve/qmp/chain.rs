@@ -75,6 +75,41 @@ impl Chain {
         }
     }
 
+    /// Makes bases that were added by name layers of the disk, where only it uses them.
+    ///
+    /// # Errors
+    /// When the exchange fails; then they stay as they are.
+    pub async fn absorb_backing(&self, inventory: &Inventory, change: &Change<'_>) -> Result<(), QmpError> {
+        let absorbed = inventory.graph.absorb_backing(change, &self.disk.name()).await;
+        absorbed.map_err(|error| QmpError::because("the job is not begun", &error))
+    }
+
+    /// Refuses to take the layers from place `upper` on, up to the one before `end`, out of the disk while something uses one by its own name.
+    ///
+    /// # Errors
+    /// Names the layer and its user.
+    pub fn check_unshown(&self, upper: usize, end: usize) -> Result<(), QmpError> {
+        let leaving = self.layers.iter().take(end).skip(upper);
+        let used = leaving.filter_map(|layer| Some((layer.name.as_ref()?, layer.user.as_ref()?))).next();
+        match used {
+            Some((name, by)) => Err(QmpError::generic(format!("node {name:?} is in use by {by}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a disk below whose layers is one that others may write meanwhile.
+    ///
+    /// # Errors
+    /// Names that disk and its user.
+    pub fn check_fixed(&self, inventory: &Inventory) -> Result<(), QmpError> {
+        match inventory.graph.writer_below(&self.disk.name()) {
+            Some((name, by)) => Err(QmpError::generic(format!(
+                "node {name:?} is in use by {by}, which may write: what it reads as cannot be copied while that is so"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The place of the lowest layer: 0 also where there is none, as of a filter that is no image and shows none below it.
     pub fn lowest(&self) -> usize {
         self.layers.len().saturating_sub(1)

@@ -1,13 +1,17 @@
 //! block-export-add, block-export-del, query-block-exports.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::{Arguments, QmpError};
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use export::Removal;
+use futures_util::future::select;
+use graph::Change;
 use serde_json::{Value, json};
 
 use super::dirty_bitmaps;
@@ -175,9 +179,22 @@ fn removal(arguments: Arguments<'_>) -> Removal {
     }
 }
 
-/// Takes an export from its clients.
-pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    inventory.remove_export(arguments.text("id")?, removal(arguments))?;
+/// How long a client waits for the end of an export that no client uses any more: who asks for its file or device next finds it gone.
+const GONE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Takes an export from its clients. As in QEMU one that nothing holds up is gone before the answer.
+pub async fn del(
+    inventory: &Rc<Inventory>,
+    change: Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    let id = arguments.text("id")?;
+    let record = inventory.export(id);
+    inventory.remove_export(id, removal(arguments))?;
+    drop(change);
+    if let Some(record) = record {
+        select(pin!(inventory.export_gone(&record)), pin!(reactor::sleep(GONE_PATIENCE))).await;
+    }
     Ok(json!({}))
 }
 

@@ -28,7 +28,12 @@ pub(super) fn new_job(
     device: &str,
     arguments: Arguments<'_>,
 ) -> Result<NewJob, QmpError> {
-    let id = arguments.maybe_text("job-id").unwrap_or(device).to_owned();
+    let id = match arguments.maybe_text("job-id") {
+        Some(id) => id.to_owned(),
+        // What QEMU's daemon has are nodes, after which no job is called.
+        None if inventory.as_qemu => return Err(QmpError::generic("argument 'job-id' is missing")),
+        None => device.to_owned(),
+    };
     inventory.jobs.check_new(&id)?;
     let both = arguments.maybe_text("on-error");
     let policy = |name: &str| on_error(arguments.maybe_text(name).or(both));
@@ -61,7 +66,10 @@ pub(super) fn name_filter(
     let Some(name) = arguments.maybe_text("filter-node-name") else { return Ok(()) };
     let job = User { kind: "job", name: new.terms.id.clone() };
     let named = inventory.graph.name_job_filter(change, name, driver, disk, job);
-    new.filter = Some(named.map_err(|error| inventory.refused(&error))?);
+    new.filter = Some(named.map_err(|error| {
+        Jobs::tell_not_begun(inventory, &new.terms.id);
+        inventory.refused(&error)
+    })?);
     Ok(())
 }
 
@@ -179,8 +187,15 @@ async fn begin_mirror(
     new.target = target.own();
     let target = target.node();
     // The disk may stand on the copy in the end, and then all of them go.
+    chain.check_unshown(0, chain.layers.len())?;
     new.layers = chain.claim(inventory, 0, chain.lowest())?;
     let Chain { disk, .. } = chain;
+    if let Some(owner) = disk.owner() {
+        return Err(QmpError::generic(format!(
+            "node {device:?} is a layer of node {:?}, in whose place no copy can be put: mirror that",
+            owner.name()
+        )));
+    }
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {
         return Err(QmpError::generic(format!(

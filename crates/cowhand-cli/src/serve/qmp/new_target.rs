@@ -1,9 +1,11 @@
 //! The target of drive-mirror and drive-backup: a file that is made or opened, and a node for it.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
 use graph::Change;
+use graph::drivers::{elsewhere, options_of_name};
 use graph::probe::Format;
 use serde_json::{Value, json};
 
@@ -55,6 +57,11 @@ pub async fn with(
     let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
     let format = arguments.maybe_text("format").unwrap_or("qcow2");
     let is_made = arguments.maybe_text("mode") != Some("existing");
+    if let Some(driver) = elsewhere(Path::new(file)).filter(|_| is_made) {
+        return Err(QmpError::generic(format!(
+            "{file:?} is a name of driver {driver}: a new target is made as a file; make it there, and give mode existing"
+        )));
+    }
     let mut made = None;
     if is_made {
         let kind = Format::of_name(format).filter(|format| matches!(*format, Format::Qcow2 | Format::Raw));
@@ -79,7 +86,7 @@ pub async fn with(
         "driver": format,
         "node-name": name,
         "discard": if arguments.maybe_switch("unmap") == Some(false) { "ignore" } else { "unmap" },
-        "file": { "driver": "file", "filename": file },
+        "file": options_of_name(file).map_err(QmpError::generic)?,
     });
     if format == "qcow2" && sync != "full" {
         options["backing"] = Value::Null;

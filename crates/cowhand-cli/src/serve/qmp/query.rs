@@ -76,11 +76,14 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             }
             values.push(value);
             let layers = inventory.graph.layers(&node.name()).unwrap_or_default();
-            values.extend(node.parts().iter().map(|part| {
-                let mut value = part_value(part, disk, &layers);
+            for part in node.parts() {
+                let mut value = part_value(&part, disk, &layers);
                 value["part-of"] = json!(node.name());
-                value
-            }));
+                if let Ok(layer) = inventory.graph.disk(&part) {
+                    add_bitmaps(inventory, &layer, &mut value).await;
+                }
+                values.push(value);
+            }
         }
         NodeKind::Throttle { group, child } => {
             let Ok(disk) = inventory.graph.disk(&child.get()) else { return };

@@ -22,6 +22,8 @@ pub async fn stream(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
+    let (chain, _) = Chain::around(inventory, device)?;
+    chain.absorb_backing(inventory, change).await?;
     let (chain, at) = Chain::around(inventory, device)?;
     let mut new = new_job(inventory, "stream", device, arguments)?;
     let image = chain.layers.get(at).filter(|layer| layer.block.downcast_ref::<Qcow2>().is_some());
@@ -29,6 +31,8 @@ pub async fn stream(
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));
     }
     let base = stream_base(&chain, at, arguments)?;
+    chain.check_unshown(at + 1, base.unwrap_or(chain.layers.len()))?;
+    chain.check_fixed(inventory).inspect_err(|_| Jobs::tell_not_begun(inventory, &new.terms.id))?;
     new.layers = chain.claim(inventory, at, base.unwrap_or(chain.lowest()))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
@@ -86,6 +90,7 @@ pub async fn commit(
     let device = arguments.text("device")?;
     // libvirt finds out by this class what a server can do.
     inventory.check_device(device)?;
+    Chain::below_filters(inventory, device)?.absorb_backing(inventory, change).await?;
     let chain = Chain::below_filters(inventory, device)?;
     let mut new = new_job(inventory, "commit", device, arguments)?;
     let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
@@ -103,6 +108,7 @@ pub async fn commit(
             "node {device:?} is read-only: commit the image below it, or reopen it"
         )));
     }
+    chain.check_unshown(top, base)?;
     new.layers = chain.claim(inventory, top.saturating_sub(1), base)?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     let driver = if top == 0 { "mirror_top" } else { "commit_top" };
@@ -113,6 +119,7 @@ pub async fn commit(
             Ok(json!({}))
         }
         Err(error) => {
+            Jobs::tell_not_begun(inventory, &new.terms.id);
             chain.give_back(inventory, change, &[top.saturating_sub(1), base]).await;
             Err(error)
         }
