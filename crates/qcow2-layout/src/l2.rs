@@ -215,6 +215,12 @@ fn decode_bitmap(entry: u64, bitmap: u64, host: Option<HostOffset>) -> Result<(u
     Ok((alloc, zero))
 }
 
+/// The first byte of the file behind those that compressed clusters can take: their descriptors have less room for an offset, the larger
+/// clusters are (specification, "Compressed clusters descriptor").
+pub fn compressed_end_max(geometry: &Geometry) -> u64 {
+    (1 << compressed_offset_bits(geometry)).min(HOST_OFFSET_LIMIT)
+}
+
 /// Bits of a compressed entry that hold the host offset; the sector count follows, up to bit 61.
 #[inline]
 fn compressed_offset_bits(geometry: &Geometry) -> u32 {

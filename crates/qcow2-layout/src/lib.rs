@@ -35,7 +35,7 @@ pub use header::{
     L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RecordExtension, SNAPSHOTS_MAX,
 };
 pub use l1::L1Entry;
-pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster};
+pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster, compressed_end_max};
 pub use offset::{EntryError, GuestOffset, HOST_OFFSET_LIMIT, HostOffset};
 pub use refcount::{RefcountError, RefcountTableEntry, refcount_find_zero, refcount_get, refcount_set};
 pub use snapshot::{

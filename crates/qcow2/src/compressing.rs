@@ -3,11 +3,12 @@
 pub(crate) mod pack;
 mod tail;
 
+use std::io;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Filter, Stored, Takes};
 use futures_util::future::join_all;
-use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
+use qcow2_layout::{CompressedCluster, HostOffset, L2Entry, compressed_end_max};
 use storage::{Hints, IoBytes, IoVec, Step};
 use sync::{AsyncMutex, Semaphore};
 
@@ -260,6 +261,11 @@ impl Inner {
             let host = tail.place(self, len).await?;
             let end = (host + len).next_multiple_of(SECTOR_BYTES);
             placed.push(CompressedCluster { host: HostOffset(host), len: end - host });
+            if end > compressed_end_max(&self.medium.geometry) {
+                tail.leave(self).await;
+                let error = io::Error::from(io::ErrorKind::FileTooLarge);
+                return Err(self.medium.blame.io("placing a compressed cluster")(error));
+            }
             if host != start + bytes.len() as u64 {
                 self.write_bytes_of_packed(start, std::mem::take(&mut bytes)).await?;
                 start = host;

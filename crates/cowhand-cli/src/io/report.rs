@@ -101,6 +101,7 @@ pub fn words_of(number: i32) -> String {
 /// Why a request failed, in the system's words.
 pub fn reason(error: &block::Error) -> String {
     let by_kind = || match error {
+        block::Error::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => libc::EFBIG,
         block::Error::Io { .. } if error.is_no_space() => libc::ENOSPC,
         block::Error::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported => libc::ENOTSUP,
         block::Error::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => libc::ENOMEM,
