@@ -55,6 +55,7 @@ mod interleavings;
 mod l1;
 mod lists;
 mod locate;
+mod machine_state;
 mod map;
 mod map_slices;
 mod medium;

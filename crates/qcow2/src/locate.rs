@@ -158,7 +158,7 @@ impl Inner {
 
     /// Where data of this layer is.
     #[inline]
-    fn data_at(&self, offset: HostOffset) -> Source<'_> {
+    pub(crate) fn data_at(&self, offset: HostOffset) -> Source<'_> {
         match &self.medium.by_guest {
             None => Source::Plain { storage: &*self.medium.data, offset },
             Some(cipher) => Source::Ciphered { layer: self, cipher, offset },

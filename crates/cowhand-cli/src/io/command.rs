@@ -184,7 +184,7 @@ pub const COMMANDS: [Command; 26] = [
 /// Letters of options, and what they mean.
 const OPTIONS: &str = "\
 Options of reading and writing:
-  -b          the state of a virtual machine, not the disk (refused)
+  -b          the state of a virtual machine beside the disk
   -c          write compressed clusters
   -C          show the result in a form for programs
   -f          durable at once (FUA)

@@ -50,8 +50,8 @@ enum Action {
         fua: bool,
     },
     Discard,
-    /// The state of a machine beside the disk.
-    MachineState,
+    /// The state of a machine beside the disk is read, or written where there is data.
+    MachineState(Option<IoVec>),
 }
 
 /// What is told of it.
@@ -138,7 +138,7 @@ impl Request {
             true => {
                 whole_sectors(offset, "offset")?;
                 whole_sectors(sum, "length")?;
-                Action::MachineState
+                Action::MachineState(None)
             }
             false => Action::Read,
         };
@@ -176,11 +176,15 @@ impl Request {
                 return Err(contradiction("-z takes one length"));
             }
             Action::Zero { options: ZeroOptions { unmap: words.has('u'), fast_only }, fua }
-        } else if words.has('b') {
-            Action::MachineState
         } else {
             let data = in_parts(&filled(&words, sum)?, &lengths);
-            if words.has('c') { Action::Compress(data) } else { Action::Write { data, fua } }
+            if words.has('b') {
+                Action::MachineState(Some(data))
+            } else if words.has('c') {
+                Action::Compress(data)
+            } else {
+                Action::Write { data, fua }
+            }
         };
         Ok(Self { action, offset, bytes: sum, show })
     }
@@ -203,6 +207,7 @@ impl Request {
         let began = Instant::now();
         let written = |result: Result<(), Error>| result.map(|()| None);
         let result = match action {
+            Action::MachineState(data) => machine_state(&disk, offset, bytes, data).await,
             // Before memory is taken for it.
             _ if offset.checked_add(bytes).is_none_or(|end| end > disk.size()) => {
                 Err(Blame::new(disk.root().name()).past_end(offset, bytes, disk.size()))
@@ -212,10 +217,6 @@ impl Request {
             Action::Compress(data) => written(compress(&disk, compressing, offset, data).await),
             Action::Zero { options, fua } => written(disk.zero(offset, bytes, options, fua).await),
             Action::Discard => written(disk.discard(offset, bytes, false).await),
-            Action::MachineState => {
-                let what = "the state of a virtual machine beside the disk is neither read nor written here";
-                Err(Blame::new(disk.root().name()).unsupported(what))
-            }
         };
         Ended { show, offset, bytes, elapsed: began.elapsed(), result }
     }
@@ -250,8 +251,8 @@ fn check_kind_of_write(words: &Words, form: Form) -> Result<(), Failure> {
     if let Some(letter) = ['n', 'u'].into_iter().find(|letter| has(*letter) && !has('z')) {
         return Err(contradiction(&format!("-{letter} is for -z")));
     }
-    if has('b') && (has('c') || has('z')) {
-        return Err(contradiction("-b goes with neither -c nor -z"));
+    if has('b') && has('z') {
+        return Err(contradiction("-b does not go with -z"));
     }
     if has('f') && (has('b') || has('c')) {
         return Err(contradiction("-f goes with neither -b nor -c"));
@@ -304,9 +305,32 @@ fn in_parts(data: &IoBytes, lengths: &[u64]) -> IoVec {
     parts
 }
 
-async fn read(disk: &Disk, offset: u64, bytes: u64) -> Result<Option<IoBuf>, Error> {
+/// Writes `data` to the state of a machine that the image holds, or reads `bytes` of it.
+async fn machine_state(
+    disk: &Disk,
+    offset: u64,
+    bytes: u64,
+    data: Option<IoVec>,
+) -> Result<Option<IoBuf>, Error> {
+    let image = disk.image().ok_or_else(|| {
+        Blame::new(disk.root().name()).unsupported("a raw disk has no room for the state of a machine")
+    })?;
+    match data {
+        Some(data) => image.write_machine_state(offset, data).await.map(|()| None),
+        None => {
+            let (result, buf) = image.read_machine_state(offset, room_to_read(disk, bytes)?).await;
+            result.map(|()| Some(buf))
+        }
+    }
+}
+
+fn room_to_read(disk: &Disk, bytes: u64) -> Result<IoBuf, Error> {
     let buf = usize::try_from(bytes).ok().and_then(IoBuf::try_uninit);
-    let buf = buf.ok_or_else(|| Blame::new(disk.root().name()).no_memory("what is read"))?;
+    buf.ok_or_else(|| Blame::new(disk.root().name()).no_memory("what is read"))
+}
+
+async fn read(disk: &Disk, offset: u64, bytes: u64) -> Result<Option<IoBuf>, Error> {
+    let buf = room_to_read(disk, bytes)?;
     let (result, buf) = disk.read(offset, buf, Hints::NONE).await;
     result.map(|_| Some(buf))
 }

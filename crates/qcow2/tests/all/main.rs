@@ -21,6 +21,7 @@ mod hints;
 mod in_order;
 mod jobs;
 mod look_ups;
+mod machine_state;
 mod new_on_device;
 mod on_reactor;
 mod other_files;
