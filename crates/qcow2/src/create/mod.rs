@@ -162,7 +162,7 @@ async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan, keep: bool) -> 
 async fn make_room(file: &dyn Storage, plan: &Plan) -> Result<(), CreateError> {
     let capabilities = file.capabilities();
     if capabilities.resizable {
-        file.grow_to(plan.bytes()).await.map_err(CreateError::io(file, "extend"))?;
+        file.grow_to(plan.length()).await.map_err(CreateError::io(file, "extend"))?;
     }
     let data = (plan.data_start() * plan.cluster_size(), plan.data_clusters * plan.cluster_size());
     let done = match plan.preallocation {

@@ -33,8 +33,7 @@ impl CreateOptions {
     pub(super) fn plan(&self) -> Result<Plan, CreateError> {
         let geometry = self.geometry()?;
         let size = self.size.next_multiple_of(SECTOR_BYTES);
-        // The file of a disk of no bytes has an L1 table too.
-        let l1_entries = geometry.l1_entries_for(size).max(1);
+        let l1_entries = geometry.l1_entries_for(size);
         let mut plan = Plan::begin(geometry, self.effective_preallocation(), size, l1_entries);
         plan.luks_clusters = self.encrypt.map_or(0, |cipher| plan.geometry.clusters_for(area_bytes(cipher)));
         plan.limit("the L1 table", plan.l1_entries.saturating_mul(8), L1_BYTES_MAX)?;
@@ -129,7 +128,15 @@ impl Plan {
         self.data_start() + self.data_clusters
     }
 
-    /// Length of the image file.
+    /// Length that the image file begins with: behind the L1 table, where that is the last part, QEMU leaves the rest of its cluster out too.
+    pub(super) fn length(&self) -> u64 {
+        match self.luks_start() == self.total_clusters() && self.preallocation == Preallocation::Off {
+            true => self.l1_start() * self.cluster_size() + self.l1_entries * 8,
+            false => self.bytes(),
+        }
+    }
+
+    /// Bytes of all clusters of the image file.
     pub(super) fn bytes(&self) -> u64 {
         self.total_clusters() * self.cluster_size()
     }
