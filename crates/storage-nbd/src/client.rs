@@ -98,8 +98,9 @@ impl Client {
             let timeout = if open_timeout.is_zero() { OPENING_MAX } else { attempt_time(until) };
             match found.connect(&unflushed, timeout).await {
                 Ok(connection) => break connection,
-                Err(error) if Instant::now() + pause >= until => return Err(error),
-                Err(_) => reactor::sleep(pause).await,
+                Err(error) if Instant::now() >= until => return Err(error),
+                // The last attempt is made when the time is over: a server that starts until then is found.
+                Err(_) => reactor::sleep(pause.min(until.saturating_duration_since(Instant::now()))).await,
             }
             pause = (pause * 2).min(PAUSE_MAX);
         };
