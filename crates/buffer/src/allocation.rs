@@ -82,7 +82,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let kept = Kept { start: self.start, layout: self.layout };
+        let kept = Retained { start: self.start, layout: self.layout };
         let Some(class) = class_of(self.layout.size()) else { return kept.free() };
         let mut kept = Some(kept);
         // Fails only while the thread is being torn down: then the memory is freed below.
@@ -100,12 +100,12 @@ impl Drop for Allocation {
 }
 
 /// An allocation at rest in the pool.
-struct Kept {
+struct Retained {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-impl Kept {
+impl Retained {
     fn into_allocation(self) -> Allocation {
         Allocation { start: self.start, layout: self.layout }
     }
@@ -122,20 +122,20 @@ pub fn keep_none_on_this_thread() {
     POOL.with(|pool| {
         let mut pool = pool.borrow_mut();
         pool.keeps = false;
-        pool.classes.iter_mut().for_each(|list| list.drain(..).for_each(Kept::free));
+        pool.classes.iter_mut().for_each(|list| list.drain(..).for_each(Retained::free));
     });
 }
 
 struct Pool {
     /// What is dropped here is kept.
     keeps: bool,
-    classes: [Vec<Kept>; CLASSES],
+    classes: [Vec<Retained>; CLASSES],
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         for list in &mut self.classes {
-            list.drain(..).for_each(Kept::free);
+            list.drain(..).for_each(Retained::free);
         }
     }
 }

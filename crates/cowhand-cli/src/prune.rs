@@ -7,7 +7,7 @@ use std::sync::Arc;
 use graph::drivers::object_store;
 use graph::size::human_size;
 use serde::Serialize;
-use storage_chunked::{Error, Folder, Found, Removal, Unused};
+use storage_chunked::{Error, Folder, Removal, Survey, Unused};
 
 use crate::copying;
 use crate::copying::watch::Watch;
@@ -128,7 +128,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => {
-            let Found { images, chunks, unused_bytes, young, pushes, .. } = found;
+            let Survey { images, chunks, unused_bytes, young, pushes, .. } = found;
             let folder = args.folder.clone();
             write_json(
                 out,
@@ -140,8 +140,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(found: &Found, removed: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let Found { images, chunks, unused, unused_bytes, young, pushes } = found;
+fn tell(found: &Survey, removed: bool, out: &mut dyn Write) -> std::io::Result<()> {
+    let Survey { images, chunks, unused, unused_bytes, young, pushes } = found;
     let bytes = human_size(*unused_bytes);
     let what = if removed { "removed" } else { "unused" };
     writeln!(
@@ -162,7 +162,7 @@ async fn look(
     watch: &Watch,
     folder: &Folder,
     give: impl FnMut(Unused) -> std::io::Result<()>,
-) -> Result<Found, Failure> {
+) -> Result<Survey, Failure> {
     let removal = if args.remove { Removal::Unused } else { Removal::Nothing };
     if args.remove {
         let begun = watch.within_grace(folder.begin_removal()).await;

@@ -19,7 +19,7 @@ use rustix::net::{
 
 use crate::address::Address;
 use crate::message::{ANSWER_BYTES_MAX, Answer, Ask};
-use crate::state::{self, Asked};
+use crate::state::{self, Delivery};
 use crate::target::Target;
 
 /// Until a broker that had too much to do is asked again.
@@ -48,14 +48,14 @@ async fn connect_until(target: &Target, until: Instant) -> io::Result<Stream> {
         let ask = Ask { target: target.clone(), within };
         let (own, theirs) = pair()?;
         match state::send(&ask.encode(), theirs.as_fd())? {
-            Asked::Sent => {}
-            Asked::Directly => {
+            Delivery::Sent => {}
+            Delivery::Directly => {
                 let target = target.clone();
                 // Where a redirect led before the list is closed, it may lead later.
                 state::name(target.clone());
                 return reactor::blocking(move || reach(&target, within)).await.map(Stream::from_fd);
             }
-            Asked::Later => {
+            Delivery::Later => {
                 reactor::sleep(PAUSE).await;
                 continue;
             }
@@ -107,9 +107,9 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let (own, theirs) = pair()?;
     let ask = Ask { target: target.clone(), within: AT_ONCE };
     match state::send(&ask.encode(), theirs.as_fd())? {
-        Asked::Sent => drop(theirs),
-        Asked::Directly => return UnixStream::connect(path),
-        Asked::Later => return Err(io::ErrorKind::WouldBlock.into()),
+        Delivery::Sent => drop(theirs),
+        Delivery::Directly => return UnixStream::connect(path),
+        Delivery::Later => return Err(io::ErrorKind::WouldBlock.into()),
     }
     rustix::net::sockopt::set_socket_timeout(&own, rustix::net::sockopt::Timeout::Recv, Some(AT_ONCE))?;
     let (bytes, socket) = receive_now(&own)?;

@@ -84,7 +84,7 @@ pub fn through(brokers: Vec<OwnedFd>) {
 }
 
 /// What became of a question.
-pub(crate) enum Asked {
+pub(crate) enum Delivery {
     /// It is on its way.
     Sent,
     /// There is no broker: this process connects itself.
@@ -102,13 +102,13 @@ pub(crate) fn has_brokers() -> bool {
 ///
 /// # Errors
 /// When all have ended.
-pub(crate) fn send(message: &[u8], answers: BorrowedFd<'_>) -> io::Result<Asked> {
+pub(crate) fn send(message: &[u8], answers: BorrowedFd<'_>) -> io::Result<Delivery> {
     let mut state = STATE.lock();
-    let Some(brokers) = &mut state.brokers else { return Ok(Asked::Directly) };
+    let Some(brokers) = &mut state.brokers else { return Ok(Delivery::Directly) };
     while let Some(broker) = brokers.front() {
         match broker.send_with_fds_now(message, &[answers]) {
-            Ok(()) => return Ok(Asked::Sent),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Asked::Later),
+            Ok(()) => return Ok(Delivery::Sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Delivery::Later),
             Err(error) => {
                 brokers.pop_front();
                 let left = brokers.len();

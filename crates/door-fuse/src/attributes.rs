@@ -11,7 +11,7 @@ const WRITE_BITS: u32 = 0o222;
 
 /// Attributes that the mount itself keeps: they are forgotten with it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Retained {
     mode: u32,
     uid: u32,
     gid: u32,
@@ -24,8 +24,8 @@ pub(crate) struct Kept {
 /// Bits that say what users other than the owner may do.
 const BITS_OF_OTHERS: u32 = 0o077;
 
-impl Kept {
-    /// Of a file of this process's user, that others may be let use where `for_others` says so.
+impl Retained {
+    /// Of a file of this process's user, that other users may be permitted to use where `for_others` says so.
     pub(crate) fn new(read_only: bool, for_others: bool) -> Self {
         let now = now();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_does_not_look_as_if_it_could() {
-        let mut kept = Kept::new(true, true);
+        let mut kept = Retained::new(true, true);
         assert_eq!(kept.of_disk(1, 1).mode, 0o400);
         let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
         assert_eq!(kept.set(&set(0o644), true), Err(Errno::ROFS));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_others_cannot_reach_does_not_look_as_if_they_could() {
-        let mut kept = Kept::new(false, false);
+        let mut kept = Retained::new(false, false);
         let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
         assert_eq!(kept.set(&set(0o604), false), Err(Errno::PERM));
         assert_eq!(kept.set(&SetAttr { uid: Some(1), ..SetAttr::default() }, false), Err(Errno::PERM));

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use reactor::Device;
 use tracing::Instrument;
 
-use crate::attributes::Kept;
+use crate::attributes::Retained;
 use crate::cloned;
 use crate::mounted::Mounted;
 use crate::session::{Role, Session};
@@ -25,7 +25,7 @@ use crate::session::{Role, Session};
 pub struct FileOptions {
     /// Writes behind the end, `fallocate` and `truncate` change the disk's size.
     pub growable: bool,
-    /// A write behind the end fails as one that the medium does not take, as QEMU's; otherwise as one for which there is no room.
+    /// A write behind the end fails as one that a device does not take, as QEMU's; otherwise as one for which there is no room.
     pub fails_past_end: bool,
     /// Users other than this process's may use the file, as its mode says.
     pub for_others: bool,
@@ -36,7 +36,7 @@ pub struct FileOptions {
 pub struct FuseExport {
     pub(crate) entry: Arc<ExportEntry>,
     pub(crate) options: FileOptions,
-    pub(crate) kept: Mutex<Kept>,
+    pub(crate) kept: Mutex<Retained>,
     sizes: mpsc::UnboundedSender<SizeRequest>,
     /// Nothing more is waited for.
     pub(crate) stopping: Shutdown,
@@ -129,7 +129,7 @@ impl Server {
         disk: Arc<dyn Export>,
         options: FileOptions,
     ) -> Result<(Arc<FuseExport>, SizeRequests), DuplicateName> {
-        let kept = Mutex::new(Kept::new(disk.read_only(), options.for_others));
+        let kept = Mutex::new(Retained::new(disk.read_only(), options.for_others));
         let entry = self.door.exports().add(name, "", disk)?;
         let (sizes, asked) = mpsc::unbounded();
         let (stopping, ended) = (Shutdown::new(), Shutdown::new());

@@ -37,7 +37,7 @@ pub(crate) struct Client {
 
 /// A request that was taken in whole.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
     pub(crate) what: What,
@@ -51,7 +51,7 @@ pub(crate) enum What {
     Status(Question),
 }
 
-impl Asked {
+impl PendingRequest {
     /// The bytes that it needs while it is at work, beyond its bookkeeping. A write has its payload already.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.what {
@@ -75,7 +75,11 @@ impl Client {
     /// Starts a request for which there is room. One that changes nothing is given up when the client is gone; one
     /// that changes the disk was taken in whole and is carried out, unless a limit holds it back: it would keep
     /// the place of others, for hours.
-    pub(crate) fn start(self: &Rc<Self>, Asked { cookie, offset, what }: Asked, permit: Permit) {
+    pub(crate) fn start(
+        self: &Rc<Self>,
+        PendingRequest { cookie, offset, what }: PendingRequest,
+        permit: Permit,
+    ) {
         let request = Request::new(self, (cookie, offset), permit);
         match what {
             // It is known to wait, so it is a task from the start.

@@ -9,14 +9,14 @@ use std::rc::Rc;
 
 use export::LocalEvent;
 
-use crate::client::{Asked, Client};
+use crate::client::{Client, PendingRequest};
 use crate::limits::REQUESTS_WAITING_MAX;
 
 /// The line of one connection.
 #[derive(Debug)]
 pub(crate) struct Line {
     client: Rc<Client>,
-    waiting: RefCell<VecDeque<Asked>>,
+    waiting: RefCell<VecDeque<PendingRequest>>,
     /// Something was put in: for the task of [`Line::run`].
     put: LocalEvent,
     /// Something was taken out: for the reader.
@@ -34,7 +34,7 @@ impl Line {
     }
 
     /// Starts `asked`, now or when there is memory for it and for those before it. Ends when the line has room.
-    pub(crate) async fn put(&self, asked: Asked) {
+    pub(crate) async fn put(&self, asked: PendingRequest) {
         if self.is_empty()
             && let Some(permit) = self.client.in_flight.try_admit(asked.bytes())
         {
@@ -50,7 +50,7 @@ impl Line {
     pub(crate) async fn run(&self) {
         loop {
             self.put.until(|| !self.is_empty()).await;
-            let Some(bytes) = self.waiting.borrow().front().map(Asked::bytes) else { continue };
+            let Some(bytes) = self.waiting.borrow().front().map(PendingRequest::bytes) else { continue };
             let permit = self.client.in_flight.admit(bytes).await;
             // It stayed in line meanwhile, or was given up with it.
             let asked = self.waiting.borrow_mut().pop_front();

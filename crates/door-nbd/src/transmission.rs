@@ -12,7 +12,7 @@ use nbd_wire::server::Session;
 use nbd_wire::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
 use tls::Transport;
 
-use crate::client::{Asked, Client, What};
+use crate::client::{Client, PendingRequest, What};
 use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{
@@ -25,7 +25,7 @@ use crate::requests::Work;
 
 use self::at_hand::AtHand;
 use self::inline::Inline;
-use self::together::Held;
+use self::together::Delayed;
 
 mod at_hand;
 mod inline;
@@ -98,7 +98,7 @@ pub(crate) struct Transmission {
     inline_bytes: Cell<usize>,
     merges: bool,
     /// Requests that may go together with the next one.
-    held: Vec<Held>,
+    held: Vec<Delayed>,
     departure: Rc<Departure>,
     at_hand: AtHand,
 }
@@ -342,6 +342,6 @@ impl Transmission {
     }
 }
 
-fn asked(head: &RequestHeader, what: What) -> Asked {
-    Asked { cookie: head.cookie, offset: head.offset, what }
+fn asked(head: &RequestHeader, what: What) -> PendingRequest {
+    PendingRequest { cookie: head.cookie, offset: head.offset, what }
 }

@@ -111,7 +111,7 @@ impl Answer {
         if bytes_of_head > HEAD_BYTES_MAX {
             return Err(AnswerError::TooLong);
         }
-        let found = Found(parsed.headers);
+        let found = Fields(parsed.headers);
         let closes = found.has_word("Connection", "close")
             || (parsed.version == Some(0) && !found.has_word("Connection", "keep-alive"));
         let answer = Self {
@@ -164,9 +164,9 @@ fn is_word(text: &str) -> bool {
 }
 
 /// Fields as they came.
-struct Found<'a>(&'a [httparse::Header<'a>]);
+struct Fields<'a>(&'a [httparse::Header<'a>]);
 
-impl Found<'_> {
+impl Fields<'_> {
     fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s [u8]> {
         self.0.iter().filter(|field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     }

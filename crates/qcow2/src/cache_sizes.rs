@@ -247,9 +247,9 @@ mod tests {
     }
 
     /// (cache-size, l2-cache-size, refcount-cache-size, l2-cache-entry-size)
-    type Asked = (Option<u64>, Option<u64>, Option<u64>, Option<u64>);
+    type Requested = (Option<u64>, Option<u64>, Option<u64>, Option<u64>);
 
-    fn sizes(asked: Asked, image: CachedImage) -> Result<CacheSizes, CacheSizesError> {
+    fn sizes(asked: Requested, image: CachedImage) -> Result<CacheSizes, CacheSizesError> {
         let (total_bytes, l2_bytes, refcount_bytes, l2_entry_bytes) = asked;
         cache_sizes(&CacheRequest { total_bytes, l2_bytes, l2_entry_bytes, refcount_bytes }, &image)
     }
@@ -258,7 +258,7 @@ mod tests {
     fn every_combination_of_options_gives_the_sizes_that_qemu_gives() {
         // Asked, image, then (L2 bytes, slice bytes, refcount bytes, covers the disk).
         type Used = (u64, u64, u64, bool);
-        let table: &[(Asked, CachedImage, Used)] = &[
+        let table: &[(Requested, CachedImage, Used)] = &[
             // Nothing asked: the whole map up to 32 MiB, whole tables as slices.
             ((None, None, None, None), disk(40 * GIB), (5 * MIB, 64 * KIB, 256 * KIB, true)),
             ((None, None, None, None), disk(256 * GIB), (32 * MIB, 64 * KIB, 256 * KIB, true)),
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_request_that_contradicts_itself_is_refused_with_its_numbers() {
         let entry = |found_bytes| CacheSizesError::EntrySize { found_bytes, cluster_bytes: 64 * KIB };
-        let table: &[(Asked, CacheSizesError)] = &[
+        let table: &[(Requested, CacheSizesError)] = &[
             ((Some(8 * MIB), Some(MIB), Some(MIB), None), CacheSizesError::AllThree),
             (
                 (Some(MIB), Some(MIB + 1), None, None),

@@ -42,13 +42,18 @@ fn found_below(bug: DiskBug, name: &str, one: impl Fn(u64) -> Result<(), Box<Fai
     say_and_confirm(&format!("{bug:?}"), name, first, one);
 }
 
-type Found = Option<(u64, Box<Failure>)>;
+type FirstFailure = Option<(u64, Box<Failure>)>;
 
-fn first_seed(one: impl Fn(u64) -> Result<(), Box<Failure>>) -> Found {
+fn first_seed(one: impl Fn(u64) -> Result<(), Box<Failure>>) -> FirstFailure {
     (0..SEEDS).find_map(|seed| one(seed).err().map(|failure| (seed, failure)))
 }
 
-fn say_and_confirm(bug: &str, name: &str, first: Found, one: impl Fn(u64) -> Result<(), Box<Failure>>) {
+fn say_and_confirm(
+    bug: &str,
+    name: &str,
+    first: FirstFailure,
+    one: impl Fn(u64) -> Result<(), Box<Failure>>,
+) {
     let Some((seed, failure)) = first else { panic!("{bug} is not found in {SEEDS} seeds of {name}") };
     println!("{bug}: {name}, seed {seed}: {}", failure.kind);
     if let Err(failure) = one(seed) {

@@ -10,12 +10,12 @@ use sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Owned ranges by their start; they do not overlap.
-    owned: Mutex<BTreeMap<u64, Held>>,
+    owned: Mutex<BTreeMap<u64, OwnedRange>>,
 }
 
 /// A range that has an owner.
 #[derive(Debug)]
-struct Held {
+struct OwnedRange {
     /// The first number behind it.
     end: u64,
     /// Requests for ranges that overlap it, in the order in which they are served.
@@ -45,7 +45,7 @@ impl InFlight {
             let mut owned = self.owned.lock();
             match overlapping(&mut owned, &range) {
                 None => {
-                    owned.insert(start, Held { end: range.end, waiting: VecDeque::new() });
+                    owned.insert(start, OwnedRange { end: range.end, waiting: VecDeque::new() });
                     return Owned { in_flight: self, start };
                 }
                 Some(held) => {
@@ -66,21 +66,24 @@ impl InFlight {
     /// constant where requests are for one range, and otherwise in proportion to the queue.
     fn release(&self, start: u64) {
         let mut owned = self.owned.lock();
-        let Some(Held { end, mut waiting }) = owned.remove(&start) else { return };
+        let Some(OwnedRange { end, mut waiting }) = owned.remove(&start) else { return };
         while let Some(next) = waiting.pop_front() {
             if let Some(held) = overlapping(&mut owned, &next.range) {
                 held.waiting.push_back(next);
             } else if next.granted.send(()).is_ok() {
                 let covers_all = next.range.start <= start && next.range.end >= end;
                 let inherited = if covers_all { std::mem::take(&mut waiting) } else { VecDeque::new() };
-                owned.insert(next.range.start, Held { end: next.range.end, waiting: inherited });
+                owned.insert(next.range.start, OwnedRange { end: next.range.end, waiting: inherited });
             }
         }
     }
 }
 
 /// The last owned range that overlaps `range`.
-fn overlapping<'a>(owned: &'a mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<&'a mut Held> {
+fn overlapping<'a>(
+    owned: &'a mut BTreeMap<u64, OwnedRange>,
+    range: &Range<u64>,
+) -> Option<&'a mut OwnedRange> {
     owned.range_mut(..range.end).next_back().map(|(_, held)| held).filter(|held| held.end > range.start)
 }
 

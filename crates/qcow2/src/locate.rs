@@ -8,7 +8,7 @@ use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};
-use crate::chain::{Chain, Found, UnitPlace};
+use crate::chain::{Chain, Lookup, UnitPlace};
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
@@ -201,11 +201,11 @@ impl Chain {
             return None;
         }
         let place = match self.look_up(GuestRange::at(guest, *len)) {
-            Found::At { place, len: known } => {
+            Lookup::At { place, len: known } => {
                 *len = known;
                 place
             }
-            Found::Missing(key) => match self.nothing(GuestRange::at(guest, *len)) {
+            Lookup::Missing(key) => match self.nothing(GuestRange::at(guest, *len)) {
                 Some((place, empty)) => {
                     *len = empty;
                     place

@@ -40,7 +40,7 @@ impl Qcow2 {
                 Ok(pass) => pass,
                 Err(error) => return (Err(error), buf),
             };
-            match self.inner.machine_state_range(offset, buf.len() as u64) {
+            match self.inner.machine_state_range(offset, buf.len()) {
                 Ok(range) => self.inner.read_machine_state(range.start, buf).await,
                 Err(error) => (Err(error), buf),
             }
@@ -49,9 +49,9 @@ impl Qcow2 {
 }
 
 impl Inner {
-    /// Where the L1 table maps `len` bytes of the state from `offset` on: from the first entry behind those of the disk.
-    fn machine_state_range(&self, offset: u64, len: u64) -> Result<GuestRange, Error> {
-        let geometry = &self.medium.geometry;
+    /// Where the L1 table maps so many bytes of the state from `offset` on: from the first entry behind those of the disk.
+    fn machine_state_range(&self, offset: u64, bytes: usize) -> Result<GuestRange, Error> {
+        let (geometry, len) = (&self.medium.geometry, bytes as u64);
         if geometry.external_data {
             let what = "an image with a data file has no room for the state of a machine";
             return Err(self.medium.blame.unsupported(what));
@@ -73,7 +73,7 @@ impl Inner {
 
     /// Whole clusters are written, so that nothing is copied from what the disk has at such an offset: it has nothing.
     async fn write_machine_state(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
-        let range = self.machine_state_range(offset, data.len() as u64)?;
+        let range = self.machine_state_range(offset, data.len())?;
         if range.is_empty() {
             return Ok(());
         }

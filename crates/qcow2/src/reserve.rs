@@ -31,7 +31,7 @@ pub(crate) struct Reserve {
 #[derive(Debug)]
 struct State {
     /// For any allocation.
-    runs: VecDeque<Held>,
+    runs: VecDeque<ReservedRun>,
     /// Clusters in `runs`.
     free: u64,
     neighbours: Neighbours,
@@ -43,13 +43,13 @@ struct State {
 
 /// Clusters in the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct ReservedRun {
     run: Run,
     /// A commit has started since that writes their refcounts.
     counted: bool,
 }
 
-impl Held {
+impl ReservedRun {
     /// Takes the first `len` clusters away, which may be all of them.
     fn split_front(&mut self, len: u64) -> Self {
         let front = Self { run: Run { len, ..self.run }, ..*self };
@@ -111,7 +111,7 @@ impl Reserve {
 
     /// Keeps what `run`, just allocated for `guest`, has beyond the `wanted` clusters; gives those.
     pub(crate) fn keep_rest(&self, guest: u64, run: Run, wanted: u64, row: u64) -> Run {
-        self.state.lock().keep_rest(guest, Held { run, counted: false }, wanted, row)
+        self.state.lock().keep_rest(guest, ReservedRun { run, counted: false }, wanted, row)
     }
 
     /// How many clusters are to be put in now.
@@ -138,7 +138,7 @@ impl Reserve {
         let mut state = self.state.lock();
         let wanted = state.len_max > 0;
         if wanted {
-            state.put(Held { run, counted: false });
+            state.put(ReservedRun { run, counted: false });
         }
         wanted
     }
@@ -172,7 +172,7 @@ impl Reserve {
         if state.len() == 0 {
             before
                 .into_iter()
-                .for_each(|run| state.put(Held { run: Run { fresh: false, ..run }, counted: true }));
+                .for_each(|run| state.put(ReservedRun { run: Run { fresh: false, ..run }, counted: true }));
         }
     }
 
@@ -197,18 +197,18 @@ impl State {
         self.free + self.neighbours.len()
     }
 
-    fn put(&mut self, held: Held) {
+    fn put(&mut self, held: ReservedRun) {
         self.free += held.run.len;
         self.runs.push_back(held);
     }
 
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut ReservedRun> {
         self.runs.iter_mut().chain(self.neighbours.all_mut())
     }
 
     /// Up to `best` clusters of the first run that has so many, otherwise of the first one that has all of
     /// `wanted`, otherwise of the first.
-    fn take(&mut self, wanted: u64, best: u64) -> Option<Held> {
+    fn take(&mut self, wanted: u64, best: u64) -> Option<ReservedRun> {
         let with = |least: u64| (0..self.runs.len()).find(|&at| self.goes_on(at, least));
         let at = with(best).or_else(|| with(wanted)).unwrap_or(0);
         let first = self.runs.get_mut(at)?;
@@ -226,7 +226,7 @@ impl State {
         held.run.len >= least || self.runs.get(at + 1).is_some_and(|next| next.run.start == held.run.end())
     }
 
-    fn keep_rest(&mut self, guest: u64, mut held: Held, wanted: u64, row: u64) -> Run {
+    fn keep_rest(&mut self, guest: u64, mut held: ReservedRun, wanted: u64, row: u64) -> Run {
         let taken = held.split_front(held.run.len.min(wanted));
         let next = guest + taken.run.len;
         match held.run.len {

@@ -36,7 +36,7 @@ pub use failure::{Failure, FailureKind};
 pub use model::{DiscardedReads, Mismatch, Model, Started};
 pub use request::{IoKind, Leaves, Outcome, Part, Record, Request, Tick};
 pub use rng::Rng;
-pub use stamp::{Found, Stamp, fill};
+pub use stamp::{SectorContent, Stamp, fill};
 pub use subject::{Abilities, Durability, Management, Subject, Target};
 pub use sweep::{MINUTES_VARIABLE, SCALE_VARIABLE, SEED_VARIABLE, Sweep, scaled};
 pub use workload::{Mix, Op, Shape, Step, Workload, shrink};

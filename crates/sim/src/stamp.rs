@@ -58,7 +58,7 @@ impl fmt::Display for Stamp {
 
 /// What 512 bytes turn out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SectorContent {
     /// All zero.
     Zero,
     /// One whole write of a sector.
@@ -69,29 +69,29 @@ pub enum Found {
     Foreign([u8; 16]),
 }
 
-impl Found {
+impl SectorContent {
     /// Looks at a sector.
-    pub fn in_sector(bytes: &[u8; SECTOR]) -> Found {
+    pub fn in_sector(bytes: &[u8; SECTOR]) -> SectorContent {
         match Stamp::named_in(bytes) {
-            Some(stamp) if stamp.bytes() == *bytes => Found::Stamped(stamp),
-            Some(stamp) => Found::Mixed(stamp),
-            None if bytes.iter().all(|&byte| byte == 0) => Found::Zero,
+            Some(stamp) if stamp.bytes() == *bytes => SectorContent::Stamped(stamp),
+            Some(stamp) => SectorContent::Mixed(stamp),
+            None if bytes.iter().all(|&byte| byte == 0) => SectorContent::Zero,
             None => {
                 let mut first = [0; 16];
                 first.copy_from_slice(&bytes[..16]);
-                Found::Foreign(first)
+                SectorContent::Foreign(first)
             }
         }
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for SectorContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Found::Zero => write!(f, "zeroes"),
-            Found::Stamped(stamp) => write!(f, "{stamp}"),
-            Found::Mixed(stamp) => write!(f, "a mixture that begins as {stamp}"),
-            Found::Foreign(first) => write!(f, "bytes that are no client's, beginning {first:02x?}"),
+            SectorContent::Zero => write!(f, "zeroes"),
+            SectorContent::Stamped(stamp) => write!(f, "{stamp}"),
+            SectorContent::Mixed(stamp) => write!(f, "a mixture that begins as {stamp}"),
+            SectorContent::Foreign(first) => write!(f, "bytes that are no client's, beginning {first:02x?}"),
         }
     }
 }
@@ -117,9 +117,9 @@ mod tests {
     fn a_sector_names_its_write_and_a_changed_one_does_not_pass_for_it() {
         let stamp = Stamp { disk: 3, version: 9, sector: 77 };
         let mut bytes = stamp.bytes();
-        assert_eq!(Found::in_sector(&bytes), Found::Stamped(stamp));
+        assert_eq!(SectorContent::in_sector(&bytes), SectorContent::Stamped(stamp));
         bytes[400] ^= 1;
-        assert_eq!(Found::in_sector(&bytes), Found::Mixed(stamp));
+        assert_eq!(SectorContent::in_sector(&bytes), SectorContent::Mixed(stamp));
     }
 
     #[test]

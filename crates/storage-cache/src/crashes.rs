@@ -8,7 +8,7 @@ use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
 use storage::{Capabilities, Hints, MemoryStorage, Storage};
 
 use crate::image::CLUSTER_BYTES;
-use crate::{CacheFile, CachedStorage, Figures, Found, Identity, create, look};
+use crate::{CacheFile, CacheState, CachedStorage, Figures, Identity, create, look};
 
 /// Not a whole number of clusters, nor of sectors.
 const LENGTH: u64 = 18 * CLUSTER_BYTES + 777;
@@ -37,8 +37,8 @@ fn identity() -> Identity {
 /// The cache in `file`, in front of a file of `content`; `None` if it would begin anew.
 async fn open(file: SimStorage, content: &[u8]) -> Option<CachedStorage> {
     match look(&file, &identity()).await.expect("it stays a cache") {
-        Found::Outdated(_) => return None,
-        Found::Usable => {}
+        CacheState::Outdated(_) => return None,
+        CacheState::Usable => {}
     }
     let file = CacheFile { storage: Arc::new(file), held: Box::new(()), bytes_max: BYTES_MAX };
     let remote = Arc::new(MemoryStorage::from_bytes(content));

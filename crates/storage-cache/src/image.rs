@@ -43,7 +43,7 @@ pub enum CacheError {
 
 /// What a file that is to be the cache of a version of a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum CacheState {
     /// Its cache: checked, leaks given back.
     Usable,
     /// A cache that is of no use, for this reason: another one is made in its place.
@@ -74,7 +74,7 @@ pub async fn create(file: &dyn Storage, identity: &Identity) -> Result<(), Cache
 ///
 /// # Errors
 /// When it is anything but a cache: then nothing of it was changed.
-pub async fn look(file: &dyn Storage, identity: &Identity) -> Result<Found, CacheError> {
+pub async fn look(file: &dyn Storage, identity: &Identity) -> Result<CacheState, CacheError> {
     let not_a_cache = |why: String| CacheError::NotACache { name: file.name().to_owned(), why };
     let header = qcow2::read_header(file).await.map_err(|error| not_a_cache(error.to_string()))?;
     let extension = header.extensions.unknown.iter().find(|(kind, _)| *kind == EXTENSION);
@@ -86,15 +86,15 @@ pub async fn look(file: &dyn Storage, identity: &Identity) -> Result<Found, Cach
         None => Some("another version of this program wrote it".to_owned()),
     };
     if let Some(why) = difference {
-        return Ok(Found::Outdated(why));
+        return Ok(CacheState::Outdated(why));
     }
     Ok(match qcow2::check(file, Repair::Leaks, &mut |_| ()).await {
-        Ok(report) if report.corruptions == 0 && report.check_errors == 0 => Found::Usable,
+        Ok(report) if report.corruptions == 0 && report.check_errors == 0 => CacheState::Usable,
         Ok(report) => {
             let damaged = report.corruptions + report.check_errors;
-            Found::Outdated(format!("it is damaged in {damaged} places"))
+            CacheState::Outdated(format!("it is damaged in {damaged} places"))
         }
-        Err(error) => Found::Outdated(error.to_string()),
+        Err(error) => CacheState::Outdated(error.to_string()),
     })
 }
 

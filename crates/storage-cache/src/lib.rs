@@ -24,5 +24,5 @@ mod tests;
 pub use cached::CachedStorage;
 pub use figures::Figures;
 pub use identity::Identity;
-pub use image::{CacheError, Found, create, look};
+pub use image::{CacheError, CacheState, create, look};
 pub use shared::{BYTES_MAX_LEAST, CacheFile};

@@ -9,7 +9,7 @@ use qcow2::{CreateOptions, Host, Repair, Work};
 use storage::{Allocation, Capabilities, Extent, Hints, IoFuture, MemoryStorage, Storage, Zeroing};
 
 use crate::image::CLUSTER_BYTES;
-use crate::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity, create, look};
+use crate::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity, create, look};
 
 /// Not a whole number of clusters, nor of sectors.
 const LENGTH: usize = (40 << 20) + 12_345;
@@ -129,7 +129,7 @@ impl Scene {
     }
 
     async fn open(&self, bytes_max: u64) -> CachedStorage {
-        assert_eq!(look(&*self.file, &self.identity).await.unwrap(), Found::Usable);
+        assert_eq!(look(&*self.file, &self.identity).await.unwrap(), CacheState::Usable);
         let file = CacheFile { storage: self.file.clone(), held: Box::new(()), bytes_max };
         CachedStorage::open(self.remote.clone(), self.identity.clone(), file, Arc::new(Loop)).await.unwrap()
     }
@@ -276,7 +276,10 @@ fn only_the_cache_of_this_version_is_used_and_nothing_else_is_touched() {
             Identity { name: "http://h/y".into(), version: version.clone(), length },
             Identity { name, version, length: length + 1 },
         ] {
-            assert!(matches!(look(&*scene.file, &other).await.unwrap(), Found::Outdated(_)), "{other:?}");
+            assert!(
+                matches!(look(&*scene.file, &other).await.unwrap(), CacheState::Outdated(_)),
+                "{other:?}"
+            );
         }
         let user = MemoryStorage::new(0);
         let options = CreateOptions { size: length, ..CreateOptions::default() };

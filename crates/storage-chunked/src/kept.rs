@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 /// So many things by their keys, those that were used last. Each is fetched by one of those who want it at the same time.
 #[derive(Debug)]
-pub(crate) struct Kept<K, V> {
+pub(crate) struct RecentlyUsed<K, V> {
     max: usize,
     /// The one that was used last at the end.
     entries: Mutex<VecDeque<Entry<K, V>>>,
@@ -16,7 +16,7 @@ pub(crate) struct Kept<K, V> {
 
 type Entry<K, V> = (K, Arc<OnceCell<V>>);
 
-impl<K: Copy + PartialEq, V: Clone> Kept<K, V> {
+impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
     /// Keeps `max` of them, one at least.
     pub(crate) fn new(max: usize) -> Self {
         Self { max: max.max(1), entries: Mutex::default() }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn what_was_used_last_stays_and_is_fetched_once() {
-        let (kept, fetches) = (Kept::new(2), Cell::new(0));
+        let (kept, fetches) = (RecentlyUsed::new(2), Cell::new(0));
         let get = async |key: u32| {
             let fetch = async || {
                 fetches.set(fetches.get() + 1);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_kept() {
-        let kept = Kept::new(2);
+        let kept = RecentlyUsed::new(2);
         block_on(async {
             assert_eq!(kept.get(1, async || Err("lost")).await, Err("lost"));
             assert_eq!(kept.get(1, async || Ok::<_, &str>(5)).await, Ok(5));

@@ -27,4 +27,4 @@ pub use manifest::{
 pub use place::{Place, Published, WithoutConditions};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;
-pub use unused::{Folder, Found, Removal, Unused};
+pub use unused::{Folder, Removal, Survey, Unused};

@@ -12,7 +12,7 @@ use storage::{Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage};
 
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
-use crate::kept::Kept;
+use crate::kept::RecentlyUsed;
 use crate::manifest::{Manifest, TABLE_CHUNKS};
 use crate::place::{Place, Published};
 use crate::table::Table;
@@ -50,8 +50,8 @@ pub struct ChunkedStorage {
     place: Place,
     manifest: Manifest,
     version: ChunkName,
-    tables: Kept<u64, Arc<Table>>,
-    chunks: Kept<ChunkName, Arc<Vec<u8>>>,
+    tables: RecentlyUsed<u64, Arc<Table>>,
+    chunks: RecentlyUsed<ChunkName, Arc<Vec<u8>>>,
 }
 
 impl ChunkedStorage {
@@ -66,8 +66,8 @@ impl ChunkedStorage {
         }
         let Published { manifest, version, .. } = published;
         let chunks = memory_bytes.min(MEMORY_BYTES_MAX) / manifest.chunk_size().bytes();
-        let chunks = Kept::new(usize::try_from(chunks).unwrap_or_default());
-        Ok(Self { name, place, manifest, version, tables: Kept::new(TABLES_KEPT), chunks })
+        let chunks = RecentlyUsed::new(usize::try_from(chunks).unwrap_or_default());
+        Ok(Self { name, place, manifest, version, tables: RecentlyUsed::new(TABLES_KEPT), chunks })
     }
 
     /// The hash of the manifest: two that are equal are of the same disk.

@@ -40,7 +40,7 @@ pub struct Unused {
 
 /// What is in a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Survey {
     /// Images.
     pub images: u64,
     /// Chunks, and tables of them.
@@ -104,12 +104,12 @@ impl Folder {
         unused_s: u64,
         removal: Removal,
         mut give: impl FnMut(Unused) -> std::io::Result<()>,
-    ) -> Result<Found, Error> {
+    ) -> Result<Survey, Error> {
         let begun = Instant::now();
         let pushes = in_use::pushes(&self.store, &self.prefix).await?;
         let (live, dead): (Vec<Push>, Vec<Push>) =
             pushes.into_iter().partition(|push| push.begun_s.is_none_or(|begun_s| begun_s < unused_s));
-        let mut found = Found { pushes: live.len() as u64, ..Found::default() };
+        let mut found = Survey { pushes: live.len() as u64, ..Survey::default() };
         if let (Removal::Unused, Some(push)) = (removal, live.first()) {
             return Err(Error::Pushing { object: self.name(&push.key), begun_s: push.begun_s });
         }
@@ -139,7 +139,13 @@ impl Folder {
     }
 
     /// Those of a list that nothing leads to, for long enough.
-    fn judge(&self, page: Vec<Listed>, named: &[ChunkName], unused_s: u64, found: &mut Found) -> Vec<Listed> {
+    fn judge(
+        &self,
+        page: Vec<Listed>,
+        named: &[ChunkName],
+        unused_s: u64,
+        found: &mut Survey,
+    ) -> Vec<Listed> {
         let mut is_unused = |one: &Listed| {
             // Other objects are none of ours.
             let Some(name) = self.chunk(&one.key) else { return false };
@@ -177,7 +183,7 @@ impl Folder {
     }
 
     /// The tables that the images of the folder lead to.
-    async fn tables(&self, found: &mut Found) -> Result<Tables, Error> {
+    async fn tables(&self, found: &mut Survey) -> Result<Tables, Error> {
         let mut keys = Vec::new();
         let of_list = |page: Vec<Listed>| {
             keys.extend(page.into_iter().map(|one| one.key).filter(|key| key.ends_with(MANIFEST_SUFFIX)));

@@ -20,7 +20,7 @@ pub(crate) struct Pinned {
 
 /// A request for `len` bytes from `first` on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RangeRequest<'a> {
     pub(crate) url: &'a Url,
     pub(crate) first: u64,
     pub(crate) len: u64,
@@ -44,7 +44,7 @@ pub(crate) enum Verdict {
 }
 
 /// Judges the head of an answer.
-pub(crate) fn judge(asked: Asked<'_>, answer: &Answer) -> Verdict {
+pub(crate) fn judge(asked: RangeRequest<'_>, answer: &Answer) -> Verdict {
     let broken = |what: String| Verdict::Wrong(Error::Broken { url: asked.url.clone(), what });
     let changed = |what: String| Verdict::Wrong(Error::Changed { url: asked.url.clone(), what });
     match answer.status {
@@ -90,7 +90,7 @@ fn empty(answer: &Answer) -> Verdict {
     Verdict::Bytes { len: 0, file: Pinned { length: 0, version: answer.version.clone() } }
 }
 
-fn part(asked: Asked<'_>, answer: &Answer) -> Verdict {
+fn part(asked: RangeRequest<'_>, answer: &Answer) -> Verdict {
     let broken = |what: String| Verdict::Wrong(Error::Broken { url: asked.url.clone(), what });
     let changed = |what: String| Verdict::Wrong(Error::Changed { url: asked.url.clone(), what });
     if let Some(encoding) = &answer.encoding {
@@ -163,7 +163,7 @@ mod tests {
         let url = Url::parse("http://h/x").unwrap();
         let version = Validator { etag: Some("\"7\"".into()), last_modified: None };
         let pin = Pinned { length: 4096, version };
-        let asked = Asked { url: &url, first: 512, len: 512, pinned: pinned.then_some(&pin) };
+        let asked = RangeRequest { url: &url, first: 512, len: 512, pinned: pinned.then_some(&pin) };
         match judge(asked, &answer(head)) {
             Verdict::Bytes { len, .. } => Ok(len),
             Verdict::Wrong(error) => Err(error.to_string()),

@@ -38,11 +38,11 @@ struct End {
 pub(crate) struct Readahead {
     /// Bytes that are fetched at most; 0: as many as are read.
     bytes_max: u64,
-    known: Mutex<Known>,
+    known: Mutex<ReadAheadState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ReadAheadState {
     windows: VecDeque<Arc<Window>>,
     ends: VecDeque<End>,
 }
@@ -51,7 +51,7 @@ impl Readahead {
     /// With a first window that is there already, from the start of the file.
     pub(crate) fn new(bytes_max: u64, start: IoBytes) -> Self {
         let range = 0..start.len() as u64;
-        let mut known = Known::default();
+        let mut known = ReadAheadState::default();
         known.windows.push_back(Arc::new(Window { range, bytes: OnceCell::from(start), read_before: 0 }));
         Self { bytes_max, known: Mutex::new(known) }
     }
@@ -82,7 +82,7 @@ impl Readahead {
     }
 }
 
-impl Known {
+impl ReadAheadState {
     /// Bytes that were read one after the other up to `offset`, or nearly: in a window that is there.
     fn read_before(&self, offset: u64) -> u64 {
         let in_window = |window: &&Arc<Window>| window.range.start <= offset && offset <= window.range.end;

@@ -21,7 +21,7 @@ use tls::{ClientCredentials, ClientTls};
 use crate::authorize::Authorize;
 use crate::connection::{Connection, Ended, address_of};
 use crate::errors::{Error, connect_error, tls_error};
-use crate::judge::{Asked, Pinned, Verdict, code, judge, words};
+use crate::judge::{Pinned, RangeRequest, Verdict, code, judge, words};
 
 /// Requests on their way at a time, each over a connection of its own: servers limit what one client may have.
 const REQUESTS_MAX: usize = 16;
@@ -221,7 +221,7 @@ impl Remote {
     ) -> (Result<(u64, Pinned), Failure>, IoBuf) {
         let _turn = self.turns.acquire().await;
         let len = buf.len();
-        let asked = Asked { url, first, len: len as u64, pinned };
+        let asked = RangeRequest { url, first, len: len as u64, pinned };
         let (mut connection, is_kept) = match self.connection(url.origin()).await {
             Ok(connection) => connection,
             Err(failure) => return (Err(failure), buf),
@@ -279,7 +279,7 @@ impl Remote {
         Some(body)
     }
 
-    fn head(&self, asked: Asked<'_>) -> Result<Vec<u8>, Error> {
+    fn head(&self, asked: RangeRequest<'_>) -> Result<Vec<u8>, Error> {
         let last = asked.first + asked.len.max(1) - 1;
         let version = asked.pinned.map(|pinned| &pinned.version);
         let get = Get { url: asked.url, first: asked.first, last, version };

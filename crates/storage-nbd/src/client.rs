@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use storage::{Repeatable, Unflushed};
 
 use crate::ask::{Ask, What};
-use crate::connect::{Found, block_sizes, shares};
+use crate::connect::{ExportInfo, block_sizes, shares};
 use crate::connection::Connection;
 use crate::errors::Error;
 use crate::slots::Reply;
@@ -41,7 +41,7 @@ const REPEAT_MAX: Duration = Duration::from_secs(60);
 /// The connections of one storage.
 #[derive(Debug)]
 pub(crate) struct Client {
-    found: Found,
+    found: ExportInfo,
     /// What every connection must say of the export.
     pub(crate) negotiated: Negotiated,
     is_written: bool,
@@ -76,7 +76,7 @@ struct Lost {
 /// How an export is opened.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    pub(crate) found: Found,
+    pub(crate) found: ExportInfo,
     pub(crate) is_written: bool,
     pub(crate) reconnect_delay: Duration,
     pub(crate) open_timeout: Duration,

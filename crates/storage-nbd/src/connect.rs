@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use buffer::IoBytes;
 use dial::{Address, Target};
 use futures_util::future::{Either, select};
-use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
+use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
 use reactor::net::Stream;
@@ -29,7 +29,7 @@ const TCP_SILENCE: Duration = Duration::from_secs(30);
 
 /// A server, and what is asked of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ExportInfo {
     /// For messages.
     pub(crate) name: String,
     target: Target,
@@ -56,7 +56,7 @@ fn target_of(server: &Server) -> io::Result<Target> {
     }
 }
 
-impl Found {
+impl ExportInfo {
     /// An export of `server`, which connections are made to from now on. Its name is looked up for each.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Found {
         let stream = Arc::new(self.socket(timeout).await.map_err(failed)?);
         let mut transport = Transport::Plain(Arc::clone(&stream));
         let mut inbox = Inbox::default();
-        let mut handshake = Handshake::new(Wanted {
+        let mut handshake = Handshake::new(ExportRequest {
             export: self.export.clone(),
             tls: self.tls.is_some(),
             dialect: Dialect::Extended,

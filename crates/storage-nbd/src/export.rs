@@ -15,7 +15,7 @@ use tls::ClientTls;
 use crate::ask::{Ask, What};
 use crate::blocks::CHANGE_BYTES_MAX;
 use crate::client::{Client, Opening};
-use crate::connect::{Found, block_sizes};
+use crate::connect::{ExportInfo, block_sizes};
 use crate::errors::Error;
 use crate::extents::Extents;
 use crate::name::Server;
@@ -82,7 +82,7 @@ impl NbdStorage {
             open_timeout,
             remote_timeout,
         } = options;
-        let found = Found::new(&server, &export, tls)?;
+        let found = ExportInfo::new(&server, &export, tls)?;
         let mode = match (no_flush, reconnect_delay.is_zero()) {
             (true, _) => UnflushedMode::Forget,
             (false, true) => UnflushedMode::Count,

@@ -21,7 +21,7 @@ use storage::Unflushed;
 use crate::ask::Ask;
 use crate::errors::Error;
 use crate::message::{ANSWER_BYTES, Answer, Kind, MEMORY_BYTES, Request, SLOTS};
-use crate::opening::{Found, OPENED_BYTES_MAX, Opening};
+use crate::opening::{OPENED_BYTES_MAX, OpenReply, Opening};
 use crate::slots::Slots;
 use crate::{closing, starter};
 
@@ -76,15 +76,15 @@ impl Connection {
         drop(message);
         let (received, buf) = socket.recv(IoBuf::uninit(OPENED_BYTES_MAX)).await;
         let bytes = received.ok().filter(|bytes| *bytes > 0).ok_or_else(ended)?;
-        let found = Found::decode(buf.get(..bytes).unwrap_or_default());
+        let found = OpenReply::decode(buf.get(..bytes).unwrap_or_default());
         match found.map_err(|error| failed(io::ErrorKind::InvalidData, error.to_string()))? {
-            Found::Open { bytes, .. } => {
+            OpenReply::Open { bytes, .. } => {
                 let table = Mutex::new(Table { slots: Slots::new(), is_received: false });
                 let (room, unflushed) = (Event::new(), Arc::clone(unflushed));
                 Ok((Arc::new(Self { socket, memory, table, room, unflushed }), ImageFound { bytes }))
             }
-            Found::Failed { number: 0, words } => Err(failed(io::ErrorKind::Other, words)),
-            Found::Failed { number, words } => {
+            OpenReply::Failed { number: 0, words } => Err(failed(io::ErrorKind::Other, words)),
+            OpenReply::Failed { number, words } => {
                 Err(failed(io::Error::from_raw_os_error(number).kind(), words))
             }
         }

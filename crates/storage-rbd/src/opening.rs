@@ -120,7 +120,7 @@ impl Opening {
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum OpenReply {
     /// It is open.
     Open {
         /// Bytes of the image.
@@ -137,7 +137,7 @@ pub(crate) enum Found {
     },
 }
 
-impl Found {
+impl OpenReply {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (is_open, number, bytes, period, words) = match self {
             Self::Open { bytes, period } => (1_u32, 0, *bytes, *period, ""),
@@ -206,17 +206,17 @@ mod tests {
 
     #[test]
     fn what_a_worker_says_it_found_is_checked() {
-        let open = Found::Open { bytes: 1 << 40, period: 4 << 20 };
-        assert_eq!(Found::decode(&open.encode()), Ok(open.clone()));
-        let failed = Found::Failed { number: 2, words: "é".repeat(1000) };
+        let open = OpenReply::Open { bytes: 1 << 40, period: 4 << 20 };
+        assert_eq!(OpenReply::decode(&open.encode()), Ok(open.clone()));
+        let failed = OpenReply::Failed { number: 2, words: "é".repeat(1000) };
         assert!(failed.encode().len() <= OPENED_BYTES_MAX);
-        assert!(matches!(Found::decode(&failed.encode()), Ok(Found::Failed { number: 2, .. })));
+        assert!(matches!(OpenReply::decode(&failed.encode()), Ok(OpenReply::Failed { number: 2, .. })));
         for len in 0..24 {
-            assert!(Found::decode(&open.encode()[..len]).is_err(), "{len}");
+            assert!(OpenReply::decode(&open.encode()[..len]).is_err(), "{len}");
         }
-        assert!(Found::decode(&[&open.encode()[..], b"x"].concat()).is_err());
-        assert!(Found::decode(&Found::Open { bytes: 1, period: 0 }.encode()).is_err());
-        assert!(Found::decode(&Found::Open { bytes: u64::MAX, period: 1 }.encode()).is_err());
-        assert!(Found::decode(&[9; 24]).is_err());
+        assert!(OpenReply::decode(&[&open.encode()[..], b"x"].concat()).is_err());
+        assert!(OpenReply::decode(&OpenReply::Open { bytes: 1, period: 0 }.encode()).is_err());
+        assert!(OpenReply::decode(&OpenReply::Open { bytes: u64::MAX, period: 1 }.encode()).is_err());
+        assert!(OpenReply::decode(&[9; 24]).is_err());
     }
 }

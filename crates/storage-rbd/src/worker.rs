@@ -16,7 +16,7 @@ use rustix::net::{SendFlags, send};
 
 use crate::librbd::{Completed, Image, Library, SharedMemory};
 use crate::message::{Answer, Kind, MEMORY_BYTES, REQUEST_BYTES, Request};
-use crate::opening::{Found, OPENING_BYTES_MAX, Opening};
+use crate::opening::{OPENING_BYTES_MAX, OpenReply, Opening};
 use crate::packet;
 
 /// How long closing may take when the parent is gone: a cluster that is away does not keep the process.
@@ -44,7 +44,7 @@ pub fn serve(socket: OwnedFd, confine: impl FnOnce()) -> io::Result<()> {
         Ok((image, found)) => (found, Some(image)),
         Err(error) => {
             let words = error.to_string();
-            (Found::Failed { number: error.raw_os_error().unwrap_or(number_of(&error)), words }, None)
+            (OpenReply::Failed { number: error.raw_os_error().unwrap_or(number_of(&error)), words }, None)
         }
     };
     send(&*socket, &found.encode(), SendFlags::NOSIGNAL)?;
@@ -63,12 +63,12 @@ fn number_of(error: &io::Error) -> i32 {
     }
 }
 
-fn open(opening: &Opening, memory: &OwnedFd, confine: impl FnOnce()) -> io::Result<(Image, Found)> {
+fn open(opening: &Opening, memory: &OwnedFd, confine: impl FnOnce()) -> io::Result<(Image, OpenReply)> {
     let memory = SharedMemory::map(memory, MEMORY_BYTES)?;
     let library = Library::load().map_err(io::Error::other)?;
     confine();
     let (image, opened) = Image::open(&library, opening, memory)?;
-    Ok((image, Found::Open { bytes: opened.bytes, period: opened.period }))
+    Ok((image, OpenReply::Open { bytes: opened.bytes, period: opened.period }))
 }
 
 /// Has the process end soon after its parent is gone, whatever the library waits for.

@@ -40,7 +40,7 @@ impl fmt::Debug for Environment {
 
 /// What is known of a store without being said on a drive.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct Settings {
     /// `None`: requests are not signed.
     pub credentials: Option<Credentials>,
     /// The region.
@@ -81,7 +81,7 @@ pub enum KnownError {
     Secret,
 }
 
-impl Known {
+impl Settings {
     /// Looks at the variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_DEFAULT_REGION`,
     /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`), then at the profile (`AWS_PROFILE`, or `default`) in `~/.aws/credentials` and
     /// `~/.aws/config` (`AWS_SHARED_CREDENTIALS_FILE`, `AWS_CONFIG_FILE`). Reads files: not on a loop's thread.
@@ -196,16 +196,16 @@ mod tests {
             ];
             known.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         });
-        let known = Known::look_up(&environment).unwrap();
+        let known = Settings::look_up(&environment).unwrap();
         let credentials = known.credentials.as_ref().unwrap();
         assert_eq!((credentials.access_key.as_str(), credentials.secret_key.bytes()), ("A", &b"hush"[..]));
         assert_eq!((known.region.as_deref(), known.endpoint.as_deref()), (Some("r"), Some("http://h")));
         let shown = format!("{known:?} {environment:?}");
         assert!(!shown.contains("hush") && !shown.contains("quiet"), "{shown}");
         let half = Environment::new(|name| (name == "AWS_ACCESS_KEY_ID").then(|| "A".to_owned()));
-        let error = Known::look_up(&half).unwrap_err().to_string();
+        let error = Settings::look_up(&half).unwrap_err().to_string();
         assert_eq!(error, "AWS_ACCESS_KEY_ID is given and AWS_SECRET_ACCESS_KEY is not");
-        let nothing = Known::look_up(&Environment::new(|_| None)).unwrap();
+        let nothing = Settings::look_up(&Environment::new(|_| None)).unwrap();
         assert!(nothing.credentials.is_none() && nothing.region.is_none());
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Reading an object is reading a file over HTTP ([`storage_http`]), with a signature of version 4 on each request ([`Signer`]).
 //! Objects are written whole ([`Store`], [`Upload`]), listed ([`Listed`]) and removed.
-//! Credentials come from where AWS's tools look for them ([`Known`]).
+//! Credentials come from where AWS's tools look for them ([`Settings`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
@@ -17,7 +17,7 @@ mod store;
 mod upload;
 
 pub use http_wire::signature::Credentials;
-pub use known::{Environment, Known, KnownError, credentials_of_secret};
+pub use known::{Environment, KnownError, Settings, credentials_of_secret};
 pub use listing::{Depth, Listed};
 pub use name::{NameError, ObjectName};
 pub use place::{Addressing, Place, PlaceError};

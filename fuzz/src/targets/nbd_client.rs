@@ -1,6 +1,6 @@
 //! The client's half of NBD against any server: handshake, then replies.
 
-use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
+use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::{Chunk, Decoded, Dialect, ReplyHead, decode_chunk, decode_reply};
 
 use crate::input::Input;
@@ -15,7 +15,7 @@ pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.byte();
     let dialect = [Dialect::Simple, Dialect::Structured, Dialect::Extended][usize::from(how & 3) % 3];
-    let wanted = Wanted {
+    let wanted = ExportRequest {
         export: "disk".to_owned(),
         tls: how & 4 == 4,
         dialect,
@@ -50,7 +50,7 @@ fn script(input: &mut Input<'_>) -> Vec<u8> {
     stream
 }
 
-fn negotiate(wanted: Wanted, stream: &[u8]) -> Option<(Negotiated, &[u8])> {
+fn negotiate(wanted: ExportRequest, stream: &[u8]) -> Option<(Negotiated, &[u8])> {
     let mut handshake = Handshake::new(wanted);
     let (mut out, mut start, mut idle) = (Vec::new(), 0, 0);
     loop {

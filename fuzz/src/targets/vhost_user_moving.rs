@@ -208,7 +208,8 @@ impl World {
         let next = next_process();
         let Some(mut found) = next.split(0, self.entries) else { panic!("a queue is missing") };
         let expected: Vec<u16> = at_work.iter().map(|one| one.ticket).collect();
-        let found = found.begin(used).ok().flatten().map(|split::Found { heads }| heads).unwrap_or_default();
+        let found =
+            found.begin(used).ok().flatten().map(|split::Recovered { heads }| heads).unwrap_or_default();
         assert_eq!(found, expected, "what is in flight");
         Ok(())
     }
@@ -270,7 +271,7 @@ impl World {
         let next = next_process();
         let Some(mut found) = next.packed(0, self.entries) else { panic!("a queue is missing") };
         let found = found.begin(&ring, Position::START)?;
-        let begun = found.map(|packed::Found { begun, .. }| begun).unwrap_or_default();
+        let begun = found.map(|packed::Recovered { begun, .. }| begun).unwrap_or_default();
         let found: Vec<(u16, u16)> =
             begun.iter().map(|one| (one.record, one.descriptors.len() as u16)).collect();
         assert_eq!(found, at_work.iter().map(|one| one.ticket).collect::<Vec<_>>(), "what is in flight");

@@ -1,5 +1,5 @@
 //! Documents, and comments of the crates that are not listed as [`EXEMPT`], use the field's terms: a phrase of the table is rejected, and
-//! the complaint names the plain word.
+//! the complaint names the plain word. Types are not called by a bare participle.
 
 use super::tree::Tree;
 
@@ -32,7 +32,10 @@ const PLAIN: [(&str, &str); 25] = [
     ("hands to the kernel", "writes to the page cache"),
 ];
 
-/// Sources whose comments are not looked at: two crates that are still to be rewritten, and this table.
+/// Participles that say nothing of what a type is.
+const NAMES: [&str; 8] = ["Found", "Known", "Asked", "Wanted", "Meant", "Kept", "Held", "Begun"];
+
+/// Sources that are not looked at: two crates that are still to be rewritten, and this table.
 const EXEMPT: [&str; 3] = ["crates/cowhand-cli/", "crates/graph/", "xtask/src/tidy/words.rs"];
 
 /// Histories and licences.
@@ -55,7 +58,17 @@ fn of_document(path: &str, text: &str) -> Vec<String> {
 fn of_source(path: &str, text: &str) -> Vec<String> {
     let comments =
         text.lines().enumerate().filter_map(|(index, line)| Some((index, line.split_once("//")?.1)));
-    comments.flat_map(|(index, comment)| of_line(path, index, &without_code(comment))).collect()
+    let words = comments.flat_map(|(index, comment)| of_line(path, index, &without_code(comment)));
+    words.chain(text.lines().enumerate().filter_map(|(index, line)| of_type(path, index, line))).collect()
+}
+
+/// A type that is called by one of [`NAMES`].
+fn of_type(path: &str, index: usize, line: &str) -> Option<String> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words.find(|word| ["struct", "enum", "trait", "type"].contains(word))?;
+    let name = words.next().filter(|name| NAMES.contains(name))?;
+    let declares = !line.trim_start().starts_with("//");
+    declares.then(|| format!("{path}:{}: a type is called {name}: say what it is", index + 1))
 }
 
 /// The line without what is in code style: names are not words.
@@ -105,6 +118,12 @@ mod tests {
     fn names_parts_of_words_and_code_are_no_phrases() {
         assert_eq!(of("docs/a.md", "`told.rs`, a stolen untold; letting in\n\n    cowhand told\n"), [""; 0]);
         assert_eq!(of("fuzz/src/lib.rs", "let told = \"nobody\";\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_type_says_what_it_is() {
+        let found = of("fuzz/src/lib.rs", "pub(crate) struct Held {\n// a type Found\nenum Holder {}\n");
+        assert_eq!(found, ["fuzz/src/lib.rs:1: a type is called Held: say what it is"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use export::{Hints, Permit, STEP_BYTES};
 use nbd_wire::{ErrorCode, RequestHeader, done_reply};
 
 use super::{End, Transmission, asked};
-use crate::client::{Asked, Client, What};
+use crate::client::{Client, PendingRequest, What};
 use crate::limits::LARGE_WRITE_BYTES_MIN;
 use crate::requests::{Request, Work};
 
@@ -20,7 +20,7 @@ const MERGED: Limits = Limits { bytes_max: STEP_BYTES, segments_max: 1024 };
 
 /// A request that may be merged with others.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Delayed {
     cookie: u64,
     offset: u64,
     moves: Moves,
@@ -35,7 +35,7 @@ enum Moves {
     Write(IoBytes),
 }
 
-impl Held {
+impl Delayed {
     fn candidate(&self) -> Candidate {
         let (direction, len) = match &self.moves {
             Moves::Read(len) => (Direction::Read, u64::from(*len)),
@@ -111,7 +111,7 @@ impl Transmission {
 
     /// Holds a request, until others came that go with it or nothing more is there.
     fn hold(&mut self, head: &RequestHeader, moves: Moves, permit: Permit) {
-        self.held.push(Held { cookie: head.cookie, offset: head.offset, moves, permit });
+        self.held.push(Delayed { cookie: head.cookie, offset: head.offset, moves, permit });
         if self.held.len() == REQUESTS_MAX {
             self.start_held();
         }
@@ -123,8 +123,8 @@ impl Transmission {
         if held.len() < 2 {
             return held.into_iter().for_each(|one| alone(&self.client, one, self.hints(1)));
         }
-        let candidates: Vec<Candidate> = held.iter().map(Held::candidate).collect();
-        let mut held: Vec<Option<Held>> = held.into_iter().map(Some).collect();
+        let candidates: Vec<Candidate> = held.iter().map(Delayed::candidate).collect();
+        let mut held: Vec<Option<Delayed>> = held.into_iter().map(Some).collect();
         for group in merge::groups(&candidates, MERGED) {
             let mut members = group.iter().filter_map(|&at| held.get_mut(at).and_then(Option::take));
             match group.len() {
@@ -135,16 +135,16 @@ impl Transmission {
     }
 }
 
-fn alone(client: &Rc<Client>, Held { cookie, offset, moves, permit }: Held, hints: Hints) {
+fn alone(client: &Rc<Client>, Delayed { cookie, offset, moves, permit }: Delayed, hints: Hints) {
     let what = match moves {
         Moves::Read(len) => What::Read { len, hints },
         Moves::Write(data) => What::Perform(Work::Write { offset, data: data.into(), fua: false, hints }),
     };
-    client.start(Asked { cookie, offset, what }, permit);
+    client.start(PendingRequest { cookie, offset, what }, permit);
 }
 
 /// All have one direction.
-fn as_one(client: &Rc<Client>, held: Vec<Held>, hints: Hints) {
+fn as_one(client: &Rc<Client>, held: Vec<Delayed>, hints: Hints) {
     let offset = held.first().map_or(0, |first| first.offset);
     let (mut data, mut reads, mut writes) = (IoVec::new(), Vec::new(), Vec::new());
     for one in held {

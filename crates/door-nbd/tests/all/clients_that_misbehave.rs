@@ -9,7 +9,7 @@ use std::time::Duration;
 use door_nbd::ServerOptions;
 use door_nbd::limits::HANDSHAKES_MAX;
 use export::{Loops, Shutdown};
-use nbd_wire::client::{HandshakeError, Wanted};
+use nbd_wire::client::{ExportRequest, HandshakeError};
 use nbd_wire::{CommandFlags, Dialect, OptionReplyKind, command_number as n};
 use support::TestServer;
 use support::client::{Client, connect_raw, read_to_end};
@@ -135,13 +135,14 @@ fn connections_beyond_the_limit_are_refused_with_a_reason_until_one_leaves() {
     let server = TestServer::with(MemoryExport::new(MIB), options);
     let first = Client::connect(&server.socket(), Dialect::Simple, &[]);
     let _second = Client::connect(&server.socket(), Dialect::Simple, &[]);
-    let wanted = Wanted { export: "disk".into(), tls: false, dialect: Dialect::Simple, contexts: vec![] };
+    let wanted =
+        ExportRequest { export: "disk".into(), tls: false, dialect: Dialect::Simple, contexts: vec![] };
     let refused = Client::negotiate(&server.socket(), wanted.clone()).err();
     assert!(matches!(
         refused,
         Some(HandshakeError::Refused { kind: OptionReplyKind::Policy, ref message, .. }) if message.contains("at most 2")
     ));
-    let other = Wanted { export: "other".into(), ..wanted.clone() };
+    let other = ExportRequest { export: "other".into(), ..wanted.clone() };
     assert!(Client::negotiate(&server.socket(), other).is_ok());
     let mut leaving = first;
     leaving.send(Client::header(n::DISCONNECT, CommandFlags::NONE, 0, (0, 0)), &[]);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nbd_wire::client::Wanted;
+use nbd_wire::client::ExportRequest;
 use nbd_wire::{CommandFlags, Dialect, ErrorCode, command_number as n};
 use support::client::Client;
 use support::memory_export::PAGE;
@@ -221,7 +221,7 @@ impl Drop for OtherServer {
 /// Every request that a client can send, and a refused one, against another server's export "".
 fn exercise(socket: &Path, dialect: Dialect) {
     let contexts = vec!["base:allocation".to_owned()];
-    let wanted = Wanted { export: String::new(), tls: false, dialect, contexts };
+    let wanted = ExportRequest { export: String::new(), tls: false, dialect, contexts };
     let mut client = Client::negotiate(socket, wanted).expect("the server to agree");
     assert_eq!(client.agreed.size, 4 * MIB);
     client.send_write(1, 4096, &pattern(100_000));

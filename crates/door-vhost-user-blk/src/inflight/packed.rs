@@ -28,7 +28,7 @@ const NUMBER_AT: usize = 16;
 
 /// A request that was begun and not seen to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct Started {
     /// Its first record.
     pub record: u16,
     /// Its descriptors.
@@ -37,9 +37,9 @@ pub struct Begun {
 
 /// What records say of one queue, after a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Recovered {
     /// Requests, in the order of their beginnings.
-    pub begun: Vec<Begun>,
+    pub begun: Vec<Started>,
     /// The entry that is used next.
     pub used: Position,
     /// The entry that is available next.
@@ -70,7 +70,7 @@ impl Records {
     ///
     /// # Errors
     /// When they make no sense: the front-end, which keeps them, changed them.
-    pub fn begin(&mut self, ring: &PackedRing, begin: Position) -> Result<Option<Found>, RingFault> {
+    pub fn begin(&mut self, ring: &PackedRing, begin: Position) -> Result<Option<Recovered>, RingFault> {
         if self.head(VERSION_AT)? != VERSION {
             self.make(begin)?;
             return Ok(None);
@@ -93,7 +93,7 @@ impl Records {
         let count = count.ok_or(RingFault::Records("more is in flight than the ring has"))?;
         self.counter = begun.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         let available = used.after(count, self.entries);
-        Ok(Some(Found { begun: begun.into_iter().map(|(_, one)| one).collect(), used, available }))
+        Ok(Some(Recovered { begun: begun.into_iter().map(|(_, one)| one).collect(), used, available }))
     }
 
     fn make(&self, begin: Position) -> Result<(), RingFault> {
@@ -122,7 +122,7 @@ impl Records {
         Ok(())
     }
 
-    fn begun(&self) -> Result<Vec<(u64, Begun)>, RingFault> {
+    fn begun(&self) -> Result<Vec<(u64, Started)>, RingFault> {
         let (mut found, mut total) = (Vec::new(), 0);
         for record in 0..self.entries {
             let mut bytes = [0; NUMBER_AT];
@@ -138,7 +138,7 @@ impl Records {
                 descriptors.push(self.copy(next)?);
                 next = self.get(next, NEXT_AT)?;
             }
-            found.push((u64::from_ne_bytes(counter), Begun { record, descriptors }));
+            found.push((u64::from_ne_bytes(counter), Started { record, descriptors }));
         }
         found.sort_unstable_by_key(|(counter, one)| (*counter, one.record));
         Ok(found)

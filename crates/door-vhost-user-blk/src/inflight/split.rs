@@ -18,7 +18,7 @@ const COUNTER_AT: usize = 8;
 
 /// What records say of one queue, after a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Recovered {
     /// Descriptors of requests that were begun and not seen to be done, in the order of their beginnings.
     pub heads: Vec<u16>,
 }
@@ -44,7 +44,7 @@ impl Records {
     ///
     /// # Errors
     /// Never, for records that were opened.
-    pub fn begin(&mut self, used: u16) -> Result<Option<Found>, OutsideMapping> {
+    pub fn begin(&mut self, used: u16) -> Result<Option<Recovered>, OutsideMapping> {
         let map = &self.all.mapping;
         if map.load_u16(self.start + VERSION_AT, Ordering::Acquire)? != VERSION {
             map.store_u16(self.start + ENTRIES_AT, self.entries, Ordering::Relaxed)?;
@@ -71,7 +71,7 @@ impl Records {
         }
         found.sort_unstable();
         self.counter = found.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
-        Ok(Some(Found { heads: found.into_iter().map(|(_, head)| head).collect() }))
+        Ok(Some(Recovered { heads: found.into_iter().map(|(_, head)| head).collect() }))
     }
 
     fn record(&self, head: u16) -> usize {
@@ -156,7 +156,7 @@ mod tests {
             let (_, used, expected) = steps[killed_after];
             let next = Arc::new(Inflight::open(&fd, info).expect("records"));
             let found = queue(&next, 1).begin(used).expect("records");
-            assert_eq!(found, Some(Found { heads: expected.to_vec() }), "after step {killed_after}");
+            assert_eq!(found, Some(Recovered { heads: expected.to_vec() }), "after step {killed_after}");
             assert_eq!(queue(&next, 0).begin(0).expect("records"), None, "the other queue is untouched");
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{Offer, Ticket};
 use crate::device::{Device, Run};
-use crate::inflight::packed::{Begun, Records};
+use crate::inflight::packed::{Records, Started};
 use crate::memory::{DirtyLog, Memory};
 use crate::message::RingAddress;
 use crate::ring::RingFault;
@@ -23,7 +23,7 @@ pub(crate) struct Ledger {
     ring: PackedRing,
     records: Option<Records>,
     /// Begun by a back-end before us, and not done: they are taken first.
-    again: VecDeque<Begun>,
+    again: VecDeque<Started>,
     available: Position,
     used: Position,
     /// Entries that were used since the driver was last notified, at most all of the ring.

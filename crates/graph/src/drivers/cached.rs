@@ -14,7 +14,7 @@ use qcow2::Budget;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
-use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity};
+use storage_cache::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity};
 
 use super::over_http::wrong;
 use crate::background::BackgroundTasks;
@@ -247,8 +247,8 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
         return Ok(Look::Again);
     }
     match storage_cache::look(&storage, identity).await.map_err(io::Error::other)? {
-        Found::Usable => Ok(Look::Opened(cache_file(storage, lock, bytes_max), place)),
-        Found::Outdated(why) => {
+        CacheState::Usable => Ok(Look::Opened(cache_file(storage, lock, bytes_max), place)),
+        CacheState::Outdated(why) => {
             tracing::warn!("{}: {why}; the cache of {} begins anew", path.display(), identity.name);
             rustix::fs::unlink(path).map_err(|errno| at(errno.into()))?;
             Ok(Look::Again)

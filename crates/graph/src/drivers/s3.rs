@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use storage::{IoFuture, Storage};
 use storage_s3::{
-    Addressing, Credentials, Environment, Known, ObjectName, Place, Signer, Store, StoreOptions,
+    Addressing, Credentials, Environment, ObjectName, Place, Settings, Signer, Store, StoreOptions,
     credentials_of_secret,
 };
 
@@ -159,7 +159,7 @@ impl S3 {
 
     /// Where the store is, and what lets requests in.
     async fn store(&self) -> io::Result<(Place, Option<Credentials>)> {
-        let known = reactor::blocking(|| Known::look_up(&Environment::of_process())).await;
+        let known = reactor::blocking(|| Settings::look_up(&Environment::of_process())).await;
         let known = known.map_err(|error| wrong(error.to_string()))?;
         let credentials = match &self.key_secret {
             Some(id) => Some(credentials_of_secret(&secret(id)?).map_err(|error| wrong(error.to_string()))?),

@@ -6,7 +6,7 @@ use crate::state::Status;
 use crate::terms::End;
 
 impl Life {
-    /// The work is done: waits for its transaction, and for somebody to ask for the last step.
+    /// The work is done: waits for its transaction, and until the last step is asked for.
     ///
     /// # Errors
     /// [`Error::Cancelled`] when it is cancelled meanwhile.

@@ -11,7 +11,7 @@ use crate::{
 
 /// What a client would like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ExportRequest {
     /// The export; empty for the server's default.
     pub export: String,
     /// STARTTLS first; without it the connection fails.
@@ -93,7 +93,7 @@ enum State {
 /// One connection's negotiation.
 #[derive(Debug)]
 pub struct Handshake {
-    wanted: Wanted,
+    wanted: ExportRequest,
     state: State,
     fixed: bool,
     no_zeroes: bool,
@@ -104,7 +104,7 @@ pub struct Handshake {
 
 impl Handshake {
     /// For a connection on which nothing was sent or received yet.
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: ExportRequest) -> Self {
         let agreed = Negotiated {
             size: 0,
             flags: ExportFlags::default(),

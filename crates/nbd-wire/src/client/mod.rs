@@ -3,5 +3,5 @@
 mod handshake;
 mod option;
 
-pub use handshake::{Handshake, HandshakeError, Negotiated, Step, Wanted};
+pub use handshake::{ExportRequest, Handshake, HandshakeError, Negotiated, Step};
 pub use option::{abort, export_name, info, list, listed_name, meta_contexts, plain_option};

@@ -26,7 +26,7 @@ fn meta(option: OptionKind, name: &str, queries: &[&str]) -> Vec<u8> {
 
 /// Runs both halves against each other, handing over `pace` bytes at a time.
 fn negotiate(
-    wanted: client::Wanted,
+    wanted: client::ExportRequest,
     tls: Tls,
     pace: usize,
 ) -> (client::Negotiated, nbd_wire::server::Session<String>) {
@@ -74,8 +74,13 @@ fn negotiate(
     (negotiated.expect("agreement"), session.expect("agreement"))
 }
 
-fn wanted(dialect: Dialect) -> client::Wanted {
-    client::Wanted { export: "a".into(), tls: false, dialect, contexts: vec!["base:allocation".into()] }
+fn wanted(dialect: Dialect) -> client::ExportRequest {
+    client::ExportRequest {
+        export: "a".into(),
+        tls: false,
+        dialect,
+        contexts: vec!["base:allocation".into()],
+    }
 }
 
 #[test]
@@ -99,7 +104,7 @@ fn both_halves_agree_on_every_dialect() {
 
 #[test]
 fn a_client_that_wants_tls_gets_it_first() {
-    let wanted = client::Wanted { tls: true, ..wanted(Dialect::Extended) };
+    let wanted = client::ExportRequest { tls: true, ..wanted(Dialect::Extended) };
     for tls in [Tls::Allowed, Tls::Required] {
         let (negotiated, _) = negotiate(wanted.clone(), tls, usize::MAX);
         assert_eq!(negotiated.dialect, Dialect::Extended);
@@ -349,7 +354,7 @@ fn a_client_falls_back_to_what_an_old_server_has() {
 #[test]
 fn a_client_says_what_the_server_refused_and_why() {
     let mut client =
-        client::Handshake::new(client::Wanted { export: "nope".into(), ..wanted(Dialect::Simple) });
+        client::Handshake::new(client::ExportRequest { export: "nope".into(), ..wanted(Dialect::Simple) });
     let mut server = Server::new(Tls::Off);
     let mut sent = Vec::new();
     client.step(&server.greeting.clone(), &mut sent).expect("a greeting");

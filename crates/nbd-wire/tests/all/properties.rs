@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_client_panic(input in prop::collection::vec(any::<u8>(), 0..300)) {
-        let wanted = client::Wanted {
+        let wanted = client::ExportRequest {
             export: String::new(), tls: false, dialect: Dialect::Extended, contexts: vec!["base:allocation".into()],
         };
         let mut handshake = client::Handshake::new(wanted);

@@ -78,7 +78,7 @@ pub struct ChainStatus {
 
 /// What the map says of the start of a range.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// All of these bytes are in one place.
     At { place: UnitPlace, len: u64 },
     /// The slice must be loaded first.
@@ -134,7 +134,7 @@ impl Chain {
 
     /// What slices in memory say of the range, which begins inside [`Chain::covered`]. No lock, no I/O.
     #[inline]
-    pub(crate) fn look_up(&self, range: GuestRange) -> Found {
+    pub(crate) fn look_up(&self, range: GuestRange) -> Lookup {
         let guest = range.start;
         let key = self.key(guest);
         let first = (guest >> self.unit_bits) as usize % SLICE_UNITS;
@@ -151,9 +151,9 @@ impl Chain {
                 }
                 (last, at, upto) = (word, at + 1, upto + (1 << self.unit_bits));
             }
-            Found::At { place: self.shape.decode(word), len: upto.min(end) - guest }
+            Lookup::At { place: self.shape.decode(word), len: upto.min(end) - guest }
         });
-        found.unwrap_or(Found::Missing(key))
+        found.unwrap_or(Lookup::Missing(key))
     }
 
     /// A part of `range`, from its start on, of which no layer has anything, and where a look-up would find it; `None` where that is less than a

@@ -22,7 +22,7 @@ const READS_AT_ONCE: usize = 8;
 
 /// Clusters of zeroes, and what leads to them.
 #[derive(Default)]
-struct Found {
+struct ZeroClusters {
     /// By cluster: how many references were found.
     zero: BTreeMap<u64, u32>,
     /// Tables with entries that lead to them.
@@ -55,8 +55,8 @@ impl Compaction<'_> {
 
     /// Reads what the tables from the one with index `first` on lead to, until enough is found; counts the references to that in
     /// all tables.
-    async fn find_zeroes(&mut self, pass: &mut Pass<'_>, first: usize) -> Result<Found, CompactError> {
-        let mut found = Found::default();
+    async fn find_zeroes(&mut self, pass: &mut Pass<'_>, first: usize) -> Result<ZeroClusters, CompactError> {
+        let mut found = ZeroClusters::default();
         for (index, table) in l2_tables(pass).await?.into_iter().enumerate() {
             if found.zero.len() >= MOVES_MAX && found.next.is_none() {
                 found.next = Some(index);
@@ -75,7 +75,7 @@ impl Compaction<'_> {
         pass: &mut Pass<'_>,
         table: u64,
         searched: bool,
-        found: &mut Found,
+        found: &mut ZeroClusters,
     ) -> Result<(), CompactError> {
         let times = u32::try_from(pass.claims.count(table)).unwrap_or(u32::MAX);
         let offset = pass.offset_of(table).0;
@@ -123,7 +123,7 @@ impl Compaction<'_> {
     }
 
     /// Entries ->| lower refcounts ->|
-    async fn forget_places(&mut self, pass: &mut Pass<'_>, found: &Found) -> Result<(), CompactError> {
+    async fn forget_places(&mut self, pass: &mut Pass<'_>, found: &ZeroClusters) -> Result<(), CompactError> {
         let mut change = Change::default();
         found.zero.iter().for_each(|(cluster, times)| change.lose(*cluster, *times));
         let geometry = pass.geometry;

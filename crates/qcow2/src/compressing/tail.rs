@@ -11,11 +11,11 @@ use crate::{Error, ErrorKind};
 /// given it while more is put in.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
-    begun: Option<Begun>,
+    begun: Option<StartedCluster>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct StartedCluster {
     cluster: u64,
     /// The first byte of the file that is free.
     at: u64,
@@ -27,7 +27,7 @@ impl Tail {
         let bits = image.medium.geometry.cluster_bits;
         debug_assert!(0 < len && len < image.medium.geometry.cluster_size());
         image.medium.about_to(Step::ClusterAllocBytes);
-        if let Some(Begun { cluster, at }) = self.begun
+        if let Some(StartedCluster { cluster, at }) = self.begun
             && at + len <= (cluster + 1) << bits
         {
             self.refer(image, cluster, at + len).await?;
@@ -36,8 +36,8 @@ impl Tail {
         let run = image.space.allocate(&image.medium, 1).await?;
         let host = match self.begun.take() {
             // It goes across: the reference of the one that is left is its own.
-            Some(Begun { cluster, at }) if cluster + 1 == run.start => at,
-            Some(Begun { cluster, .. }) => {
+            Some(StartedCluster { cluster, at }) if cluster + 1 == run.start => at,
+            Some(StartedCluster { cluster, .. }) => {
                 image.space.lower_and_give(&image.medium, cluster..cluster + 1).await;
                 run.start << bits
             }
@@ -52,7 +52,7 @@ impl Tail {
     async fn refer(&mut self, image: &Inner, cluster: u64, end: u64) -> Result<(), Error> {
         self.begun = None;
         match image.space.refcounts.raise(cluster..cluster + 1).await {
-            Ok(()) => self.begun = Some(Begun { cluster, at: end }),
+            Ok(()) => self.begun = Some(StartedCluster { cluster, at: end }),
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             Err(error) => return Err(error),
         }
@@ -64,7 +64,7 @@ impl Tail {
 
     /// Nothing more is put into the cluster that was begun.
     pub(super) async fn leave(&mut self, image: &Inner) {
-        if let Some(Begun { cluster, .. }) = self.begun.take() {
+        if let Some(StartedCluster { cluster, .. }) = self.begun.take() {
             image.space.lower_and_give(&image.medium, cluster..cluster + 1).await;
         }
     }

@@ -16,14 +16,14 @@ use super::{OverlapCheck, Places, Section, Sections};
 #[derive(Debug)]
 pub(crate) struct MetadataMap {
     /// Held while something is changed.
-    known: Mutex<Known>,
+    known: Mutex<KnownPlaces>,
     /// What it was after the last change, for look-ups.
-    shown: ArcSwapOption<Known>,
+    shown: ArcSwapOption<KnownPlaces>,
 }
 
 /// What is looked at, and where it is. Clones share what did not change.
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownPlaces {
     check: OverlapCheck,
     cluster_bits: u32,
     /// Pieces that are one whole cluster: all L2 tables and refcount blocks.
@@ -37,14 +37,14 @@ const OTHER_BYTES: u64 = size_of::<(u64, (u64, Sections))>() as u64 * 3 / 2;
 
 impl MetadataMap {
     pub(crate) fn new(check: OverlapCheck, places: Places) -> Self {
-        let known = Known::new(check, places);
+        let known = KnownPlaces::new(check, places);
         let shown = ArcSwapOption::empty();
         shown.store(Some(Arc::new(known.clone())));
         Self { known: Mutex::new(known), shown }
     }
 
     /// Changes what is known, and shows it.
-    fn changing<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+    fn changing<T>(&self, change: impl FnOnce(&mut KnownPlaces) -> T) -> T {
         let mut known = self.known.lock();
         let result = change(&mut known);
         self.shown.store(Some(Arc::new(known.clone())));
@@ -53,7 +53,7 @@ impl MetadataMap {
 
     /// Looks at other sections from now on; `places` are all there are of them.
     pub(crate) fn change(&self, check: OverlapCheck, places: Places) {
-        let other = Known::new(check, places);
+        let other = KnownPlaces::new(check, places);
         self.changing(|known| *known = other);
     }
 
@@ -141,7 +141,7 @@ impl MetadataMap {
     }
 }
 
-impl Known {
+impl KnownPlaces {
     fn new(check: OverlapCheck, places: Places) -> Self {
         let Places { cluster_bits, clusters, others, .. } = places;
         let clusters = Clusters::new(clusters, check.into());

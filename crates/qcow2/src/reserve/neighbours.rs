@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::Held;
+use super::ReservedRun;
 
 /// Ends of allocations that are remembered: streams among so many other writers are noticed.
 const ENDS_MAX: usize = 32;
@@ -18,7 +18,7 @@ const PATIENCE: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct Neighbours {
     /// First guest cluster -> what is kept for it and those that follow. No two overlap.
-    kept: BTreeMap<u64, Kept>,
+    kept: BTreeMap<u64, Retained>,
     /// The latest allocations that nothing was kept behind.
     ends: VecDeque<End>,
     /// Clusters in `kept`.
@@ -32,8 +32,8 @@ pub(super) struct Neighbours {
 }
 
 #[derive(Debug)]
-struct Kept {
-    held: Held,
+struct Retained {
+    held: ReservedRun,
     /// Clusters that the stream took in a row before.
     row: u64,
     /// When a request took of it last.
@@ -51,7 +51,7 @@ struct End {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Offer {
     /// The place that was kept.
-    Kept(Held),
+    Kept(ReservedRun),
     /// So many new ones, and so many more to keep.
     New { wanted: u64, ahead: u64, row: u64 },
 }
@@ -83,18 +83,18 @@ impl Neighbours {
     }
 
     /// Takes for `guest` of what was kept from `start` on; what lies before and behind it is kept further.
-    fn take(&mut self, mut kept: Kept, start: u64, guest: u64, wanted: u64) -> Held {
+    fn take(&mut self, mut kept: Retained, start: u64, guest: u64, wanted: u64) -> ReservedRun {
         let skipped = guest - start;
         if skipped > 0 {
             let held = kept.held.split_front(skipped);
-            self.kept.insert(start, Kept { held, row: kept.row, used: kept.used });
+            self.kept.insert(start, Retained { held, row: kept.row, used: kept.used });
         }
         let len = kept.held.run.len.min(wanted);
         let taken = kept.held.split_front(len);
         let row = kept.row + len;
         match kept.held.run.len {
             0 => self.ended(guest + len, row),
-            _ => drop(self.kept.insert(guest + len, Kept { row, used: self.now, ..kept })),
+            _ => drop(self.kept.insert(guest + len, Retained { row, used: self.now, ..kept })),
         }
         self.len -= len;
         taken
@@ -109,7 +109,7 @@ impl Neighbours {
     }
 
     /// Keeps `held` for `guest` and what follows; gives it back where that is not to be.
-    pub(super) fn keep(&mut self, guest: u64, held: Held, row: u64) -> Option<Held> {
+    pub(super) fn keep(&mut self, guest: u64, held: ReservedRun, row: u64) -> Option<ReservedRun> {
         let len = held.run.len;
         let before = self.kept.range(..guest + len).next_back();
         if before.is_some_and(|(&start, kept)| start + kept.held.run.len > guest)
@@ -118,12 +118,12 @@ impl Neighbours {
             return Some(held);
         }
         self.len += len;
-        self.kept.insert(guest, Kept { held, row, used: self.now });
+        self.kept.insert(guest, Retained { held, row, used: self.now });
         None
     }
 
     /// What was not asked for, to be called once in a while.
-    pub(super) fn expired(&mut self) -> Vec<Held> {
+    pub(super) fn expired(&mut self) -> Vec<ReservedRun> {
         let (now, mut gone) = (self.now, Vec::new());
         self.kept.retain(|_, kept| {
             let stays = now - kept.used < PATIENCE;
@@ -137,11 +137,11 @@ impl Neighbours {
     }
 
     /// Everything that is kept.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &ReservedRun> {
         self.kept.values().map(|kept| &kept.held)
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut ReservedRun> {
         self.kept.values_mut().map(|kept| &mut kept.held)
     }
 
@@ -163,8 +163,8 @@ mod tests {
     use super::*;
     use crate::allocator::Run;
 
-    fn held(start: u64, len: u64) -> Held {
-        Held { run: Run::used(start, len), counted: false }
+    fn held(start: u64, len: u64) -> ReservedRun {
+        ReservedRun { run: Run::used(start, len), counted: false }
     }
 
     /// Allocates from an endless file, as the reserve does; gives the first cluster.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Model;
 use super::history::{FIRST, Frozen, Op, OpState, Reader, Sectors, Touch, Value, touches};
 use crate::content::SECTOR_BYTES;
-use crate::stamp::Found;
+use crate::stamp::SectorContent;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
@@ -23,7 +23,7 @@ pub struct Mismatch {
     /// Length of that range.
     pub len: u64,
     /// What the whole sector is.
-    pub found: Found,
+    pub found: SectorContent,
     /// What would have been right.
     pub legal: Vec<String>,
     /// All that ever happened to the sector.
@@ -155,7 +155,7 @@ impl Model {
         Mismatch {
             offset: sector * SECTOR_BYTES + piece.0 as u64,
             len: (piece.1 - piece.0) as u64,
-            found: Found::in_sector(&whole),
+            found: SectorContent::in_sector(&whole),
             legal: legal.iter().map(|&op| self.name_of(&self.history.op(op).value, sector)).collect(),
             history: touches.iter().map(|touch| self.story(touch, sector)).collect(),
         }
@@ -166,7 +166,7 @@ impl Model {
             Value::Zero => "zeroes".into(),
             Value::Version(version) => format!("version {version}"),
             Value::Image(image) => match image.get(&sector) {
-                Some(bytes) => Found::in_sector(bytes).to_string(),
+                Some(bytes) => SectorContent::in_sector(bytes).to_string(),
                 None => "zeroes, as read after the restart".into(),
             },
             Value::Frozen(frozen) => format!("as in the snapshot taken at {}", frozen.at),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::stamp::Found;
+use crate::stamp::SectorContent;
 
 const LEN: u64 = 1024;
 
@@ -86,7 +86,7 @@ fn the_message_names_the_write_whose_data_was_read() {
     let foreign = model.bytes(version, 4096, 512);
     let mismatch = model.check_read(512, &foreign, 5, 6).unwrap_err();
     let stamp = Stamp { disk: 1, version, sector: 8 };
-    assert_eq!(mismatch.found, Found::Stamped(stamp));
+    assert_eq!(mismatch.found, SectorContent::Stamped(stamp));
 }
 
 #[test]

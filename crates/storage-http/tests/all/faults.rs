@@ -9,15 +9,15 @@ use secret::Secret;
 use storage::Storage;
 use storage_http::{Fixed, HttpStorage, Options};
 
-use crate::support::{Asked, Reply, SIZE, Server, content, open, options, read, run};
+use crate::support::{Reply, Request, SIZE, Server, content, open, options, read, run};
 
 /// What a server does once.
-type Once = fn(&Asked) -> Reply;
+type Once = fn(&Request) -> Reply;
 /// Likewise, with what it knows.
-type Fault = Box<dyn Fn(&Asked) -> Reply + Send + Sync>;
+type Fault = Box<dyn Fn(&Request) -> Reply + Send + Sync>;
 
 /// A server that serves the file, and answers the second request (the first after the opening) with `fault`.
-fn once(fault: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
+fn once(fault: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
     Server::start(move |asked| if asked.number == 1 { fault(asked) } else { asked.part() })
 }
 
@@ -69,7 +69,7 @@ fn what_is_final_is_an_error_at_once_that_says_what_the_server_said() {
         ("it has 9000000 bytes and had 8388608", Box::new(|asked| asked.part_of(9_000_000, "\"1\""))),
         (
             "asked for were 5242880-5247879",
-            Box::new(|asked| Asked { first: 0, last: 4999, ..asked.clone() }.part()),
+            Box::new(|asked| Request { first: 0, last: 4999, ..asked.clone() }.part()),
         ),
     ];
     for (words, fault) in faults {
@@ -87,8 +87,8 @@ fn what_is_final_is_an_error_at_once_that_says_what_the_server_said() {
 /// QEMU reads such a file as a whole for each request, or mixes two versions of it.
 #[test]
 fn a_file_that_cannot_be_read_in_parts_or_has_no_version_is_not_opened() {
-    let whole = |_: &Asked| Reply::new("200 OK", "Content-Length: 3\r\nETag: \"1\"\r\n", b"abc");
-    let nameless = |asked: &Asked| {
+    let whole = |_: &Request| Reply::new("200 OK", "Content-Length: 3\r\nETag: \"1\"\r\n", b"abc");
+    let nameless = |asked: &Request| {
         let fields = format!("Content-Range: bytes 0-2/3\r\nContent-Length: 3\r\nX: {}\r\n", asked.number);
         Reply::new("206 Partial Content", &fields, b"abc")
     };
@@ -118,8 +118,8 @@ fn a_file_that_cannot_be_read_in_parts_or_has_no_version_is_not_opened() {
 fn a_server_that_is_silent_or_slow_for_good_gives_an_error_within_the_deadline() {
     let stuck = Arc::new(AtomicBool::new(false));
     for fault in [
-        |_: &Asked| Reply::Silence,
-        |asked: &Asked| match asked.part() {
+        |_: &Request| Reply::Silence,
+        |asked: &Request| match asked.part() {
             Reply::Bytes(bytes) => Reply::Slowly(bytes, Duration::from_millis(200)),
             other => other,
         },

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use storage::Storage;
 
-use crate::support::{Asked, FLAGS, Line, Place, READ, STATUS, chunk, open, placed, read, run, simple};
+use crate::support::{FLAGS, Line, Place, READ, Request, STATUS, chunk, open, placed, read, run, simple};
 
 const SIZE: u64 = 1 << 20;
 
 /// The error of a read of 4096 bytes at 4096 that `reply` answers.
-fn read_answered(reply: impl Fn(&Asked) -> Vec<u8> + Send + 'static) -> String {
+fn read_answered(reply: impl Fn(&Request) -> Vec<u8> + Send + 'static) -> String {
     let place = Place::new();
     place.serve(move |_, stream| {
         let mut line = Line::shake_hands(stream, SIZE, FLAGS).unwrap();
@@ -29,7 +29,7 @@ fn read_answered(reply: impl Fn(&Asked) -> Vec<u8> + Send + 'static) -> String {
 #[test]
 fn a_reply_that_cannot_be_ends_the_connection_and_says_why() {
     let data = |offset: u64, len: usize| placed(offset, &vec![7; len]);
-    type Liar = Box<dyn Fn(&Asked) -> Vec<u8> + Send>;
+    type Liar = Box<dyn Fn(&Request) -> Vec<u8> + Send>;
     let table: Vec<(&str, Liar)> = vec![
         ("4096 bytes", Box::new(move |asked| chunk(asked.cookie, 1, true, &data(4096, 4096)))),
         (
@@ -123,7 +123,7 @@ fn replies_in_any_order_reach_who_asked() {
     let place = Place::new();
     place.serve(|_, stream| {
         let mut line = Line::shake_hands(stream, SIZE, FLAGS).unwrap();
-        let mut asked: Vec<Asked> = (0..8).map(|_| line.asked().unwrap()).collect();
+        let mut asked: Vec<Request> = (0..8).map(|_| line.asked().unwrap()).collect();
         asked.reverse();
         for asked in asked {
             assert_eq!(asked.number, READ);

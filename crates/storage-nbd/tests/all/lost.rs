@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use storage::Storage;
 use storage_nbd::Options;
 
-use crate::support::{Asked, FLAGS, FLUSH, Line, Place, READ, WRITE, open, read, run, write};
+use crate::support::{FLAGS, FLUSH, Line, Place, READ, Request, WRITE, open, read, run, write};
 
 const SIZE: u64 = 4 << 20;
 
@@ -16,7 +16,7 @@ fn with_delay(place: &Place) -> Options {
 }
 
 /// Serves `disk` as it should be done, until `stop` says that the connection ends with a request, unanswered.
-fn serve(line: &mut Line, disk: &Mutex<Vec<u8>>, mut stop: impl FnMut(&Asked) -> bool) {
+fn serve(line: &mut Line, disk: &Mutex<Vec<u8>>, mut stop: impl FnMut(&Request) -> bool) {
     while let Some(asked) = line.asked() {
         if stop(&asked) {
             return;

@@ -59,7 +59,7 @@ impl Case {
 
 /// What was found of one program.
 #[derive(Clone, Debug)]
-struct Found {
+struct Measured {
     counted: Counted,
     cpu_us: f64,
 }
@@ -105,7 +105,7 @@ pub fn ask(bench: &Bench, image: &Path, extent: Extent) -> Result<Answer, String
 }
 
 /// All cases that leave the machine idle, and both programs, side by side: each has an image of its own.
-fn light(bench: &Bench, image: &Path, load: Load, extent: Extent) -> Result<Vec<[Found; 2]>, String> {
+fn light(bench: &Bench, image: &Path, load: Load, extent: Extent) -> Result<Vec<[Measured; 2]>, String> {
     let cases: Vec<&Case> = CASES.iter().filter(|case| !case.heavy).collect();
     let mut clients = Vec::new();
     for (number, case) in cases.iter().enumerate() {
@@ -133,7 +133,7 @@ fn heavy(
     case: &Case,
     load: Load,
     extent: Extent,
-) -> Result<([Found; 2], f64), String> {
+) -> Result<([Measured; 2], f64), String> {
     let limits: Limits<'_> = &[(case.name, case.value)];
     let measure = |program, limits, seconds| one(bench, program, "heavy", image, limits, load, seconds);
     let before = measure(Program::Cowhand, &[], 1)?.counted.dependable();
@@ -151,12 +151,12 @@ fn one(
     limits: Limits<'_>,
     load: Load,
     seconds: u32,
-) -> Result<Found, String> {
+) -> Result<Measured, String> {
     let server = serve(bench, program, &format!("{name}.sock"), &[Disk::bench(image)], limits)?;
     let before = server.cpu_seconds();
     let counted = keep_asking(server.socket(), "bench", load, seconds)?;
     let cpu_us = (server.cpu_seconds() - before) * 1e6 / counted.requests().max(1.0);
-    Ok(Found { counted, cpu_us })
+    Ok(Measured { counted, cpu_us })
 }
 
 fn tell(
@@ -164,7 +164,7 @@ fn tell(
     worst: &mut Worst,
     case: &Case,
     load: Load,
-    [ours, theirs]: [Found; 2],
+    [ours, theirs]: [Measured; 2],
     free: Option<f64>,
 ) {
     let wanted = case.per_second();
@@ -175,8 +175,8 @@ fn tell(
         worst.mean = worst.mean.max(mean_percent.abs());
         worst.second = worst.second.max(ours.counted.worst_percent(wanted));
     }
-    let off = |found: &Found| format!("{:+.2} %", percent(found.counted.mean(), wanted));
-    let worst_second = |found: &Found| format!("{:.2} %", found.counted.worst_percent(wanted));
+    let off = |found: &Measured| format!("{:+.2} %", percent(found.counted.mean(), wanted));
+    let worst_second = |found: &Measured| format!("{:.2} %", found.counted.worst_percent(wanted));
     let without = match (free, reached) {
         (None, _) => String::new(),
         (Some(free), true) => format!("{free:.0}"),
@@ -198,9 +198,9 @@ fn tell(
     answer.rows.push(row);
 }
 
-fn chart(case: &Case, [ours, theirs]: &[Found; 2]) -> crate::bench::table::Chart {
+fn chart(case: &Case, [ours, theirs]: &[Measured; 2]) -> crate::bench::table::Chart {
     let tenths = SLOTS_PER_SECOND / 10;
-    let rates = |found: &Found| found.counted.rates(tenths);
+    let rates = |found: &Measured| found.counted.rates(tenths);
     let series = vec![
         ("limit".to_owned(), vec![case.per_second(); rates(ours).len()]),
         ("cowhand".to_owned(), rates(ours)),

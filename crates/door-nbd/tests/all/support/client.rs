@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
+use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::{
     Chunk, CommandFlags, Decoded, Descriptor, Dialect, ErrorCode, ReplyHead, RequestHeader, command_number,
     decode_chunk, decode_reply,
@@ -51,11 +51,11 @@ pub fn read_to_end(mut stream: UnixStream) -> Vec<u8> {
 impl Client {
     pub fn connect(socket: &Path, dialect: Dialect, contexts: &[&str]) -> Self {
         let contexts = contexts.iter().map(|context| (*context).to_owned()).collect();
-        let wanted = Wanted { export: "disk".into(), tls: false, dialect, contexts };
+        let wanted = ExportRequest { export: "disk".into(), tls: false, dialect, contexts };
         Self::negotiate(socket, wanted).expect("the server to agree")
     }
 
-    pub fn negotiate(socket: &Path, wanted: Wanted) -> Result<Self, nbd_wire::client::HandshakeError> {
+    pub fn negotiate(socket: &Path, wanted: ExportRequest) -> Result<Self, nbd_wire::client::HandshakeError> {
         let mut socket = connect_raw(socket);
         let mut handshake = Handshake::new(wanted);
         let (mut received, mut out) = (Vec::new(), Vec::new());

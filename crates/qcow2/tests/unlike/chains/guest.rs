@@ -43,7 +43,7 @@ pub fn same(found: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
     let end = at + pairs.skip(at).position(|(found, expected)| found == expected).unwrap_or(1);
     let sector = at / 512 * 512;
     let named = |bytes: &[u8]| match bytes.get(sector..sector + 512).map(<[u8; 512]>::try_from) {
-        Some(Ok(bytes)) => sim::Found::in_sector(&bytes).to_string(),
+        Some(Ok(bytes)) => sim::SectorContent::in_sector(&bytes).to_string(),
         _ => "a part of a sector".into(),
     };
     Err(format!("{what} reads wrong at {at:#x}..{end:#x}: {} and not {}", named(found), named(expected)))

@@ -22,7 +22,7 @@ pub fn content(offset: u64, len: usize) -> Vec<u8> {
 
 /// A request for a range.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Request {
     /// Which one it is of the server's, from 0 on.
     pub number: usize,
     pub path: String,
@@ -32,7 +32,7 @@ pub struct Asked {
     pub fields: Vec<(String, String)>,
 }
 
-impl Asked {
+impl Request {
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -93,7 +93,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (answer, connections) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
@@ -119,7 +119,7 @@ impl Server {
     }
 }
 
-fn serve(stream: &TcpStream, answer: &dyn Fn(&Asked) -> Reply, requests: &AtomicUsize) -> io::Result<()> {
+fn serve(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply, requests: &AtomicUsize) -> io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let mut output = stream;
     while let Some(first_line) = lines.next() {
@@ -131,7 +131,7 @@ fn serve(stream: &TcpStream, answer: &dyn Fn(&Asked) -> Reply, requests: &Atomic
             fields.push((name.to_ascii_lowercase(), value.to_owned()));
         }
         let mut asked =
-            Asked { number: requests.fetch_add(1, Ordering::Relaxed), path, first: 0, last: 0, fields };
+            Request { number: requests.fetch_add(1, Ordering::Relaxed), path, first: 0, last: 0, fields };
         let (first, last) = asked.field("range").unwrap()["bytes=".len()..].split_once('-').unwrap();
         (asked.first, asked.last) = (first.parse().unwrap(), last.parse().unwrap());
         match answer(&asked) {

@@ -25,7 +25,7 @@ pub struct Line {
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Request {
     pub number: u16,
     pub cookie: u64,
     pub offset: u64,
@@ -77,14 +77,14 @@ impl Line {
     }
 
     /// The next request; None when the client is gone.
-    pub fn asked(&mut self) -> Option<Asked> {
+    pub fn asked(&mut self) -> Option<Request> {
         let head = number::<28>(&mut self.stream).ok()?;
         let field = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().unwrap());
         let number = u16::from_be_bytes([head[6], head[7]]);
         let len = u32::from_be_bytes(head[24..28].try_into().unwrap());
         let mut data = vec![0; if number == WRITE { len as usize } else { 0 }];
         self.stream.read_exact(&mut data).ok()?;
-        Some(Asked { number, cookie: field(8), offset: field(16), len, data })
+        Some(Request { number, cookie: field(8), offset: field(16), len, data })
     }
 
     /// Sends bytes as they are. A client that is gone has its reasons.
@@ -103,7 +103,7 @@ impl Line {
     }
 
     /// Sends what a read asked for.
-    pub fn data(&mut self, asked: &Asked, bytes: &[u8]) {
+    pub fn data(&mut self, asked: &Request, bytes: &[u8]) {
         self.chunk(asked.cookie, 1, true, &placed(asked.offset, bytes));
     }
 }
