@@ -382,7 +382,8 @@ fn machine(_: &World, _: Reach) -> Vec<Try> {
 }
 
 fn unknown(_: &World, _: Reach) -> Vec<Try> {
-    let mut tries = vec![("call 1000", call(1000, [0; 6])), ("sync", call(libc::SYS_sync, [0; 6]))];
+    let mut tries =
+        vec![("call 1000", call(1000, [0; 6])), ("syncfs", call(libc::SYS_syncfs, [usize::MAX; 6]))];
     #[cfg(target_arch = "x86_64")]
     tries.push(("getpid of x32", call(0x4000_0000 | libc::SYS_getpid, [0; 6])));
     tries
