@@ -121,7 +121,7 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-img", "info --object tls-creds-psk,id=a,dir=/x disk.raw", "tls-creds-psk"),
         ("qemu-img", "info --object iothread,id=a disk.raw", "iothread"),
         ("qemu-storage-daemon", "-T a", "-T"),
-        ("qemu-storage-daemon", "--chardev stdio,id=a", "stdio"),
+        ("qemu-storage-daemon", "--chardev pty,id=a", "pty"),
         ("qemu-storage-daemon", "--export type=fuse,id=a,node-name=b,mountpoint=c", "fuse"),
         ("qemu-storage-daemon", "--export vduse-blk,id=a,node-name=b,name=c", "vduse-blk"),
         ("qemu-storage-daemon", "--nbd-server addr.type=unix,addr.path=s,tls-authz=a", "tls-authz"),

@@ -231,7 +231,10 @@ fn a_compressed_backup_is_smaller_and_the_same() {
 fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_told() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
-    steered.server.client("a").write(0, &[7; 1 << 20]).expect("a write");
+    let mut client = steered.server.client("a");
+    client.write(0, &[7; 1 << 20]).expect("a write");
+    // The file is looked at behind the server.
+    client.flush().expect("a flush");
     let backup = |name: &str| json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full" });
     for name in ["one", "two"] {
         qmp.ok("drive-backup", backup(name));

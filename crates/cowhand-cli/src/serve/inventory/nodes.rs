@@ -19,9 +19,10 @@ impl Inventory {
     /// # Errors
     /// When there is neither, or the node is a bare file.
     pub fn disk(&self, name: &str) -> Result<Arc<DiskNode>, QmpError> {
-        match (self.graph.disk(name), self.export(name)) {
+        match (self.graph.node(name), self.export(name)) {
+            // After a snapshot the export has the disk, and a layer may have the name.
             (Err(NodeError::Unknown { .. }), Some(export)) => Ok(Arc::clone(&export.disk)),
-            (found, _) => found.map_err(|error| self.refused(&error)),
+            _ => self.graph.disk(name).map_err(|error| self.refused(&error)),
         }
     }
 
