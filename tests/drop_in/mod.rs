@@ -4,6 +4,7 @@ mod names;
 mod nbd;
 mod options;
 mod storage_daemon;
+mod tools;
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -25,6 +25,7 @@ use crate::create::options::asks_for_help;
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::{Failure, warn};
 use crate::progress::Progress;
+use crate::voice;
 
 /// Arguments of `cowhand amend`.
 #[derive(Debug, clap::Args)]
@@ -169,7 +170,7 @@ impl Job<'_> {
             return Err(Failure::new(what));
         }
         match self.wanted.size {
-            Some(size) if size < image.size() && !self.args.force => {
+            Some(size) if size < image.size() && !self.may_shrink() => {
                 let what = format!(
                     "the new size ({size} bytes) is below the old one ({} bytes): what lies beyond would be lost",
                     image.size()
@@ -178,6 +179,11 @@ impl Job<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// QEMU's tool shrinks at once.
+    fn may_shrink(&self) -> bool {
+        self.args.force || voice::is_qemu()
     }
 
     async fn prepare_for_version_2(&self, disk: &Disk, image: &Qcow2) -> Result<(), Failure> {
@@ -239,7 +245,7 @@ impl Job<'_> {
         if size == disk.size() {
             return Ok(());
         }
-        let options = ResizeOptions { shrink: self.args.force, bitmaps: true, ..ResizeOptions::default() };
+        let options = ResizeOptions { shrink: self.may_shrink(), bitmaps: true, ..ResizeOptions::default() };
         disk.resize(size, options).await.map_err(|error| self.failed(&error))
     }
 

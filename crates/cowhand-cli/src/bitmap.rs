@@ -31,7 +31,8 @@ Examples:
   cowhand bitmap --add --disable -g 1M disk.qcow2 all
   cowhand bitmap --merge monday --merge tuesday disk.qcow2 all
   cowhand bitmap --merge monday -b base.qcow2 -F qcow2 disk.qcow2 all
-  cowhand bitmap --remove disk.qcow2 monday"
+  cowhand bitmap --remove disk.qcow2 monday
+  cowhand bitmap --remove-all disk.qcow2"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -53,8 +54,12 @@ pub struct Args {
     drive: DriveArgs,
 
     /// The bitmap's name
-    #[arg(value_name = "BITMAP")]
-    name: String,
+    #[arg(value_name = "BITMAP", required_unless_present = "remove_all", conflicts_with = "remove_all")]
+    name: Option<String>,
+
+    /// Remove all bitmaps of the image, whatever state they are in
+    #[arg(long, conflicts_with_all = ["add", "remove", "clear", "enable", "disable", "merge"])]
+    remove_all: bool,
 }
 
 impl Args {
@@ -62,8 +67,8 @@ impl Args {
     fn check(&self) -> Result<(), Failure> {
         let steps = &self.steps.0;
         let merges = steps.iter().any(|step| matches!(step, Step::Merge(_)));
-        let wrong = if steps.is_empty() {
-            "nothing is to be done: give --add, --remove, --clear, --enable, --disable or --merge"
+        let wrong = if steps.is_empty() && !self.remove_all {
+            "nothing is to be done: give --add, --remove, --clear, --enable, --disable, --merge or --remove-all"
         } else if self.granularity.is_some() && !steps.contains(&Step::Add) {
             "-g is the granularity of a new bitmap: it goes with --add"
         } else if self.source.is_some() && !merges {
@@ -110,9 +115,13 @@ async fn act(args: &Args, disk: &Disk, source: Option<&Disk>, options: &DiskOpti
         Some(source) => image_of(source)?,
         None => image.clone(),
     };
+    if args.remove_all {
+        return remove_all(&image, options).await;
+    }
+    let name = args.name.as_deref().unwrap_or_default();
     for step in &args.steps.0 {
         let what = || {
-            let (step, name) = (step.name(), &args.name);
+            let step = step.name();
             format!("cannot {step} bitmap {name:?} of {}", options.filename.display())
         };
         let change = match step {
@@ -127,7 +136,19 @@ async fn act(args: &Args, disk: &Disk, source: Option<&Disk>, options: &DiskOpti
             Step::Disable => BitmapChange::Record(false),
             Step::Merge(name) => BitmapChange::Merge(find(&source, name, &what)?),
         };
-        image.change_bitmap(&args.name, change).await.map_err(|error| Failure::because(what(), &error))?;
+        image.change_bitmap(name, change).await.map_err(|error| Failure::because(what(), &error))?;
+    }
+    Ok(())
+}
+
+async fn remove_all(image: &Qcow2, options: &DiskOptions) -> Result<(), Failure> {
+    let usable = image.bitmaps().into_iter().map(|bitmap| bitmap.name().to_owned());
+    let inconsistent = image.inconsistent_bitmaps().into_iter().map(|entry| entry.name);
+    for name in usable.chain(inconsistent).collect::<Vec<_>>() {
+        image.change_bitmap(&name, BitmapChange::Remove).await.map_err(|error| {
+            let file = options.filename.display();
+            Failure::because(format!("cannot remove bitmap {name:?} of {file}"), &error)
+        })?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod daemon;
 pub mod img;
 mod io;
 mod keyval;
+mod last_wins;
 pub mod links;
 mod nbd;
 mod objects;
@@ -17,6 +18,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+
+use clap::error::ErrorKind;
 
 use crate::failure::{FAILED, Failure, usage};
 use crate::policy;
@@ -85,7 +88,16 @@ impl Program {
     /// As the command that they mean. Wrong usage is told, and gives an exit code.
     pub fn run(&self, words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
         policy::run_as_qemu();
-        match (self.command)().try_get_matches_from(words) {
+        let parse = |words: &[OsString]| (self.command)().try_get_matches_from(words);
+        // A value that is not allowed does not matter where the option stands again later.
+        let parsed = parse(words).or_else(|error| match error.kind() {
+            ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+                let words = last_wins::without_replaced(&(self.command)(), words);
+                words.map_or(Err(error), |words| parse(&words))
+            }
+            _ => Err(error),
+        });
+        match parsed {
             Ok(matches) => (self.run)(&matches, out),
             Err(error) => Ok(usage(&error, (self.usage_code)(words, &error))),
         }

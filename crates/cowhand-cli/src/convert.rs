@@ -2,7 +2,7 @@
 
 mod bitmaps;
 mod plan;
-mod snapshot;
+pub mod snapshot;
 mod target;
 mod upload;
 
@@ -31,9 +31,10 @@ use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
 use crate::create::options;
-use crate::drive::{OpenArgs, cache_modes, formats, parse_bytes};
+use crate::drive::{BackingFormat, OpenArgs, backing_formats, cache_modes, formats, parse_bytes};
 use crate::failure::{Failure, warn};
 use crate::progress::Progress;
+use crate::voice;
 
 /// Arguments of `cowhand convert`.
 #[derive(Debug, clap::Args)]
@@ -87,9 +88,9 @@ pub struct Args {
     #[arg(short = 'B', visible_short_alias = 'b', value_name = "PATH")]
     backing: Option<String>,
 
-    /// Format of the backing file: qcow2 or raw (needed with -B)
-    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    backing_format: Option<Format>,
+    /// Format of the image below: qcow2 or raw (needed with -B)
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
+    backing_format: Option<BackingFormat>,
 
     /// Write compressed clusters
     #[arg(short = 'c')]
@@ -233,9 +234,14 @@ impl Args {
                 "-c: a {format} image has no compressed clusters; convert to qcow2 (-O qcow2)",
             )));
         }
-        if self.compress && self.sparse == Some(0) {
+        if self.compress && self.sparse == Some(0) && !voice::is_qemu() {
             return Err(Failure::new(
                 "-S 0 writes all of the disk and -c as little as possible; give one of them",
+            ));
+        }
+        if self.offload && self.salvage && voice::is_qemu() {
+            return Err(Failure::new(
+                "-C has the kernel copy, and --salvage reads each piece; give one of them",
             ));
         }
         Ok(())

@@ -25,6 +25,7 @@ use reactor::Reactor;
 
 use crate::drive::parse_bytes;
 use crate::failure::Failure;
+use crate::voice;
 
 /// Memory of a tool that copies, for maps and for what is under way, unless it is told otherwise.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -108,10 +109,15 @@ pub fn compressing(disk: &Disk) -> Result<Compressing, block::Error> {
     Compressing::new(image, available_parallelism().map_or(1, usize::from))
 }
 
-/// Whether `name` is what the image above calls `found`, or another name of the same file.
+/// Whether `name` is what the image above calls `found`, or another name of the same file. QEMU's tools have it begin at the directory of
+/// the image above, ours at the working directory.
 pub fn is_named(name: &Path, above: Option<&FoundImage>, found: &FoundImage) -> bool {
     let named = above.filter(|above| is_what_image_names(above, found)).and_then(backing_name);
-    named.map(OsStr::new) == Some(name.as_os_str()) || is_same_file(name, Path::new(found.storage().name()))
+    let begin =
+        above.filter(|_| voice::is_qemu()).map(|above| directory_of(Path::new(above.storage().name())));
+    let name_here = begin.map_or_else(|| name.to_owned(), |begin| begin.join(name));
+    named.map(OsStr::new) == Some(name.as_os_str())
+        || is_same_file(&name_here, Path::new(found.storage().name()))
 }
 
 /// Whether the header of `above` leads to `found`. Options of the user may have put another file there.

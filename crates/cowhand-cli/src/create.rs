@@ -6,6 +6,7 @@ pub mod options;
 pub mod suggest;
 
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,7 +23,7 @@ use self::encryption::Encryption;
 use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
-use crate::drive::{disk_options, formats};
+use crate::drive::{BackingFormat, backing_formats, disk_options, formats};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, write_json};
 use crate::policy;
@@ -68,9 +69,9 @@ pub struct Args {
     #[arg(short = 'b', value_name = "PATH")]
     backing: Option<String>,
 
-    /// Format of the backing file: qcow2 or raw (needed with -b)
-    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    backing_format: Option<Format>,
+    /// Format of the image below: qcow2 or raw (needed with -b)
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
+    backing_format: Option<BackingFormat>,
 
     /// Do not look at the backing file: it need not exist, but then SIZE is needed
     #[arg(short = 'u')]
@@ -106,27 +107,50 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if args.purpose.is_some() || args.output.is_some() {
         return Err(Failure::new("--use and --output go with --suggest; creating an image takes neither"));
     }
-    let Some(file) = &args.file else { return Err(Failure::new("no FILE is given")) };
-    let file = &path_of(file);
+    let Some(given) = &args.file else { return Err(Failure::new("no FILE is given")) };
+    let file = &path_of(given);
     let refused =
         |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", file.display()), error);
-    let mut image = NewImage::parse(&args.options, args.format).map_err(|error| refused(&error))?;
+    let parsed = NewImage::parse(&args.options, args.format).map_err(|error| refused(&error));
+    let mut image = match &parsed {
+        Err(_) if voice::is_qemu() => {
+            NewImage::parse_to_show(&args.options, args.format).map_err(|error| refused(&error))?
+        }
+        _ => parsed.clone()?,
+    };
     set_backing(args, &mut image)?;
     if let Some(size) = &args.size {
+        if image.size.is_some() && voice::is_qemu() {
+            return Err(Failure::new(format!("cannot create {}: the size is given twice", file.display())));
+        }
         image.size = Some(parse_size(size).map_err(|error| refused(&error))?);
     }
     let size = size_of(args, file, &image)?;
     check_creatable(file)?;
     if voice::is_qemu() && !args.quiet {
-        writeln!(out, "{}", formatting(file, &image, size, &options::assignments(&args.options)))?;
+        writeln!(out, "{}", formatting(given, &image, size, &options::assignments(&args.options)))?;
         out.flush()?;
     }
+    parsed?;
     make(file, &image, size, Existing::Replace)?;
+    if voice::is_qemu() && image.format == Format::Raw {
+        allocate_first_block(file, size)?;
+    }
     warn_of_names(file, &image.options);
     if !voice::is_qemu() && !args.quiet {
         writeln!(out, "{}", created(file, &image, size))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the first block of a new raw image, which is zeroes: as in an image that qemu-img makes, which opens of it without the page cache
+/// find out by what alignment the file system wants.
+fn allocate_first_block(file: &Path, size: u64) -> Result<(), Failure> {
+    const BLOCK: [u8; 4096] = [0; 4096];
+    let len = usize::try_from(size).map_or(BLOCK.len(), |size| size.min(BLOCK.len()));
+    let written = std::fs::OpenOptions::new().write(true).open(file);
+    let written = written.and_then(|file| file.write_all_at(&BLOCK[..len], 0));
+    written.map_err(|error| Failure::because(format!("cannot create {}", file.display()), &error))
 }
 
 /// Whether a file of that name can be made.
@@ -185,7 +209,7 @@ fn set_backing(args: &Args, image: &mut NewImage) -> Result<(), Failure> {
         )));
     }
     options.backing_file = args.backing.clone().or(options.backing_file.take());
-    let format = args.backing_format.map(|format| format.name().to_owned());
+    let format = args.backing_format.as_ref().map(|format| format.name().to_owned());
     options.backing_format = format.or(options.backing_format.take());
     match (&options.backing_file, &options.backing_format) {
         (Some(name), None) => Err(Failure::new(format!(
@@ -216,7 +240,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
     if name.starts_with("json:") || graph::drivers::elsewhere(Path::new(name)).is_some() {
         // It leads away from the image's directory: the user says where to, as on a command line.
         let mut options = disk_options(&name.into(), |_| false)?;
-        let format = image.options.backing_format.as_deref().and_then(Format::of_name);
+        let format = image.options.backing_format.as_deref().and_then(Format::of_backing_name);
         options.layer.format = options.layer.format.or(format);
         return Ok(crate::info::read_image(&options)?.virtual_size);
     }
@@ -237,7 +261,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
         return Err(Failure::new(format!("{} would be its own backing file", file.display())));
     }
     let mut options = DiskOptions::of_path(&path);
-    options.layer.format = image.options.backing_format.as_deref().and_then(Format::of_name);
+    options.layer.format = image.options.backing_format.as_deref().and_then(Format::of_backing_name);
     Ok(crate::info::read_image(&options)?.virtual_size)
 }
 

@@ -126,6 +126,49 @@ pub fn formats() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(known.into_iter().chain(unsupported)).try_map(|name| parse_format(&name))
 }
 
+/// The format of a backing file, by the name that the image gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingFormat(String);
+
+impl BackingFormat {
+    /// What the header of the image says.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// How the file is opened.
+    pub fn format(&self) -> Option<Format> {
+        Format::of_backing_name(&self.0)
+    }
+}
+
+/// The names of formats of backing files, as values of an option: also drivers of files, which some callers write for a raw disk.
+pub fn backing_formats() -> impl TypedValueParser<Value = BackingFormat> {
+    let known = Format::ALL.map(|format| PossibleValue::new(format.name()));
+    let hidden = UNSUPPORTED.into_iter().chain(["file", "host_device", "host_cdrom"]);
+    let hidden = hidden.map(|name| PossibleValue::new(name).hide(true));
+    PossibleValuesParser::new(known.into_iter().chain(hidden)).try_map(|name| {
+        if Format::of_backing_name(&name).is_none() {
+            parse_format(&name)?;
+        }
+        Ok::<_, String>(BackingFormat(name))
+    })
+}
+
+/// The names of formats, as values of an option that also takes any other driver.
+pub fn drivers() -> impl TypedValueParser<Value = String> {
+    let formats: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+    let hidden = graph::drivers::names().filter(|name| !formats.contains(name)).collect::<Vec<_>>();
+    let hidden = hidden.into_iter().chain(UNSUPPORTED).map(|name| PossibleValue::new(name).hide(true));
+    let known = Format::ALL.map(|format| PossibleValue::new(format.name())).into_iter();
+    PossibleValuesParser::new(known.chain(hidden)).try_map(|name| {
+        match UNSUPPORTED.contains(&name.as_str()) {
+            true => parse_format(&name).map(|format| format.name().to_owned()),
+            false => Ok(name),
+        }
+    })
+}
+
 /// The names of cache modes, as values of an option that a shell can complete.
 pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
     let mode = |name: String| CacheMode::of_name(&name).ok_or("no such mode");

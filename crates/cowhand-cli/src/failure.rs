@@ -18,7 +18,7 @@ use crate::voice;
 pub const FAILED: u8 = 1;
 
 /// A command that could not do what was asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     what: String,
     causes: Vec<String>,

@@ -15,7 +15,9 @@ pub use self::human::{show_snapshots, show_specific};
 pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
 pub use self::read::snapshot_info;
 use crate::cli::DRIVE_HELP;
-use crate::drive::DriveArgs;
+use graph::cache_mode::CacheMode;
+
+use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 
@@ -40,20 +42,34 @@ pub struct Args {
     #[arg(long)]
     backing_chain: bool,
 
-    /// Show what the file system or device of each file does too: holes, direct I/O, whether overwriting takes room
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', long, value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Show the limits of requests too: alignment, and what zeroes and discards are best aligned to
+    #[arg(long)]
+    limits: bool,
+
+    /// Show what the medium of each file does too: holes, direct I/O, whether overwriting takes room
     #[arg(long)]
     medium: bool,
 }
 
 /// Shows the image, or its chain.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let options = args.drive.options()?;
+    let mut options = args.drive.options()?;
+    if let Some(mode) = args.cache {
+        options.set_cache(mode);
+    }
     let mut infos = match args.backing_chain {
         true => read_chain(&options, args.drive.policy()?)?,
         false => vec![read_image(&options)?],
     };
-    if !args.medium {
-        infos.iter_mut().for_each(|info| info.medium = None);
+    for info in &mut infos {
+        info.medium = info.medium.take().filter(|_| args.medium);
+        if !args.limits {
+            info.leave_out_limits();
+        }
     }
     show(args, &infos, out)?;
     Ok(ExitCode::SUCCESS)

@@ -17,13 +17,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use graph::OpenRules;
-use graph::probe::Format;
 
 use self::opening::Manner;
 use self::session::Session;
 use crate::cli::DRIVE_HELP;
 use crate::copying;
-use crate::drive::{NamesArgs, formats, option_tree};
+use crate::drive::{NamesArgs, drivers, option_tree};
 use crate::failure::{FAILED, Failure};
 
 /// The longest line of a script, in bytes.
@@ -48,8 +47,8 @@ pub struct Args {
     commands: Vec<String>,
 
     /// Format of the disk: qcow2 or raw [default: what its first bytes say]
-    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    format: Option<Format>,
+    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = drivers(), hide_possible_values = true)]
+    format: Option<String>,
 
     /// Open the disk read-only
     #[arg(short = 'r', long)]
@@ -121,7 +120,7 @@ impl Args {
 
     fn manner(&self) -> Manner {
         Manner {
-            format: self.format,
+            format: self.format.clone(),
             read_only: self.read_only,
             snapshot: self.snapshot,
             force_share: self.force_share,

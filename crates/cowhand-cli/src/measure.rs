@@ -3,15 +3,18 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use block::{Blame, Block, SECTOR_BYTES};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
+use qcow2::snapshot::SnapshotName;
 use qcow2::{Content, CreateOptions, DataClusters, Preallocation};
 use qcow2_layout::Version;
 use serde::Serialize;
 
+use crate::convert::snapshot;
 use crate::copying::{self, Memory};
 use crate::create::options::{self, NewImage};
 use crate::drive::{OpenArgs, formats, parse_bytes};
@@ -56,9 +59,9 @@ pub struct Args {
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 
-    /// A snapshot of DRIVE (refused: content of snapshots is not read)
-    #[arg(short = 'l', value_name = "SNAPSHOT")]
-    snapshot: Option<String>,
+    /// A snapshot of DRIVE, in place of its disk: an id or a name, or snapshot.id=ID,snapshot.name=NAME
+    #[arg(short = 'l', value_name = "SNAPSHOT", value_parser = snapshot::parse)]
+    snapshot: Option<SnapshotName>,
 
     /// Form of the result
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -124,29 +127,37 @@ fn measure_empty(args: &Args, image: NewImage, size: u64) -> Result<Measured, Fa
 }
 
 fn measure_copy(args: &Args, image: NewImage, drive: &OsString) -> Result<Measured, Failure> {
-    if let Some(snapshot) = &args.snapshot {
-        let what = format!(
-            "-l {snapshot}: the content of a snapshot is not read here; only the disk is, without -l"
-        );
-        return Err(Failure::new(what).with_hint("qemu-img measure -l reads snapshots of the same image"));
-    }
     let mut options = args.opening.options(drive, "-f", args.format)?;
     options.layer.read_only = true;
     let rules = Memory::default().rules(args.opening.policy()?);
-    measure_disk(&options, &rules, image)
+    measure_disk(&options, &rules, args.snapshot.as_ref(), image)
 }
 
-fn measure_disk(options: &DiskOptions, rules: &OpenRules, image: NewImage) -> Result<Measured, Failure> {
+fn measure_disk(
+    options: &DiskOptions,
+    rules: &OpenRules,
+    snapshot: Option<&SnapshotName>,
+    image: NewImage,
+) -> Result<Measured, Failure> {
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot measure {}", options.filename.display()), error)
     };
     copying::reactor()?.run(async {
         let disk =
             graph::open(options, rules).await.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
-        let target = CreateOptions { size: disk.size(), ..image.options };
+        let disk = Arc::new(disk);
+        let source = match snapshot {
+            Some(name) => snapshot::view(std::slice::from_ref(&disk), name).await?,
+            None => Arc::clone(&disk) as Arc<dyn Block>,
+        };
+        let target = CreateOptions { size: source.size(), ..image.options };
         let content = match is_counted(image.format, &target) {
-            true => Content::Copied { data_bytes: data_bytes(&disk, &target).await.map_err(|e| failed(&e))? },
-            false => Content::Copied { data_bytes: disk.size() },
+            true => Content::Copied {
+                data_bytes: data_bytes(&*source, file_bytes(disk.root()), &target)
+                    .await
+                    .map_err(|e| failed(&e))?,
+            },
+            false => Content::Copied { data_bytes: source.size() },
         };
         let measured = measure(image.format, &target, content).map_err(|error| failed(&*error))?;
         let bitmaps = bitmaps(&disk, &target).filter(|_| image.format == Format::Qcow2);
@@ -163,10 +174,10 @@ fn is_counted(format: Format, target: &CreateOptions) -> bool {
         && target.measure(Content::Empty).is_ok()
 }
 
-/// Bytes of the new image's clusters that the disk has data in, by its map.
-async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::Error> {
+/// Bytes of the new image's clusters that the disk, in files of `files_bytes`, has data in, by its map.
+async fn data_bytes(disk: &dyn Block, files_bytes: u64, target: &CreateOptions) -> Result<u64, qcow2::Error> {
     let mut clusters = DataClusters::new(target.cluster_size);
-    add_data(disk, &mut clusters, pieces_max(file_bytes(disk.root()))).await?;
+    add_data(disk, &mut clusters, pieces_max(files_bytes)).await?;
     Ok(clusters.bytes())
 }
 
@@ -196,8 +207,7 @@ pub(crate) async fn add_data(
 
 /// What copies of the disk's bitmaps take; `None` where it, or the new image, cannot have any.
 fn bitmaps(disk: &Disk, target: &CreateOptions) -> Option<u64> {
-    let image = disk.image().filter(|image| image.geometry().version >= Version::V3)?;
-    debug_assert_eq!(image.size(), target.size);
+    disk.image().filter(|image| image.geometry().version >= Version::V3)?;
     let bitmaps = disk.bitmaps();
     target.measure_bitmaps(bitmaps.iter().map(|bitmap| (bitmap.name(), bitmap.granularity_bytes())))
 }

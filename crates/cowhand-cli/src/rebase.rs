@@ -10,13 +10,12 @@ use graph::cache_mode::CacheMode;
 use graph::drivers::elsewhere;
 use graph::names::directory_of;
 use graph::options::{Backing, Discard, DiskOptions};
-use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use job::{CopyOptions, Counters};
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
-use crate::drive::{DriveArgs, cache_modes, disk_options, formats};
+use crate::drive::{BackingFormat, DriveArgs, backing_formats, cache_modes, disk_options};
 use crate::failure::Failure;
 
 /// Arguments of `cowhand rebase`.
@@ -41,8 +40,8 @@ pub struct Args {
     backing: String,
 
     /// Its format: qcow2 or raw
-    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    backing_format: Option<Format>,
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
+    backing_format: Option<BackingFormat>,
 
     /// Change the name alone, without looking at either image below
     #[arg(short = 'u', conflicts_with = "compress")]
@@ -125,7 +124,8 @@ async fn rebase(
     }
     let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
     // Without an image below its format means nothing: callers give it all the same.
-    let format = args.backing_format.filter(|_| name.is_some()).map(|format| format.name().to_owned());
+    let format =
+        args.backing_format.as_ref().filter(|_| name.is_some()).map(|format| format.name().to_owned());
     image.set_backing_name(name, format).await.map_err(|error| failed(&error))
 }
 
@@ -137,7 +137,8 @@ fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
         false => DiskOptions::of_path(directory_of(&overlay.filename).join(&args.backing)),
     };
     options.layer.read_only = true;
-    options.layer.format = options.layer.format.or(args.backing_format);
+    options.layer.format =
+        options.layer.format.or(args.backing_format.as_ref().and_then(BackingFormat::format));
     if let Some(mode) = args.backing_cache {
         options.set_cache(mode);
     }

@@ -270,7 +270,7 @@ fn named_format(above: &FoundImage, header: &Header) -> Result<Option<Format>, O
     let Some(found) = &header.extensions.backing_format else { return Ok(None) };
     let unknown =
         || OpenError::BackingFormat { path: above.file.place.real().to_owned(), found: found.clone() };
-    Format::of_name(found).map(Some).ok_or_else(unknown)
+    Format::of_backing_name(found).map(Some).ok_or_else(unknown)
 }
 
 pub(crate) async fn format_of(

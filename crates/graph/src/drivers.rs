@@ -216,6 +216,11 @@ pub fn is_snapshot(driver: &str) -> bool {
     filter(driver).is_some_and(|filter| filter.is_snapshot)
 }
 
+/// Whether `driver` reads files, or what is elsewhere, as they are.
+pub fn is_storage(driver: &str) -> bool {
+    STORAGE.iter().any(|storage| storage.name == driver)
+}
+
 /// Names of all drivers, in the order of the lists.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let formats = FORMATS.iter().map(|driver| driver.name);

@@ -136,7 +136,8 @@ impl Amendment {
             new.compatible.set(Compatible::LAZY_REFCOUNTS, lazy);
         }
         if let Some(name) = &self.data_file {
-            new.extensions.data_file = Some(name.clone());
+            // An empty one removes the name: the file is then given by whoever opens the image.
+            new.extensions.data_file = Some(name.clone()).filter(|name| !name.is_empty());
         }
         if self.data_file_raw == Some(false) {
             new.autoclear.remove(Autoclear::RAW_EXTERNAL_DATA);

@@ -63,10 +63,10 @@ const KNOWN: [Known<Wanted>; 8] = [
     Known {
         name: "data_file",
         takes: "PATH",
-        help: "another name of the external data file, where there is one",
+        help: "another name of the external data file, where there is one; an empty one removes it",
         put: |wanted, value| {
             wanted.amendment.data_file = Some(value.to_owned());
-            (!value.is_empty()).then_some(())
+            Some(())
         },
     },
     Known {

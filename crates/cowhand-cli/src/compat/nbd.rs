@@ -144,8 +144,12 @@ async fn overlay(args: &Args, rules: &OpenRules) -> Result<Option<Overlay>, Fail
         return Ok(None);
     }
     let text = |text: &str| Some(text.to_owned());
-    let manner =
-        Manner { format: args.format, cache: text("unsafe"), discard: text("unmap"), ..Manner::default() };
+    let manner = Manner {
+        format: args.format.map(|format| format.name().to_owned()),
+        cache: text("unsafe"),
+        discard: text("unmap"),
+        ..Manner::default()
+    };
     Overlay::over(&manner, args.tree()?, rules).await.map(Some)
 }
 

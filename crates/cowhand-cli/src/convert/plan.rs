@@ -77,6 +77,8 @@ impl Plan {
             zeroes: match args.sparse {
                 Some(0) => Zeroes::Write,
                 _ if args.offload => Zeroes::ByMap,
+                // A cluster is compressed as a whole: one of zeroes alone is left out, and -S says nothing of it, as in qemu-img.
+                _ if args.compress => Zeroes::Detect(align_bytes.min(SPARSE_BYTES_MAX)),
                 sparse => Zeroes::Detect(sparse.unwrap_or(SPARSE_BYTES_DEFAULT)),
             },
             unmap: true,
@@ -96,10 +98,10 @@ fn on_device(args: &Args) -> bool {
 fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Failure> {
     let options = &mut image.options;
     options.backing_file = args.backing.clone().or(options.backing_file.take());
-    let format = args.backing_format.map(|format| format.name().to_owned());
+    let format = args.backing_format.as_ref().map(|format| format.name().to_owned());
     options.backing_format = format.or(options.backing_format.take());
     let Some(name) = &options.backing_file else {
-        return match args.backing_format {
+        return match &args.backing_format {
             Some(_) => Err(Failure::new("-F is the format of the image below; name that with -B")),
             None => Ok(()),
         };

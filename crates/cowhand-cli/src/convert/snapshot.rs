@@ -33,14 +33,14 @@ pub fn parse(text: &str) -> Result<SnapshotName, String> {
 /// When there are several, or it has no such snapshot.
 pub async fn view(disks: &[Arc<Disk>], name: &SnapshotName) -> Result<Arc<dyn Block>, Failure> {
     let [disk] = disks else {
-        return Err(Failure::new("-l: several disks joined have no snapshot in common; convert one"));
+        return Err(Failure::new("-l: several disks joined have no snapshot in common; give one"));
     };
     let Some(image) = disk.image() else {
         let what = format!("-l: {} is a raw disk, which has no snapshots", disk.root().name());
         return Err(Failure::new(what));
     };
     let view = image.at_snapshot(name).await;
-    Ok(Arc::new(view.map_err(|error| Failure::because("cannot convert a snapshot", &error))?))
+    Ok(Arc::new(view.map_err(|error| Failure::because("cannot read a snapshot", &error))?))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod values;
 use std::fmt;
 
 use self::assignments::in_order;
+use self::assignments::is_list;
 pub use self::assignments::{Assignments, assignments, split_commas};
 use self::values::{compression, preallocation};
 pub(crate) use self::values::{switch, version};
@@ -103,7 +104,7 @@ const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> Known 
 }
 
 /// Every option that is known.
-const KNOWN: [Known; 23] = [
+const KNOWN: [Known; 24] = [
     Known {
         formats: Formats::All,
         ..known(
@@ -143,7 +144,8 @@ const KNOWN: [Known; 23] = [
     known(
         "backing_fmt",
         Sets::Word("qcow2|raw", |image, word| {
-            image.options.backing_format = Some(Format::of_name(word)?.name().to_owned());
+            Format::of_backing_name(word)?;
+            image.options.backing_format = Some(word.to_owned());
             Some(())
         }),
         "its format (as -F)",
@@ -177,6 +179,11 @@ const KNOWN: [Known; 23] = [
             Some(())
         }),
         "keep the data in a file of its own",
+    ),
+    known(
+        "keep_data_file",
+        Sets::Switch(|options, on| options.keeps_data_file = on),
+        "take that file as it is: it exists, and nothing in it is changed",
     ),
     known(
         "data_file_raw",
@@ -325,6 +332,7 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
+        check_lists(texts)?;
         Self::of_assignments(format, in_order(texts))
     }
 
@@ -343,8 +351,30 @@ impl NewImage {
         for (name, value) in assignments {
             image.set(name.as_ref(), value.as_ref())?;
         }
+        if image.options.keeps_data_file && image.options.data_file.is_none() {
+            return Err(BadOption("-o keep_data_file: it goes with data_file=PATH".to_owned()));
+        }
         if let Some(encryption) = &image.encryption {
             image.options.encrypt = Some(encryption.cipher(format)?);
+        }
+        Ok(image)
+    }
+
+    /// The same as far as numbers and switches are right and all options known: other words that are not allowed are left out. qemu-img shows
+    /// what it was given before it looks at those.
+    ///
+    /// # Errors
+    /// As [`NewImage::parse`] of the others.
+    pub fn parse_to_show(texts: &[String], format: Format) -> Result<Self, BadOption> {
+        check_lists(texts)?;
+        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
+        for (name, value) in in_order(texts) {
+            let is_word = matches!(find(&name, format)?.sets, Sets::Word(..));
+            let is_number = ["refcount_bits", "encrypt.iter-time", "iter-time"].contains(&name.as_str());
+            match image.set(&name, &value) {
+                Err(_) if is_word && (!is_number || value.parse::<i64>().is_ok()) => {}
+                set => set?,
+            }
         }
         Ok(image)
     }
@@ -362,6 +392,14 @@ impl NewImage {
             Sets::Word(_, put) => put(self, value).ok_or_else(bad)?,
         }
         Ok(())
+    }
+}
+
+/// Refuses a list that begins or ends with a comma, as qemu-img does.
+fn check_lists(texts: &[String]) -> Result<(), BadOption> {
+    match texts.iter().find(|text| voice::is_qemu() && !is_list(text)) {
+        Some(text) => Err(BadOption(format!("-o {text:?} has an empty option; write name=value,..."))),
+        None => Ok(()),
     }
 }
 

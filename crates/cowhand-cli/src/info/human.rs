@@ -36,6 +36,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
         Some(FormatSpecific::Luks2(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::File(_)) | None => {}
     }
+    write_limits(out, info, "")?;
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
     }
@@ -131,7 +132,15 @@ fn write_child(out: &mut dyn Write, path: &str, info: &ImageInfo) -> io::Result<
     writeln!(out, "    filename: {}", printable(&info.filename))?;
     writeln!(out, "    protocol type: {}", info.format)?;
     writeln!(out, "    file length: {}", size_and_bytes(info.virtual_size))?;
-    writeln!(out, "    disk size: {}", disk_size(info))
+    writeln!(out, "    disk size: {}", disk_size(info))?;
+    write_limits(out, info, "    ")
+}
+
+fn write_limits(out: &mut dyn Write, info: &ImageInfo, indent: &str) -> io::Result<()> {
+    let Some(limits) = &info.limits else { return Ok(()) };
+    writeln!(out, "{indent}Block limits:")?;
+    let limits = serde_json::to_value(limits).map_err(io::Error::from)?;
+    write_members(out, &limits, &format!("{indent}    "))
 }
 
 fn disk_size(info: &ImageInfo) -> String {
@@ -162,6 +171,7 @@ mod tests {
             snapshots: Vec::new(),
             format_specific: Some(FormatSpecific::File(FileInfo {})),
             children: Vec::new(),
+            limits: None,
             medium: None,
         }
     }

@@ -42,6 +42,9 @@ pub struct ImageInfo {
     pub format_specific: Option<FormatSpecific>,
     /// The files it is made of (since qemu-img 8.0).
     pub children: Vec<Child>,
+    /// Limits of requests (only with `--limits`; since qemu-img 10.2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// What the medium of its file does (ours; only with `--medium`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<Value>,
@@ -56,6 +59,34 @@ fn without_credentials_in<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     name.as_deref().map(secret::without_credentials).serialize(serializer)
+}
+
+impl ImageInfo {
+    /// Removes the limits of the image and of what it is made of.
+    pub fn leave_out_limits(&mut self) {
+        self.limits = None;
+        self.children.iter_mut().for_each(|child| child.info.leave_out_limits());
+    }
+}
+
+/// Limits of requests, in bytes where nothing else is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Requests are multiples of it.
+    pub request_alignment: u64,
+    /// A discard of whole multiples frees space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discard_alignment: Option<u64>,
+    /// Zeroes of whole multiples are written without data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_zeroes_alignment: Option<u64>,
+    /// Parts of memory in one request.
+    pub max_iov: u64,
+    /// Alignment that memory of a request needs.
+    pub min_mem_alignment: u64,
+    /// Alignment of memory with which nothing is copied.
+    pub opt_mem_alignment: u64,
 }
 
 /// A file below an image.

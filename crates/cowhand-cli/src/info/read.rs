@@ -17,10 +17,15 @@ use storage::Storage;
 
 use super::luks;
 use super::model::{
-    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo,
+    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Limits, Qcow2Info, SnapshotInfo,
 };
 use crate::failure::Failure;
 use crate::medium::medium_value;
+
+/// Parts of memory that one system call takes (IOV_MAX of Linux).
+const IOV_MAX: u64 = 1024;
+/// Buffers that begin at a page are read and written directly.
+const PAGE_BYTES: u64 = 4096;
 
 /// What is shown of `image`, which the user knows as `shown`.
 pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
@@ -47,6 +52,7 @@ pub(super) fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
         format: Format::Raw.name().into(),
         virtual_size: image.storage().length().next_multiple_of(SECTOR_BYTES),
         actual_size: image.storage().allocated_bytes(),
+        limits: Some(limits(&**image.storage())),
         medium: Some(medium_value(&image.storage().medium())),
         ..ImageInfo::default()
     };
@@ -61,9 +67,22 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
         virtual_size: file.length().next_multiple_of(SECTOR_BYTES),
         actual_size: file.allocated_bytes(),
         format_specific: Some(FormatSpecific::File(FileInfo {})),
+        limits: Some(limits(&**file)),
         ..ImageInfo::default()
     };
     Child { name: name.into(), info }
+}
+
+/// Limits of requests that reach `file`.
+fn limits(file: &dyn Storage) -> Limits {
+    let alignment = u64::from(file.capabilities().alignment);
+    Limits {
+        request_alignment: alignment,
+        max_iov: IOV_MAX,
+        min_mem_alignment: alignment.max(SECTOR_BYTES),
+        opt_mem_alignment: alignment.max(PAGE_BYTES),
+        ..Limits::default()
+    }
 }
 
 async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result<ImageInfo, Failure> {
@@ -92,6 +111,13 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
         backing_filename_format: header.extensions.backing_format.clone(),
         snapshots: snapshots.into_iter().map(snapshot_info).collect(),
         format_specific: Some(FormatSpecific::Qcow2(specific)),
+        limits: Some(Limits {
+            discard_alignment: Some(1 << header.cluster_bits),
+            write_zeroes_alignment: Some(
+                header.geometry().map_or(1 << header.cluster_bits, |geometry| geometry.subcluster_size()),
+            ),
+            ..limits(&**image.storage())
+        }),
         ..file_info(image, shown)
     })
 }

@@ -26,8 +26,8 @@ const DISCARD_DEFAULT: &str = "unmap";
 /// How a disk is opened, beside what DRIVE says: that counts more.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
-    /// Its format.
-    pub format: Option<Format>,
+    /// Its format, or another driver.
+    pub format: Option<String>,
     /// Not for writing.
     pub read_only: bool,
     /// Writes go to an overlay that nobody sees afterwards.
@@ -93,8 +93,12 @@ impl Manner {
     /// Puts what DRIVE does not say into `tree`.
     fn complete(&self, tree: &mut OptionTree) {
         let on = |given: bool| given.then_some("on");
+        // What DRIVE names is read by such a driver as it is.
+        let is_format = |name: &&str| Format::of_name(name).is_some() || !graph::drivers::is_storage(name);
+        let format =
+            self.format.as_deref().map(|name| Some(name).filter(is_format).unwrap_or(Format::Raw.name()));
         let given = [
-            ("driver", self.format.map(Format::name)),
+            ("driver", format),
             ("read-only", on(self.read_only)),
             ("force-share", on(self.force_share)),
             ("cache", Some(self.cache.as_deref().unwrap_or(CACHE_DEFAULT))),
@@ -161,6 +165,21 @@ impl Opened {
             tree.replace(name, value).map_err(|error| unreadable(name, &error))?;
         }
         for options in words.values('o') {
+            let mut given = OptionTree::default();
+            given.replace_all(OsStr::new(options)).map_err(|error| unreadable(options, &error))?;
+            let names = |wanted: &str| {
+                given.names().any(|name| {
+                    name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                })
+            };
+            if read_only.is_some() && names("read-only") {
+                return Err(Failure::new("-r and -w set read-only, and so does -o; give one of them"));
+            }
+            if words.value('c').is_some() && names("cache") {
+                return Err(Failure::new(
+                    "-c sets all options of the cache, and -o some of them; give one of them",
+                ));
+            }
             tree.replace_all(OsStr::new(options)).map_err(|error| unreadable(options, &error))?;
         }
         let (old, new) = (disk_options(&self.tree)?, disk_options(&tree)?);
@@ -246,8 +265,8 @@ impl Overlay {
         let disk = open(&looked_at, rules).await?;
         let size = disk.size();
         copying::finish(&disk, Ok(()), |error| Failure::because("cannot close the image", error)).await?;
-        if let Some(format) = manner.format {
-            below.replace("driver", format.name()).map_err(|error| unreadable("driver", &error))?;
+        if let Some(format) = &manner.format {
+            below.replace("driver", format).map_err(|error| unreadable("driver", &error))?;
         }
         let directory = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let path = directory.join(format!("cowhand-io-{}.qcow2", std::process::id()));

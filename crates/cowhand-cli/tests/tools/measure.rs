@@ -192,7 +192,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
         (&["--size", "1M", "x.qcow2"], "give one of them"),
         (&["--size", "1M", "-f", "qcow2"], "-f is about DRIVE"),
         (&["--size", "1M", "-l", "s"], "-l is about DRIVE"),
-        (&["-l", "s", "x.qcow2"], "the content of a snapshot is not read here"),
+        (&["-l", "s", "x.qcow2"], "cannot read a snapshot"),
         (&["-O", "qcow2", "-o", "size=1M"], "--size measures"),
         (&["-O", "qcow2", "--size", "7E"], "the L1 table"),
         (&["-O", "raw", "--size", "9E"], "below 2^63"),

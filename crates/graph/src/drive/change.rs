@@ -32,7 +32,23 @@ impl OptionTree {
             let (key, value) = key_and_value(part)?;
             self.insert(key, Entry::Value(value.to_owned()))?;
         }
+        let given: Vec<&str> =
+            parts.iter().flat_map(|part| key_and_value(part)).map(|(key, _)| key).collect();
+        self.settle_cache_sizes(&given);
         Ok(())
+    }
+
+    /// At most two of the three sizes of caches are set. Of those that were set before, the ones that contradict what is `given` now go, as in
+    /// QEMU: a new total replaces both parts, and a total gives way where both parts are set.
+    fn settle_cache_sizes(&mut self, given: &[&str]) {
+        const TOTAL: &str = "cache-size";
+        const PARTS: [&str; 2] = ["l2-cache-size", "refcount-cache-size"];
+        let is_given = |name: &str| given.contains(&name);
+        if is_given(TOTAL) {
+            PARTS.into_iter().filter(|part| !is_given(part)).for_each(|part| self.forget(part));
+        } else if PARTS.iter().all(|part| self.entries.contains_key(*part)) {
+            self.forget(TOTAL);
+        }
     }
 
     /// Sets all options of `more`, whatever they were before.

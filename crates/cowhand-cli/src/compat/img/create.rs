@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::create::options::{Assignments, NewImage};
 
 /// Options of qcow2 images in qemu-img's order; those with a value are shown also where they were not given.
-const QCOW2: [(&str, Option<&str>); 22] = [
+const QCOW2: [(&str, Option<&str>); 24] = [
+    ("encryption", None),
     ("encrypt.format", None),
     ("encrypt.key-secret", None),
     ("encrypt.cipher-alg", None),
@@ -24,6 +25,7 @@ const QCOW2: [(&str, Option<&str>); 22] = [
     ("backing_fmt", None),
     ("data_file", None),
     ("data_file_raw", None),
+    ("keep_data_file", None),
     ("lazy_refcounts", Some("off")),
     ("refcount_bits", Some("16")),
     ("nocow", None),

@@ -1,4 +1,4 @@
-//! Names that qemu-img 10 has for options of its commands and cowhand has not: long ones of short options mostly.
+//! Names that qemu-img 10 and 11 have for options of its commands and cowhand has not: long ones of short options mostly.
 
 use clap::{Arg, Command};
 
@@ -7,6 +7,7 @@ const COMMON: &[(char, &str)] =
     &[('q', "quiet"), ('p', "progress"), ('f', "format"), ('t', "cache"), ('U', "force-share")];
 
 const OF_COMMANDS: &[(&str, &[(char, &str)])] = &[
+    ("amend", &[('o', "options")]),
     (
         "bench",
         &[
@@ -22,16 +23,18 @@ const OF_COMMANDS: &[(&str, &[(char, &str)])] = &[
     ),
     ("bitmap", &[('g', "granularity"), ('b', "source-file"), ('F', "source-format")]),
     ("check", &[('T', "cache"), ('r', "repair")]),
-    ("commit", &[('d', "drop"), ('b', "base"), ('r', "rate")]),
+    ("commit", &[('d', "drop"), ('b', "base"), ('r', "rate"), ('r', "rate-limit")]),
     ("compare", &[('f', "a-format"), ('F', "b-format"), ('s', "strict"), ('T', "cache")]),
     (
         "convert",
         &[
             ('f', "source-format"),
             ('l', "source-snapshot"),
+            ('l', "snapshot"),
             ('T', "source-cache"),
             ('O', "target-format"),
             ('o', "target-options"),
+            ('o', "target-format-options"),
             ('c', "compress"),
             ('t', "target-cache"),
             ('B', "backing"),
@@ -39,6 +42,7 @@ const OF_COMMANDS: &[(&str, &[(char, &str)])] = &[
             ('n', "no-create"),
             ('S', "sparse-size"),
             ('r', "rate"),
+            ('r', "rate-limit"),
             ('m', "parallel"),
             ('C', "copy-range-offloading"),
             ('W', "oob-writes"),
@@ -67,13 +71,15 @@ pub fn add_to(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let short = argument.get_short();
         let named = |(of, _): &&(char, &'static str)| Some(*of) == short;
-        match own.iter().find(named).or_else(|| COMMON.iter().find(named)) {
-            Some((_, long)) => called(argument, long),
-            None => argument,
-        }
+        let names = match own.iter().any(|name| named(&name)) {
+            true => own,
+            false => COMMON,
+        };
+        names.iter().filter(named).fold(argument, |argument, (_, long)| called(argument, long))
     });
     match command.get_name() {
         "convert" => command.mut_arg("image_opts", |argument| argument.alias("source-image-opts")),
+        "create" | "rebase" => command.mut_arg("backing_format", |argument| argument.short_alias('B')),
         "info" => command.mut_arg("backing_chain", |argument| argument.short('b')),
         "measure" => command.mut_arg("size", |argument| argument.short('s')),
         _ => command,
@@ -85,5 +91,34 @@ fn called(argument: Arg, long: &'static str) -> Arg {
         None => argument.long(long),
         Some(known) if known == long => argument,
         Some(_) => argument.alias(long),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::compat::img;
+
+    #[test]
+    fn options_have_the_names_of_qemu_10_and_11() {
+        let table: [&[&str]; 14] = [
+            &["amend", "--options", "lazy_refcounts=on", "x"],
+            &["bitmap", "--remove-all", "x"],
+            &["commit", "--rate-limit", "1M", "x"],
+            &["commit", "--rate", "1M", "x"],
+            &["convert", "--rate-limit", "1M", "x", "y"],
+            &["convert", "--snapshot", "s", "x", "y"],
+            &["convert", "--source-snapshot", "s", "x", "y"],
+            &["convert", "--target-format", "qcow2", "--target-format-options", "size=1M", "x", "y"],
+            &["create", "-f", "qcow2", "-b", "x", "-B", "qcow2", "y"],
+            &["create", "-b", "x", "--backing-format", "qcow2", "y"],
+            &["info", "-t", "none", "x"],
+            &["info", "--cache", "none", "x"],
+            &["info", "--limits", "x"],
+            &["rebase", "-b", "x", "-B", "qcow2", "y"],
+        ];
+        for words in table {
+            let parsed = img::command().try_get_matches_from([&["qemu-img"], words].concat());
+            assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
+        }
     }
 }

@@ -28,6 +28,12 @@ fn assignment(part: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
+/// Whether `text` begins and ends with an option.
+pub(super) fn is_list(text: &str) -> bool {
+    let parts = split_commas(text);
+    [parts.first(), parts.last()].into_iter().flatten().all(|part| !part.is_empty())
+}
+
 /// Parts between single commas; a doubled one stands for itself.
 pub fn split_commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];

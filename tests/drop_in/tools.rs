@@ -1,0 +1,117 @@
+//! Command lines of real callers, under QEMU's names and with QEMU's programs: exit codes and results are the same.
+//!
+//! Each of these lines stopped a platform, or made an image that differs: a default that stands before what was meant, a driver of a file
+//! as the format of a backing file, the name of a data file that is to be removed.
+
+use std::process::Command;
+
+use black_box::{Run, Scratch};
+
+use super::ours;
+
+/// Lines of a shell, which end with what is compared.
+const SCRIPTS: [&str; 16] = [
+    "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
+    "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
+    "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
+    "truncate -s 1M b; qemu-img create -f qcow2 -b b -F file a; echo $?; qemu-io -c 'read -P 0 0 1M' a | head -1",
+    "truncate -s 192k r; qemu-img convert -c -S 0 -f raw -O qcow2 r b; echo $?; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'",
+    "truncate -s 192k r; printf x | dd of=r conv=notrunc status=none; qemu-img convert -c -S 8k -f raw -O qcow2 -o cluster_size=1k r b; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'",
+    "qemu-img create -q -f qcow2 -o data_file=d a 1M; qemu-img amend -o data_file= a; echo $?; qemu-img info a | grep -c 'data file: d'",
+    "qemu-img create -q -f qcow2 a 2M; qemu-img amend -o size=1M a; echo $?; qemu-img info a | grep virtual",
+    "qemu-img create -f qcow2 -o size=1M a 2M 2>/dev/null; echo $?",
+    "qemu-img create -f qcow2 file:a:b 1M; qemu-img create -f qcow2 -o compat=0.42 c 1M 2>/dev/null; echo $?; qemu-img create -f qcow2 -o , c 1M 2>/dev/null; echo $?",
+    "mkdir d; cd d; qemu-img create -q -f qcow2 base 1M; qemu-img create -q -f qcow2 -b base -F qcow2 top; cd ..; \
+     for base in d/base base $PWD/d/base; do qemu-img commit -b $base d/top 2>/dev/null; echo $?; done",
+    "qemu-img create -q -f qcow2 a 4M; qemu-io -c 'write 0 64k' a >/dev/null; qemu-img snapshot -c s a; qemu-io -c 'write 1M 1M' a >/dev/null; \
+     qemu-img measure -l s -O qcow2 a; qemu-img measure -l snapshot.name=s -O raw a; qemu-img measure -l none -O qcow2 a 2>/dev/null; echo $?",
+    "qemu-img create -q -f qcow2 a 0; stat -c %s a; qemu-img resize a 1M; qemu-io -c 'write 0 1M' a | head -1; qemu-img check a",
+    "qemu-img create -q -f qcow2 a 1M; qemu-io -c 'write -b 1000k 8k' -c 'write -P 3 0 64k' a | grep wrote; qemu-img snapshot -c s a; \
+     qemu-io -c 'write -b -P 4 1000k 512' a | grep wrote; qemu-img snapshot -a s a; qemu-img check a | head -2; \
+     qemu-io -c 'read -b -P 0xcd 1000k 8k' -c 'read -b -P 0 0 64k' -c 'read -P 3 0 64k' a | grep -v ops",
+    "qemu-img create -q -f qcow2 a 1M; qemu-io -c 'reopen -o cache-size=1M' -c 'reopen -o l2-cache-size=512k' -c 'reopen -o refcount-cache-size=128k' a; \
+     echo $?; qemu-io -c 'reopen -r -o read-only=on' a 2>/dev/null; echo $?; qemu-io -c 'reopen -c none -o cache.direct=on' a 2>/dev/null; echo $?",
+    "qemu-io -f null-co -c 'read 0 512' null-co:// | head -1; truncate -s 1M r; qemu-img convert -C --salvage -O qcow2 r a 2>/dev/null; echo $?",
+];
+
+#[test]
+fn lines_of_callers_have_the_results_of_qemus_programs() {
+    let names = ours("qemu-img");
+    let names = names.parent().expect("a directory").to_string_lossy().into_owned();
+    let path = std::env::var("PATH").expect("there is one");
+    let mut differences = String::new();
+    for script in SCRIPTS {
+        let run = |path: String| {
+            let scratch = Scratch::new();
+            let run = Run::new("bash")
+                .args(["-c", script])
+                .env("PATH", &path)
+                .current_dir(scratch.path())
+                .outcome();
+            assert!(!run.panicked() && !run.timed_out, "{script}: {run}");
+            (run.stdout.replace(&*scratch.path().to_string_lossy(), "DIR"), run.stderr)
+        };
+        let (our_out, our_err) = run(format!("{names}:{path}"));
+        let (their_out, _) = run(path.clone());
+        if our_out != their_out {
+            differences += &format!("{script}\n{our_out}{our_err}but QEMU:\n{their_out}\n");
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// Options that QEMU has since 10.1: older programs do not know them, so results are compared with what they mean.
+#[test]
+fn options_of_newer_versions_do_what_older_names_do() {
+    for (newer, older) in [
+        ("create -f qcow2 -b base -B qcow2 new", "create -f qcow2 -b base -F qcow2 new"),
+        ("convert -O qcow2 --snapshot s --rate-limit 1G snap new", "convert -O qcow2 -l s -r 1G snap new"),
+        (
+            "convert -O qcow2 --target-format-options cluster_size=4k base new",
+            "convert -O qcow2 -o cluster_size=4k base new",
+        ),
+        (
+            "create -f qcow2 -o data_file=raw,keep_data_file=on,data_file_raw=on new 1M",
+            "create -f qcow2 new 1M",
+        ),
+    ] {
+        let scratch = Scratch::new();
+        let sh = |script: &str| drop(Run::new("bash").args(["-c", script]).current_dir(scratch.path()).ok());
+        sh(
+            "qemu-img create -q -f qcow2 base 1M; cp base snap; qemu-io -c 'write -P 7 0 64k' snap; qemu-img snapshot -c s snap; \
+            qemu-io -c 'write -P 8 0 64k' snap; truncate -s 1M raw",
+        );
+        let shown = |words: &str| {
+            drop(Run::new(ours("qemu-img")).args(words.split(' ')).current_dir(scratch.path()).ok());
+            let mut map = Command::new("qemu-img");
+            let map = map.args(["map", "--output=json", "new"]).current_dir(scratch.path());
+            let output = map.output().expect("QEMU's program");
+            assert!(output.status.success(), "{words}");
+            std::fs::remove_file(scratch.file("new")).expect("it was made");
+            String::from_utf8_lossy(&output.stdout).replace("320", "")
+        };
+        let (newer_map, older_map) = (shown(newer), shown(older));
+        if newer.contains("keep_data_file") {
+            // What the file holds is the disk: nothing of it was changed.
+            assert_eq!(std::fs::metadata(scratch.file("raw")).expect("it is there").len(), 1 << 20);
+        } else {
+            assert_eq!(newer_map, older_map, "{newer}");
+        }
+    }
+}
+
+#[test]
+fn all_bitmaps_are_removed_at_once() {
+    let scratch = Scratch::new();
+    let img =
+        |words: &str| Run::new(ours("qemu-img")).args(words.split(' ')).current_dir(scratch.path()).ok();
+    drop(img("create -q -f qcow2 a 1M"));
+    drop(img("bitmap --add a one"));
+    drop(img("bitmap --add --disable a two"));
+    drop(img("bitmap --remove-all a"));
+    assert!(!img("info a").contains("bitmaps"));
+    drop(img("bitmap --remove-all a"));
+    drop(Run::new("qemu-img").args(["check", "a"]).current_dir(scratch.path()).ok());
+    let refused = Run::new(ours("qemu-img")).args(["bitmap", "--remove-all", "--add", "a"]);
+    assert_eq!(refused.current_dir(scratch.path()).outcome().status.code(), Some(1));
+}
