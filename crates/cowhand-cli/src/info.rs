@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     limits: bool,
 
-    /// Show what the medium of each file does too: holes, direct I/O, whether overwriting takes room
+    /// Show what the file system or device of each file does too: holes, direct I/O, whether overwriting takes room
     #[arg(long)]
     medium: bool,
 }
