@@ -1,6 +1,7 @@
 //! The state of a machine: bytes that the L1 table maps behind those of the disk (specification, "VM state"). A snapshot keeps what was
 //! written before it was taken; the disk itself never shows it, and neither does what lies below the image.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::BlockFuture;
@@ -40,7 +41,7 @@ impl Qcow2 {
                 Ok(pass) => pass,
                 Err(error) => return (Err(error), buf),
             };
-            match self.inner.machine_state_range(offset, buf.len()) {
+            match self.inner.machine_state_range(offset..offset.saturating_add(buf.len() as u64)) {
                 Ok(range) => self.inner.read_machine_state(range.start, buf).await,
                 Err(error) => (Err(error), buf),
             }
@@ -49,31 +50,27 @@ impl Qcow2 {
 }
 
 impl Inner {
-    /// Where the L1 table maps so many bytes of the state from `offset` on: from the first entry behind those of the disk.
-    fn machine_state_range(&self, offset: u64, bytes: usize) -> Result<GuestRange, Error> {
-        let (geometry, len) = (&self.medium.geometry, bytes as u64);
+    /// Where the L1 table maps `part` of the state: from the first entry behind those of the disk.
+    fn machine_state_range(&self, part: Range<u64>) -> Result<GuestRange, Error> {
+        let geometry = &self.medium.geometry;
         if geometry.external_data {
             let what = "an image with a data file has no room for the state of a machine";
             return Err(self.medium.blame.unsupported(what));
         }
         let entry_bytes = geometry.cluster_size() << geometry.l2_bits();
         let first = geometry.l1_entries_for(self.size()) * entry_bytes;
-        let start = first.checked_add(offset);
-        let end =
-            start.and_then(|start| start.checked_add(len)?.checked_next_multiple_of(geometry.cluster_size()));
-        let (Some(start), Some(end)) = (start, end) else {
-            return Err(self.medium.blame.past_end(offset, len, u64::MAX - first));
-        };
+        let start = first.saturating_add(part.start);
+        let end = first.saturating_add(part.end);
         if self.check_covered(end).is_err() {
             let error = std::io::Error::from(std::io::ErrorKind::FileTooLarge);
             return Err(self.medium.blame.io("finding room for the state of a machine")(error));
         }
-        Ok(GuestRange { start, end: start + len })
+        Ok(GuestRange { start, end })
     }
 
     /// Whole clusters are written, so that nothing is copied from what the disk has at such an offset: it has nothing.
     async fn write_machine_state(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
-        let range = self.machine_state_range(offset, data.len())?;
+        let range = self.machine_state_range(offset..offset.saturating_add(data.len() as u64))?;
         if range.is_empty() {
             return Ok(());
         }
@@ -94,7 +91,7 @@ impl Inner {
         self.write_anywhere(start, Payload::new(whole, Hints::NONE)).await
     }
 
-    async fn old_machine_state(&self, range: std::ops::Range<u64>) -> Result<Option<IoBytes>, Error> {
+    async fn old_machine_state(&self, range: Range<u64>) -> Result<Option<IoBytes>, Error> {
         let len = range.end - range.start;
         if len == 0 {
             return Ok(None);
