@@ -3,13 +3,14 @@
 //! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
 
 mod assignments;
+mod listing;
 mod values;
 
 use std::fmt;
 
-use self::assignments::in_order;
-use self::assignments::is_list;
 pub use self::assignments::{Assignments, assignments, split_commas};
+use self::assignments::{check_lists, in_order};
+pub use self::listing::{asks_for_help, help};
 use self::values::{compression, preallocation};
 pub(crate) use self::values::{switch, version};
 use super::encryption::{Encryption, named};
@@ -18,8 +19,6 @@ use graph::size::parse_size;
 use nearest::nearest;
 use qcow2::CreateOptions;
 use storage_luks::{Algorithm, Hash, Iv, Mode};
-
-use crate::voice;
 
 /// What can be wrong with a creation option, as a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,45 +284,12 @@ const REFUSED: [(&str, &str); 1] = [(
     "a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
 )];
 
-/// The list that `-o help` prints.
-pub fn help(format: Format) -> String {
-    if voice::is_qemu() {
-        return qemu_help(format);
-    }
-    let lines = options_of(format).map(|(name, known)| {
-        let takes = known.sets.takes();
-        format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
-    });
-    format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
-}
-
-/// The list in qemu-img's form: by name, with types.
-fn qemu_help(format: Format) -> String {
-    let line = |(name, known): (&str, &Known)| {
-        let takes = match known.sets {
-            Sets::Size(_) => "size",
-            Sets::Switch(_) => "bool (on/off)",
-            Sets::Word(..) if ["refcount_bits", "iter-time"].contains(&name) => "num",
-            Sets::Word(..) => "str",
-        };
-        format!("  {:<22} - {}\n", format!("{name}=<{takes}>"), known.help)
-    };
-    let mut lines: Vec<_> = options_of(format).map(line).collect();
-    lines.sort_unstable();
-    format!("Supported {format} options:\n{}", lines.concat())
-}
-
 /// Options of images of `format`, with the names that they have there.
 fn options_of(format: Format) -> impl Iterator<Item = (&'static str, &'static Known)> {
     // Such a file is LUKS: nobody says so once more.
     let is_said = move |name: &str| format == Format::Luks && name == "format";
     let named = move |known: &'static Known| Some((known.name_in(format)?, known));
     KNOWN.iter().filter_map(named).filter(move |(name, _)| !is_said(name))
-}
-
-/// Whether the user asks for the list instead.
-pub fn asks_for_help(texts: &[String]) -> bool {
-    texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
 }
 
 impl NewImage {
@@ -392,14 +358,6 @@ impl NewImage {
             Sets::Word(_, put) => put(self, value).ok_or_else(bad)?,
         }
         Ok(())
-    }
-}
-
-/// Refuses a list that begins or ends with a comma, as qemu-img does.
-fn check_lists(texts: &[String]) -> Result<(), BadOption> {
-    match texts.iter().find(|text| voice::is_qemu() && !is_list(text)) {
-        Some(text) => Err(BadOption(format!("-o {text:?} has an empty option; write name=value,..."))),
-        None => Ok(()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::is_known;
+use super::{BadOption, is_known};
+use crate::voice;
 
 /// Options and their values, as they were written.
 pub type Assignments = BTreeMap<String, String>;
@@ -28,8 +29,16 @@ fn assignment(part: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
+/// Refuses a list that begins or ends with a comma, as qemu-img does.
+pub(super) fn check_lists(texts: &[String]) -> Result<(), BadOption> {
+    match texts.iter().find(|text| voice::is_qemu() && !is_list(text)) {
+        Some(text) => Err(BadOption(format!("-o {text:?} has an empty option; write name=value,..."))),
+        None => Ok(()),
+    }
+}
+
 /// Whether `text` begins and ends with an option.
-pub(super) fn is_list(text: &str) -> bool {
+fn is_list(text: &str) -> bool {
     let parts = split_commas(text);
     [parts.first(), parts.last()].into_iter().flatten().all(|part| !part.is_empty())
 }

@@ -1,0 +1,39 @@
+//! The list of options that `-o help` prints.
+
+use graph::probe::Format;
+
+use super::{Known, Sets, options_of, split_commas};
+use crate::voice;
+
+/// The list that `-o help` prints.
+pub fn help(format: Format) -> String {
+    if voice::is_qemu() {
+        return qemu_help(format);
+    }
+    let lines = options_of(format).map(|(name, known)| {
+        let takes = known.sets.takes();
+        format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
+    });
+    format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
+}
+
+/// The list in qemu-img's form: by name, with types.
+fn qemu_help(format: Format) -> String {
+    let line = |(name, known): (&str, &Known)| {
+        let takes = match known.sets {
+            Sets::Size(_) => "size",
+            Sets::Switch(_) => "bool (on/off)",
+            Sets::Word(..) if ["refcount_bits", "iter-time"].contains(&name) => "num",
+            Sets::Word(..) => "str",
+        };
+        format!("  {:<22} - {}\n", format!("{name}=<{takes}>"), known.help)
+    };
+    let mut lines: Vec<_> = options_of(format).map(line).collect();
+    lines.sort_unstable();
+    format!("Supported {format} options:\n{}", lines.concat())
+}
+
+/// Whether the user asks for the list instead.
+pub fn asks_for_help(texts: &[String]) -> bool {
+    texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
+}
