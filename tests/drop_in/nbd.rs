@@ -70,6 +70,31 @@ fn clients_see_what_they_see_of_qemu_nbd() {
 }
 
 #[test]
+fn a_snapshot_is_served_for_reading_as_qemu_nbd_serves_it() {
+    for which in ["s", "snapshot.name=s", "snapshot.id=1"] {
+        let look = |program: &std::path::Path| {
+            let scratch = images();
+            qemu_img(["snapshot", "-c", "s", &scratch.name("disk.qcow2")]).ok();
+            qemu_io_ok(&["-f", "qcow2"], &scratch.name("disk.qcow2"), &["write -P 9 0 2M"]);
+            let socket = scratch.name("s");
+            let args = ["-t", "-k", &socket, "-f", "qcow2", "-l", which, "disk.qcow2"];
+            let server = Server::start(program, scratch.path(), &args);
+            let copy = scratch.name("copy.raw");
+            drop(Run::new("nbdcopy").args([&server.uri(""), &copy]).ok());
+            assert!(
+                fs::read(&copy).ok() == fs::read(scratch.file("disk.raw")).ok(),
+                "the disk was so when it was taken"
+            );
+            seen(&server.uri(""))
+        };
+        assert_eq!(look(&ours("qemu-nbd")), look(std::path::Path::new("qemu-nbd")), "{which}");
+    }
+    let scratch = images();
+    let run = |words: &str| Run::new(ours("qemu-nbd")).args(words.split(' ')).current_dir(scratch.path());
+    assert!(run("-k s -f qcow2 -l missing disk.qcow2").fails().contains("missing"));
+}
+
+#[test]
 fn with_s_the_image_stays_as_it_was() {
     for (format, name) in [("qcow2", "disk.qcow2"), ("raw", "disk.raw")] {
         let scratch = images();
@@ -159,7 +184,8 @@ fn what_is_not_done_here_is_refused_by_name() {
         ("-d /dev/nbd0", "-d"),
         ("-L", "-L"),
         ("-k s -s -f raw -o 512 disk.raw", "-o"),
-        ("-l first disk.qcow2", "-l"),
+        ("-k s -l first -f qcow2 disk.qcow2", "first"),
+        ("-k s -l first -s -f qcow2 disk.qcow2", "--snapshot"),
         ("--tls-authz a -f raw disk.raw", "--tls-authz"),
         ("-k s -B missing -f qcow2 disk.qcow2", "missing"),
         ("-k s --tls-creds missing -f qcow2 disk.qcow2", "missing"),

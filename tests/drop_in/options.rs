@@ -109,7 +109,7 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-nbd", "-c /dev/nbd0 disk.raw", "-c"),
         ("qemu-nbd", "-d /dev/nbd0", "-d"),
         ("qemu-nbd", "-L", "-L"),
-        ("qemu-nbd", "-l a disk.raw", "-l"),
+        ("qemu-nbd", "-f raw -l a disk.raw", "snapshots"),
         ("qemu-nbd", "--tls-authz a disk.raw", "--tls-authz"),
         ("qemu-nbd", "--tls-hostname a disk.raw", "--tls-hostname"),
         ("qemu-nbd", "--selinux-label a disk.raw", "--selinux-label"),

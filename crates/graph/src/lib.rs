@@ -46,7 +46,9 @@ pub use crate::nodes::{
     KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed,
     ReplaceError, Replaced, Under, User,
 };
-pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};
+pub use crate::open::{
+    BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,
+};
 pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};

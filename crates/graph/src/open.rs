@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use block::Block;
+use block::{Blame, Block};
 use parking_lot::Mutex;
+use qcow2::snapshot::SnapshotName;
 use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
@@ -149,6 +150,23 @@ pub(crate) fn disk_over(
         compressing: OnceLock::new(),
     };
     Disk::new(Layers::new(block, &[Arc::new(layer)], image), &options, rules)
+}
+
+/// The disk that `disk`, which is open for reading, was at the snapshot `name`. `disk` holds the locks of the files: it is to be kept for as long.
+///
+/// # Errors
+/// When it has no such snapshot, or none at all.
+pub async fn at_snapshot(
+    disk: &Disk,
+    name: &SnapshotName,
+    options: &DiskOptions,
+    rules: &OpenRules,
+) -> Result<Disk, block::Error> {
+    let image = disk
+        .image()
+        .ok_or_else(|| Blame::new(disk.root().name()).invalid("only qcow2 images have snapshots"))?;
+    let view = image.at_snapshot(name).await?;
+    Ok(disk_over(Arc::new(view), None, options, rules))
 }
 
 /// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.

@@ -57,7 +57,8 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         let option = format!("--object {object}");
         daemon.command(&option, "object-add", keyval::parse("--object", object, "qom-type")?)?;
     }
-    export(&daemon, &args)?;
+    // It holds the locks of the files while one of its snapshots is served.
+    let _snapshot_of = export(&daemon, &args)?;
     let tls = match &args.tls_creds {
         None => TlsPolicy::Off,
         Some(id) => {
@@ -76,8 +77,8 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
     daemon.serve(background)
 }
 
-/// Opens the disk and lets clients reach it.
-fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
+/// Opens the disk and lets clients reach it. Returns the disk of which a snapshot is served.
+fn export(daemon: &Daemon, args: &Args) -> Result<Option<Disk>, Failure> {
     let inventory = &daemon.inventory;
     daemon.reactor.run(async {
         // It goes as soon as it is open: its space is given back when the server ends, however it does.
@@ -88,6 +89,13 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             Failure::because(format!("cannot serve {}", options.filename.display()), error)
         };
         let disk = graph::open(&options, inventory.graph.rules()).await.map_err(|error| failed(&error))?;
+        let (disk, snapshot_of) = match &args.load_snapshot {
+            None => (disk, None),
+            Some(name) => {
+                let snapshot = graph::at_snapshot(&disk, name, &options, inventory.graph.rules()).await;
+                (snapshot.map_err(|error| failed(&error))?, Some(disk))
+            }
+        };
         let (known, change) = (disk.bitmap_names(), inventory.graph.change().await);
         let mut lent: Vec<LentBitmap> = Vec::new();
         for name in args.bitmaps.iter().filter(|bitmap| !known.contains(bitmap)) {
@@ -116,7 +124,8 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             shown,
             lent,
         };
-        inventory.add_export(export).map_err(|error| failed(&error))
+        inventory.add_export(export).map_err(|error| failed(&error))?;
+        Ok(snapshot_of)
     })
 }
 

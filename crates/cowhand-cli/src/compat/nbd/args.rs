@@ -10,8 +10,10 @@ use graph::cache_mode::CacheMode;
 use graph::drive::OptionTree;
 use graph::options::{Aio, DiskOptions};
 use graph::probe::Format;
+use qcow2::snapshot::SnapshotName;
 
 use crate::compat::NBD_VERSION;
+use crate::convert::snapshot;
 use crate::drive::{cache_modes, formats, option_tree, parse_bytes};
 use crate::failure::Failure;
 
@@ -101,6 +103,10 @@ pub struct Args {
     #[arg(short = 's', long)]
     pub snapshot: bool,
 
+    /// Serve a snapshot of the image, for reading: an id or a name, or snapshot.id=ID,snapshot.name=NAME
+    #[arg(short = 'l', long, value_name = "SNAPSHOT", conflicts_with = "snapshot", value_parser = snapshot::parse)]
+    pub load_snapshot: Option<SnapshotName>,
+
     /// The same as --cache none
     #[arg(short = 'n', long, conflicts_with = "cache")]
     nocache: bool,
@@ -143,10 +149,6 @@ struct Refused {
     /// List the exports of a server (refused; use nbdinfo --list)
     #[arg(short = 'L', long)]
     list: bool,
-
-    /// Show an internal snapshot (refused: content of snapshots is not read)
-    #[arg(short = 'l', long, value_name = "SNAPSHOT")]
-    load_snapshot: Option<String>,
 
     /// Who may connect (refused; verify-peer=on of the credentials admits clients with a certificate)
     #[arg(long, value_name = "ID")]
@@ -211,11 +213,6 @@ impl Args {
                 "nbd-client -d disconnects them",
             ),
             (refused.list, "-L: exports of other servers are not listed here", "nbdinfo --list lists them"),
-            (
-                refused.load_snapshot.is_some(),
-                "-l: the content of snapshots is not read here",
-                "qemu-img snapshot -a goes back to one",
-            ),
             (
                 refused.tls_authz.is_some(),
                 "--tls-authz: there are no authorization objects here",
@@ -287,7 +284,7 @@ impl Args {
         }
         let layer = &mut options.layer;
         layer.format = self.format.filter(|_| !self.snapshot).or(layer.format);
-        layer.read_only |= self.read_only;
+        layer.read_only |= self.read_only || self.load_snapshot.is_some();
         if let Some(offset) = self.offset {
             if layer.format != Some(Format::Raw) {
                 return Err(Failure::new("-o is a byte of a raw image; give -f raw with it, and not -s"));
@@ -369,16 +366,9 @@ mod tests {
 
     #[test]
     fn what_is_not_done_here_is_refused_by_name() {
-        for option in [
-            "-c /dev/nbd0",
-            "-d",
-            "-L",
-            "-l a",
-            "--tls-authz a",
-            "--tls-hostname a",
-            "-T a",
-            "--selinux-label a",
-        ] {
+        for option in
+            ["-c /dev/nbd0", "-d", "-L", "--tls-authz a", "--tls-hostname a", "-T a", "--selinux-label a"]
+        {
             let refused = parsed(&format!("{option} x")).check().unwrap_err().to_string();
             let name = option.split(' ').next().unwrap();
             assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");
