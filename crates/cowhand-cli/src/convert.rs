@@ -88,7 +88,7 @@ pub struct Args {
     #[arg(short = 'B', visible_short_alias = 'b', value_name = "PATH")]
     backing: Option<String>,
 
-    /// Format of the image below: qcow2 or raw (needed with -B)
+    /// Format of the backing file: qcow2 or raw (needed with -B)
     #[arg(short = 'F', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
     backing_format: Option<BackingFormat>,
 

@@ -136,7 +136,7 @@ impl Amendment {
             new.compatible.set(Compatible::LAZY_REFCOUNTS, lazy);
         }
         if let Some(name) = &self.data_file {
-            // An empty one removes the name: the file is then given when the image is opened.
+            // An empty one removes the name: the file is then given by the user who opens the image.
             new.extensions.data_file = Some(name.clone()).filter(|name| !name.is_empty());
         }
         if self.data_file_raw == Some(false) {
