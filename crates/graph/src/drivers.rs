@@ -12,6 +12,7 @@ mod copy_before_write;
 mod copy_on_read;
 mod elsewhere;
 mod filter;
+mod foreign;
 mod formats;
 mod http;
 mod local;
@@ -72,7 +73,8 @@ pub const STORAGE: &[&StorageDriver] = &[
 ];
 
 /// Drivers of formats.
-pub const FORMATS: &[&FormatDriver] = &[&formats::QCOW2, &formats::RAW, &luks::LUKS];
+pub const FORMATS: &[&FormatDriver] =
+    &[&formats::QCOW2, &formats::RAW, &luks::LUKS, &foreign::VDI, &foreign::VPC];
 
 /// Drivers of filters.
 pub const FILTERS: &[&FilterDriver] = &[

@@ -148,25 +148,22 @@ pub enum FormatError {
 }
 
 /// Formats that QEMU reads or writes and that are not served.
-pub const UNSUPPORTED: [&str; 10] =
-    ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vdi", "vhdx", "vmdk", "vpc"];
+pub const UNSUPPORTED: [&str; 8] = ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vhdx", "vmdk"];
 
 /// What to do with an image of one of them.
 pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
 
 /// Magics of formats that others write: (offset, bytes, name). A dmg has its at the end.
-const OTHERS: [(usize, &[u8], &str); 11] = [
+const OTHERS: [(usize, &[u8], &str); 9] = [
     (0, b"KDMV", "vmdk"),
     (0, b"COWD", "vmdk"),
     (0, b"# Disk DescriptorFile", "vmdk"),
     (0, b"QED\0", "qed"),
     (0, b"vhdxfile", "vhdx"),
-    (0, b"conectix", "vpc"),
     (0, b"WithoutFreeSpace", "parallels"),
     (0, b"WithouFreSpacExt", "parallels"),
     (0, b"Bochs Virtual HD Image", "bochs"),
     (0, b"#!/bin/sh\n#V2.0 Format\n", "cloop"),
-    (0x40, &[0x7f, 0x10, 0xda, 0xbe], "vdi"),
 ];
 
 /// Looks at the first bytes of a file (fewer than [`PROBE_BYTES`] if it is shorter).
@@ -238,7 +235,8 @@ mod tests {
         }
         let mut vdi = [0; PROBE_BYTES];
         vdi[0x40..0x44].copy_from_slice(&0xbeda_107f_u32.to_le_bytes());
-        assert_eq!(probe(&vdi), Probed::Other("vdi"));
+        assert_eq!(Some(probe(&vdi)), Format::of_name("vdi").map(Probed::Format));
+        assert_eq!(Some(probe(b"conectix")), Format::of_name("vpc").map(Probed::Format));
     }
 
     #[test]

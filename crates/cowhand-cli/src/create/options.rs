@@ -310,6 +310,9 @@ impl NewImage {
         format: Format,
         assignments: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, BadOption> {
+        if formats::Kind::of_name(format.name()).is_some() {
+            return Err(BadOption(format!("{format} images are not made; allowed: qcow2, raw, luks")));
+        }
         let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
         if format == Format::Luks {
             Encryption::of(&mut image);

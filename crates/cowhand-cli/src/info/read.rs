@@ -6,7 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::SECTOR_BYTES;
+use block::{Block, SECTOR_BYTES};
+use formats::Kind;
 use graph::FoundImage;
 use graph::probe::Format;
 use qcow2_layout::{
@@ -32,6 +33,16 @@ pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
     match &image.header {
         Some(header) => qcow2_info(image, header, shown).await,
         None if image.format() == Format::Luks => luks::file_info(image, shown).await,
+        None if let Some(kind) = Kind::of_name(image.format().name()) => {
+            let opened = formats::open(kind, Arc::clone(image.storage())).await;
+            let opened = opened.map_err(|error| cannot_open(shown, &error))?;
+            Ok(ImageInfo {
+                format: kind.name().into(),
+                virtual_size: opened.size(),
+                cluster_size: opened.block_bytes(),
+                ..file_info(image, shown)
+            })
+        }
         None => {
             let window = image.options.raw.window(image.storage().length());
             let window = window.map_err(|error| cannot_open(shown, &error))?;

@@ -52,9 +52,9 @@ fn a_shell_completes_the_values_of_options() {
         );
         bench.qemu("bash", &["-c", &script]).out.trim().to_owned()
     };
-    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw luks");
-    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw luks");
-    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw luks");
+    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw luks vdi vpc");
+    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw luks vdi vpc");
+    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw luks vdi vpc");
     assert_eq!(complete(["cowhand", "bench", "-t"]), "writeback writethrough none off directsync unsafe");
     assert_eq!(complete(["cowhand", "bench", "-i"]), "io_uring threads native");
     let refused = bench.cowhand(&["info", "-f", "vmdk", "x"]);
@@ -105,7 +105,7 @@ fn a_quiet_check_tells_by_its_exit_code_alone() {
 fn formats_that_are_not_supported_say_what_to_do() {
     let bench = Bench::new();
     bench.qemu("qemu-img", &["create", "-f", "raw", "a.raw", "1M"]);
-    for format in ["vmdk", "vhdx", "vdi", "vpc", "qcow", "parallels"] {
+    for format in ["vmdk", "vhdx", "qcow", "parallels"] {
         bench.qemu("qemu-img", &["convert", "-f", "raw", "-O", format, "a.raw", "a"]);
         let known = bench.cowhand(&["info", "a"]);
         assert!(
@@ -114,8 +114,42 @@ fn formats_that_are_not_supported_say_what_to_do() {
             known.err
         );
         let named = bench.cowhand(&["convert", "-f", format, "a", "b.raw"]);
-        let told =
-            format!("{format} is not supported; allowed: qcow2, raw, luks (qemu-img convert -O qcow2 makes");
+        let told = format!(
+            "{format} is not supported; allowed: qcow2, raw, luks, vdi, vpc (qemu-img convert -O qcow2"
+        );
         assert!(named.code == 1 && named.err.contains(&told), "{format}: {}", named.err);
+    }
+}
+
+#[test]
+fn images_of_other_hypervisors_read_as_qemu_reads_them_and_are_never_written() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-f", "raw", "a.raw", "10M"]);
+    bench.qemu("qemu-io", &["-f", "raw", "-c", "write -P 7 0 1M", "-c", "write -P 9 5M 64k", "a.raw"]);
+    let kinds = [
+        ("vdi", "static=off"),
+        ("vdi", "static=on"),
+        ("vpc", "subformat=dynamic"),
+        ("vpc", "subformat=fixed"),
+    ];
+    for (format, options) in kinds {
+        bench.qemu("qemu-img", &["convert", "-f", "raw", "-O", format, "-o", options, "a.raw", "a"]);
+        let ran = bench.cowhand(&["convert", "-f", format, "-O", "raw", "a", "b.raw"]);
+        assert_eq!(ran.code, 0, "{format} {options}: {}", ran.err);
+        bench.qemu("qemu-img", &["compare", "-f", format, "-F", "raw", "a", "b.raw"]);
+        let map = ["map", "-f", format, "--output=json", "a"];
+        let (ours, theirs) = (bench.cowhand(&map), bench.qemu("qemu-img", &map));
+        let extents = |text: &str| {
+            let list: Vec<serde_json::Value> = serde_json::from_str(text).expect("a list of extents");
+            let state = |extent: &serde_json::Value| {
+                ["start", "length", "zero", "data", "offset"].map(|name| extent[name].clone())
+            };
+            list.iter().map(state).collect::<Vec<_>>()
+        };
+        assert_eq!(extents(&ours.out), extents(&theirs.out), "{format} {options}");
+        let written = bench.cowhand(&["io", "-f", format, "-c", "write 0 512", "a"]);
+        assert!(written.code != 0 && written.err.contains("only read"), "{format}: {}", written.err);
+        let made = bench.cowhand(&["create", "-f", format, "new", "1M"]);
+        assert!(made.code == 1 && made.err.contains("images are not made"), "{format}: {}", made.err);
     }
 }

@@ -89,7 +89,8 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
 pub fn groups() -> impl Iterator<Item = Group> {
     let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
-    let formats = FORMATS.iter().map(|driver| Group::Format(driver.name));
+    let formats = FORMATS.iter().filter(|driver| !driver.options.is_empty());
+    let formats = formats.map(|driver| Group::Format(driver.name));
     let filters = FILTERS.iter().map(|driver| Group::Filter(driver.name));
     [Group::Layer]
         .into_iter()

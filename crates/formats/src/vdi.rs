@@ -1,0 +1,85 @@
+//! `vdi`: VirtualBox's images of version 1.1, with blocks of 1 MiB. Entries of the table count blocks behind the header.
+
+use std::sync::Arc;
+
+use block::{Blame, Error, SECTOR_BYTES};
+use storage::Storage;
+
+use crate::Kind;
+use crate::fields::Fields;
+use crate::image::{Blocks, Image, Places};
+use crate::table::{Order, Table};
+
+/// What says that a file is one, and where it stands.
+pub const SIGNATURE: [u8; 4] = [0x7f, 0x10, 0xda, 0xbe];
+/// Its place.
+pub const SIGNATURE_OFFSET: usize = 0x40;
+
+const HEADER_BYTES: usize = 512;
+const DYNAMIC: u32 = 1;
+const FIXED: u32 = 2;
+const VERSION_1_1: u32 = 0x0001_0001;
+const BLOCK_BYTES: u64 = 1 << 20;
+/// As in QEMU: a disk of 512 TiB.
+const BLOCKS_MAX: u64 = 0x2000_0000;
+/// Entries from here on have no block: never written, or given back.
+const DISCARDED: u32 = 0xffff_fffe;
+
+pub async fn open(file: Arc<dyn Storage>) -> Result<Image, Error> {
+    let header = Fields::read(&*file, 0, HEADER_BYTES, "header").await?;
+    let blame = Blame::new(file.name());
+    let corrupt = |detail: String| Err(blame.corrupt(detail));
+    if header.array(SIGNATURE_OFFSET) != SIGNATURE {
+        return corrupt("there is no signature of a vdi image".to_owned());
+    }
+    let unsupported = unsupported(&header);
+    if let Some(detail) = unsupported {
+        return Err(blame.unsupported(detail));
+    }
+    let (map_offset, base) = (u64::from(header.le32(0x154)), u64::from(header.le32(0x158)));
+    for (what, offset) in [("table of blocks", map_offset), ("data", base)] {
+        if offset % SECTOR_BYTES != 0 {
+            return corrupt(format!("the {what} begins at {offset}; must be a multiple of {SECTOR_BYTES}"));
+        }
+    }
+    let (size, blocks) = (header.le64(0x170), u64::from(header.le32(0x180)));
+    if blocks > BLOCKS_MAX || size > blocks * BLOCK_BYTES {
+        return corrupt(format!(
+            "the disk has {size} bytes in {blocks} blocks of {BLOCK_BYTES}; at most {BLOCKS_MAX} blocks, which hold it, are allowed"
+        ));
+    }
+    let table = Table::new(&*file, map_offset, blocks, Order::Little)?;
+    // Some writers give a size that is no whole number of sectors; the last block holds the rest of the sector.
+    let size = size.next_multiple_of(SECTOR_BYTES);
+    let blocks = Blocks {
+        table,
+        block_bytes: BLOCK_BYTES,
+        zero_from: DISCARDED,
+        base,
+        unit_bytes: BLOCK_BYTES,
+        preallocated: header.le32(0x4c) == FIXED,
+    };
+    Ok(Image { kind: Kind::Vdi, file, size, places: Places::Blocks(blocks) })
+}
+
+/// What of the header is not read, if anything.
+fn unsupported(header: &Fields) -> Option<String> {
+    let found = [
+        ("version", header.le32(0x44), VERSION_1_1),
+        ("sector size", header.le32(0x168), SECTOR_BYTES as u32),
+        ("block size", header.le32(0x178), BLOCK_BYTES as u32),
+    ];
+    if let Some((what, found, allowed)) = found.into_iter().find(|(_, found, allowed)| found != allowed) {
+        return Some(format!("a vdi image of {what} {found:#x}; only {allowed:#x} is supported"));
+    }
+    let image_type = header.le32(0x4c);
+    if !matches!(image_type, DYNAMIC | FIXED) {
+        return Some(format!(
+            "a vdi image of type {image_type}; only 1 (dynamic) and 2 (fixed) are supported"
+        ));
+    }
+    let linked = [0x1a8, 0x1b8].into_iter().any(|at| header.array(at) != [0; 16]);
+    linked.then(|| {
+        "a vdi image that is a difference to another one: merge it with VBoxManage clonemedium".to_owned()
+    })
+}

@@ -1,0 +1,50 @@
+//! `vdi`, `vpc`: images of other hypervisors, which are only read.
+
+use std::sync::Arc;
+
+use block::{Blame, Block};
+use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE};
+
+use super::formats::{Opening, OpeningFuture};
+use super::{FormatDriver, FormatHeader};
+
+pub(super) const VDI: FormatDriver = FormatDriver {
+    name: "vdi",
+    title: "a vdi image",
+    header: Some(FormatHeader {
+        name: "vdi",
+        begins: |start| {
+            start.get(VDI_SIGNATURE_OFFSET..).is_some_and(|rest| rest.starts_with(&VDI_SIGNATURE))
+        },
+        required: true,
+    }),
+    options: &[],
+    open: |opening| open(Kind::Vdi, opening),
+};
+
+pub(super) const VPC: FormatDriver = FormatDriver {
+    name: "vpc",
+    title: "a vpc image",
+    // A fixed disk has its footer at the end only, so it is not recognised, and opened where its format is given.
+    header: Some(FormatHeader {
+        name: "vpc",
+        begins: |start| start.starts_with(VPC_COOKIE),
+        required: false,
+    }),
+    options: &[],
+    open: |opening| open(Kind::Vpc, opening),
+};
+
+fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {
+    let Opening { file, writable, .. } = opening;
+    Box::pin(async move {
+        if writable {
+            let name = kind.name();
+            let detail = format!(
+                "{name} images are only read: open it read-only, or make a qcow2 image of it (convert -f {name} -O qcow2)"
+            );
+            return Err(Blame::new(file.name()).unsupported(detail).into());
+        }
+        Ok(Arc::new(formats::open(kind, file).await?) as Arc<dyn Block>)
+    })
+}
