@@ -88,7 +88,8 @@ async fn read_waiting(
 /// Writes what of `data` finds a place in the disk, which may be made larger for it.
 pub(crate) async fn write(session: &Rc<Session>, unique: u64, offset: u64, data: Data) {
     if session.export.entry.disk().read_only() {
-        return session.refuse(unique, Errno::ACCESS);
+        let error = if session.export.options.as_qemu { Errno::ACCESS } else { Errno::ROFS };
+        return session.refuse(unique, error);
     }
     let permit = session.in_flight.admit(data.held).await;
     let (session, hints) = (Rc::clone(session), session.hints(1));
@@ -111,7 +112,7 @@ async fn write_now(session: &Session, offset: u64, mut data: IoVec, hints: Hints
     }
     let there = disk.size().saturating_sub(offset);
     if there == 0 && !data.is_empty() {
-        return Err(if export.options.fails_past_end { Errno::IO } else { Errno::NOSPC }.into());
+        return Err(if export.options.as_qemu { Errno::IO } else { Errno::NOSPC }.into());
     }
     if there < data.len() as u64 {
         // Shorter than the data: it fits its type.

@@ -25,8 +25,8 @@ use crate::session::{Role, Session};
 pub struct FileOptions {
     /// Writes behind the end, `fallocate` and `truncate` change the disk's size.
     pub growable: bool,
-    /// A write behind the end fails as one that a device does not take, as QEMU's; otherwise as one for which there is no room.
-    pub fails_past_end: bool,
+    /// Errors of writes are those of QEMU's export: EIO behind the end, EACCES of a read-only disk. Otherwise they are ENOSPC and EROFS.
+    pub as_qemu: bool,
     /// Users other than this process's may use the file, as its mode says.
     pub for_others: bool,
 }

@@ -96,11 +96,8 @@ impl Inventory {
                 let _ = unmount(&point);
             });
             let watcher = RefCell::new(Some(watcher.map_err(|error| failed(&error))?));
-            let options = FileOptions {
-                growable,
-                for_others: allow_other != AllowOther::Off,
-                fails_past_end: self.as_qemu,
-            };
+            let options =
+                FileOptions { growable, for_others: allow_other != AllowOther::Off, as_qemu: self.as_qemu };
             let added = self.fuse.add(id, view, options);
             let (export, sizes) = added.map_err(|error| QmpError::generic(error.to_string()))?;
             self.fuse.serve(device, &export).map_err(|error| failed(&error))?;
