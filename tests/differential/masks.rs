@@ -126,6 +126,8 @@ fn option_names(text: &str) -> String {
     names.retain(|name| {
         !name.starts_with("encrypt") && !["nocow", "extent_size_hint", "encryption"].contains(name)
     });
+    // Since 10.1.
+    names.retain(|name| *name != "keep_data_file");
     // qemu-img lists it with the name of a file only.
     names.retain(|name| *name != "preallocation" || text.contains("qcow2"));
     names.sort_unstable();

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 35] = [
+const PARTS: [&str; 36] = [
     "bench",
     "block",
     "buffer",
@@ -20,6 +20,7 @@ const PARTS: [&str; 35] = [
     "door_vhost_user_blk",
     "export",
     "filter",
+    "formats",
     "graph",
     "http_wire",
     "job",

@@ -151,6 +151,8 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
         Variant { tag: "luks", members: &LUKS_MEMBERS },
+        Variant { tag: "vdi", members: &[child()] },
+        Variant { tag: "vpc", members: &[child()] },
         Variant {
             tag: "copy-before-write",
             members: &[
