@@ -28,6 +28,7 @@ const LOOKS_PER_YIELD: u32 = 16;
 /// microseconds, threads that compute until the kernel's slice ends, which is three milliseconds or more.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 /// For so many times the length of such a yield no other one is made: they cost less than two hundredths of the time beside threads that compute.
+/// NBD reads at depth 1 beside two busy loops on two processors: 389 to 8,700 a second without this rule, 32,500 to 36,700 with it.
 const YIELD_PAUSES: u32 = 64;
 
 /// Most waits that go by without looking after failures: then looking in vain costs a fifth of a
