@@ -202,7 +202,7 @@ impl Job {
     /// The loop has ended.
     pub(crate) fn refuse(self) {
         match self {
-            // Who waits for it is notified when it is dropped.
+            // The waiting caller is notified when it is dropped.
             Self::Work(start) => drop(start),
             Self::Request { inside, request, to } => {
                 drop(inside);

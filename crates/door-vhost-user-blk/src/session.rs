@@ -188,7 +188,7 @@ impl Session {
                 // This one has an answer always.
                 return Ok(Answer::number(0));
             }
-            // Who reads the log looks at all of it: nothing is notified of new entries.
+            // The reader of the log looks at all of it: nothing is notified of new entries.
             Message::SetLogFd => {}
             Message::SetDeviceState(direction, phase) => {
                 let begun = self.begin_transfer(direction, phase, fds).await;

@@ -220,7 +220,7 @@ pub fn is_snapshot(driver: &str) -> bool {
 
 /// Whether `driver` reads files, or what is elsewhere, as they are.
 pub fn is_storage(driver: &str) -> bool {
-    STORAGE.iter().any(|storage| storage.name == driver)
+    storage(driver).is_some()
 }
 
 /// Names of all drivers, in the order of the lists.

@@ -147,7 +147,7 @@ impl Daemon {
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
         until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
-        // Tasks of the loop have disks: who sees that the sockets are gone finds the files free.
+        // Tasks of the loop have disks: a caller that sees the sockets gone finds the files free.
         drop(self.reactor);
         // The last answers are on their way.
         self.stdio.map_or(Ok(()), Stdio::finish)?;

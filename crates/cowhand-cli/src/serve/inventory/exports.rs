@@ -265,7 +265,7 @@ impl Inventory {
         }
     }
 
-    /// Ends all jobs and reports that, and the end of each export, to who waits for it: the program ends. Once only.
+    /// Ends all jobs and reports that, and the end of each export, to clients that wait for it: the program ends. Once only.
     pub async fn report_end(&self) {
         if self.end_reported.replace(true) {
             return;

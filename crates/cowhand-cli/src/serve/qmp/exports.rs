@@ -179,7 +179,7 @@ fn removal(arguments: Arguments<'_>) -> Removal {
     }
 }
 
-/// How long a client waits for the end of an export that no client uses any more: who asks for its file or device next finds it gone.
+/// How long a client waits for the end of an export that no client uses any more: a later request for its file or device finds it gone.
 const GONE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Takes an export from its clients. As in QEMU one that nothing holds up is gone before the answer.
