@@ -16,6 +16,7 @@ mod fuse;
 mod guest;
 mod hostile;
 mod kill;
+mod libvirt;
 mod locks;
 mod matrix;
 mod media;

@@ -33,6 +33,14 @@ const PEERS: &[Peer] = &[
     Peer { package: "qemu-block-extra", found: || has_library("qemu/block-rbd.so") },
     Peer { package: "fio", found: || all(&["fio"]) },
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
+    Peer { package: "libvirt-daemon", found: || Path::new("/usr/sbin/libvirtd").exists() },
+    Peer {
+        package: "libvirt-daemon-driver-qemu",
+        found: || has_library("libvirt/connection-driver/libvirt_driver_qemu.so"),
+    },
+    Peer { package: "libvirt-clients", found: || all(&["virsh"]) },
+    // libvirt's daemon does not start without it.
+    Peer { package: "dnsmasq-base", found: || Path::new("/usr/sbin/dnsmasq").exists() },
     Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },
     Peer { package: "busybox-static", found: has_static_busybox },
     Peer { package: "strace", found: || all(&["strace"]) },

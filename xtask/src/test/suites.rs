@@ -33,7 +33,7 @@ impl Suite {
 pub const MEDIA: &str = "media";
 
 /// What [`Suite::is_alone`] says. Limits and the longest request are measured; a guest runs its own processors.
-const ALONE: [&str; 4] = [MEDIA, "throttle", "under_faults", "guest"];
+const ALONE: [&str; 5] = [MEDIA, "throttle", "under_faults", "libvirt", "guest"];
 
 /// The suite of that name.
 pub fn suite(name: &str) -> Option<&'static Suite> {
@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 35] = [
+pub const SUITES: [Suite; 36] = [
     Suite {
         name: "differential",
         takes: 70,
@@ -293,6 +293,16 @@ pub const SUITES: [Suite; 35] = [
             "data::qemus_tools_take_the_file_as_the_raw_disk_that_it_is",
             "mounts::a_server_that_is_killed_leaves_no_mount",
         ],
+    },
+    Suite {
+        name: "libvirt",
+        takes: 60,
+        about: &[
+            "crates/cowhand-cli/src/compat",
+            "crates/cowhand-cli/src/convert",
+            "crates/cowhand-cli/src/create",
+        ],
+        first: &["volumes::volumes_of_every_kind_are_made_cloned_and_resized"],
     },
     Suite {
         name: "guest",
