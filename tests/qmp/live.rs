@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use black_box::peer::{assert_clean, qemu_img};
+use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::server::Start;
 use black_box::{QemuNbd, Run, cowhand};
 use serde_json::json;
@@ -53,6 +53,24 @@ fn a_disk_is_snapshotted_committed_streamed_and_moved_while_it_is_written() {
     holds(&target, &held, scratch);
     assert_clean(second.as_ref());
     assert_eq!(std::fs::metadata(&copy).expect("it is there").len(), 64 << 20);
+}
+
+/// Without `-b` the image directly below is the base, live as in a file: those further down belong to others.
+#[test]
+fn a_live_commit_goes_to_the_image_directly_below() {
+    let steered = Steered::new();
+    let (scratch, socket) = (&steered.scratch, qmp(&steered));
+    let layers = ["mid.qcow2", "top.qcow2"].map(|name| scratch.name(name));
+    for (layer, pattern) in layers.iter().zip([2, 3]) {
+        cowhand(["snapshot", "--live", &socket, "--overlay", layer]).ok();
+        qemu_io_ok(&["-f", "raw"], &steered.server.uri("a"), &[format!("write -P {pattern} 64k 64k")]);
+    }
+    cowhand(["commit", "--live", "-q", &socket]).ok();
+    let base = steered.scratch.name("a.qcow2");
+    let found = Run::new("qemu-io").args(["-U", "-r", "-c", "read -P 0 64k 64k", &base]).outcome();
+    assert!(found.status.success() && !found.stdout.contains("failed"), "the base was written: {found}");
+    steered.server.stop();
+    qemu_io_ok(&["-r"], &layers[0], &["read -P 3 64k 64k"]);
 }
 
 /// A disk moves to another machine: another cowhand, and qemu-nbd.

@@ -109,7 +109,12 @@ fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
     let disk = remote.disk_of_job(args.disk.as_deref())?;
     let mut arguments = json!({ "device": disk, "speed": args.rate.unwrap_or(0) });
-    if let Some(base) = &args.base {
+    // Without one the server would take the lowest image of the chain.
+    let below = match &args.base {
+        Some(base) => Some(base.display().to_string()),
+        None => remote.backing_file(&disk)?,
+    };
+    if let Some(base) = below {
         arguments["base"] = json!(base);
     }
     remote.run_job("commit", &disk, ("block-commit", arguments), &watch)?;

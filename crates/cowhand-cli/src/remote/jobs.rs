@@ -85,10 +85,23 @@ impl Remote {
     /// # Errors
     /// When there is no such disk, or the server does not answer.
     pub fn disk_bytes(&mut self, node: &str) -> Result<u64, Failure> {
-        let nodes = self.ask("query-named-block-nodes", json!({}))?;
-        let found = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == node);
-        let size = found.and_then(|found| found["image"]["virtual-size"].as_u64());
+        let size = self.node(node)?["image"]["virtual-size"].as_u64();
         size.ok_or_else(|| Failure::new(format!("the server has no disk {node:?}, or tells no size of it")))
+    }
+
+    /// The name of the image directly below a disk's uppermost one; none where it has no backing file.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn backing_file(&mut self, node: &str) -> Result<Option<String>, Failure> {
+        Ok(self.node(node)?["backing_file"].as_str().map(str::to_owned))
+    }
+
+    /// What the server says of a node; null where it has none of that name.
+    fn node(&mut self, name: &str) -> Result<Value, Failure> {
+        let nodes = self.ask("query-named-block-nodes", json!({}))?;
+        let found = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == name);
+        Ok(found.cloned().unwrap_or_default())
     }
 
     /// Shows how far the job is until it is there, and says where that is. A signal cancels it. One that has ended is forgotten by the server; it was begun with
