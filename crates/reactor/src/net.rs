@@ -229,15 +229,11 @@ impl Stream {
             if data.is_empty() {
                 return Ok(());
             }
-            let work = Work::Send { fd: Arc::clone(&self.fd), data };
-            let (result, work) = Op::start(work, Place::Loop).await;
-            let Work::Send { data: back, .. } = work else { unreachable!("a send came back as {work:?}") };
-            let sent = match result {
-                Ok(sent) => sent,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-                Err(error) => return Err(error),
-            };
-            data = back.slice(sent, back.len());
+            let (waited, _) = Op::start(Work::Writable { fd: Arc::clone(&self.fd) }, Place::Loop).await;
+            match waited {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ impl Poll {
     pub(crate) fn start(&mut self, key: usize, work: &Work) {
         let (fd, events) = match work {
             Work::Recv { fd, .. } | Work::Accept { fd } | Work::Readable { fd } => (fd, PollFlags::IN),
-            Work::Send { fd, .. } => (fd, PollFlags::OUT),
+            Work::Writable { fd } => (fd, PollFlags::OUT),
             Work::HangUp { fd } => (fd, PollFlags::empty()),
             _ => return,
         };

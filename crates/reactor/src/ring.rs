@@ -73,7 +73,7 @@ impl Ring {
         &mut self,
         key: usize,
         work: &mut Work,
-        vectors: &mut Option<Box<Vectors>>,
+        vectors: &mut Option<Vectors>,
     ) -> io::Result<u32> {
         self.push(entry(work, vectors).user_data(key as u64))?;
         self.queued_files += u32::from(!work.waits_for_peer());
@@ -229,7 +229,7 @@ fn passes(error: &io::Error) -> bool {
 }
 
 /// The submission of `work`, whose address lists go to `vectors`.
-fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
+fn entry(work: &mut Work, vectors: &mut Option<Vectors>) -> squeue::Entry {
     match work {
         Work::Read { fd, offset, buf } => {
             let (start, len) = target(buf);
@@ -242,18 +242,18 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
             }
             _ => {
                 let list = vectors.insert(address_list(data));
-                let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+                let (start, count) = (list.as_ptr(), list.len() as u32);
                 opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
             }
         },
         Work::ReadInto { fd, offset, memory } => {
             let list = vectors.insert(foreign_list(memory));
-            let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+            let (start, count) = (list.as_ptr(), list.len() as u32);
             opcode::Readv::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
         }
         Work::WriteFrom { fd, offset, memory } => {
             let list = vectors.insert(foreign_list(memory));
-            let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+            let (start, count) = (list.as_ptr(), list.len() as u32);
             opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
         }
         Work::Sync { fd, data_only, .. } => {
@@ -268,17 +268,15 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
             let hint = if *poll_first { POLL_FIRST } else { 0 };
             opcode::Recv::new(RingFd(fd.as_raw_fd()), start, len).ioprio(hint).build()
         }
-        Work::Send { fd, data } => {
-            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            let list = vectors.insert(address_list(data));
-            opcode::SendMsg::new(RingFd(fd.as_raw_fd()), &raw const list.header).flags(flags).build()
-        }
         Work::Accept { fd } => {
             let (fd, none) = (RingFd(fd.as_raw_fd()), std::ptr::null_mut());
             opcode::Accept::new(fd, none, std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
         }
         Work::Readable { fd } => {
             opcode::PollAdd::new(RingFd(fd.as_raw_fd()), u32::from(libc::POLLIN.cast_unsigned())).build()
+        }
+        Work::Writable { fd } => {
+            opcode::PollAdd::new(RingFd(fd.as_raw_fd()), u32::from(libc::POLLOUT.cast_unsigned())).build()
         }
         // POLLHUP and POLLERR are reported without being asked for.
         Work::HangUp { fd } => opcode::PollAdd::new(RingFd(fd.as_raw_fd()), 0).build(),
@@ -302,22 +300,14 @@ fn transfer(len: usize) -> u32 {
     len.min(TRANSFER_BYTES_MAX) as u32
 }
 
-fn address_list(data: &IoVec) -> Box<Vectors> {
+fn address_list(data: &IoVec) -> Vectors {
     let part = |part: &buffer::IoBytes| libc::iovec {
         iov_base: part.as_ptr().cast_mut().cast(),
         iov_len: part.len(),
     };
-    vectors(data.parts().iter().take(PARTS_MAX).map(part).collect())
+    data.parts().iter().take(PARTS_MAX).map(part).collect()
 }
 
-fn foreign_list(memory: &ForeignBytes) -> Box<Vectors> {
-    vectors(addresses(memory).collect())
-}
-
-fn vectors(mut parts: Vec<libc::iovec>) -> Box<Vectors> {
-    // SAFETY: msghdr is plain data for which all zeroes (no address, no control data) is valid.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = parts.as_mut_ptr();
-    header.msg_iovlen = parts.len() as _;
-    Box::new(Vectors { header, parts })
+fn foreign_list(memory: &ForeignBytes) -> Vectors {
+    addresses(memory).collect()
 }

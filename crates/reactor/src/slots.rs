@@ -7,16 +7,13 @@ use crate::op::count;
 use crate::work::Work;
 
 /// The address lists of a vectored operation: the kernel reads them until it has completed.
-pub(crate) struct Vectors {
-    pub(crate) header: libc::msghdr,
-    pub(crate) parts: Vec<libc::iovec>,
-}
+pub(crate) type Vectors = Vec<libc::iovec>;
 
 /// What the kernel or a pool thread is working on.
 struct Flight {
     /// None while a pool thread has it.
     work: Option<Work>,
-    vectors: Option<Box<Vectors>>,
+    vectors: Option<Vectors>,
     waker: Option<Waker>,
     orphaned: bool,
 }
@@ -98,7 +95,7 @@ impl Slots {
     }
 
     /// The work behind `key`, and the place for the address lists it needs.
-    pub(crate) fn work(&mut self, key: usize) -> Option<(&mut Work, &mut Option<Box<Vectors>>)> {
+    pub(crate) fn work(&mut self, key: usize) -> Option<(&mut Work, &mut Option<Vectors>)> {
         match self.slots.get_mut(key)? {
             Slot::Flying(flight) => Some((flight.work.as_mut()?, &mut flight.vectors)),
             Slot::Free { .. } | Slot::Landed { .. } => None,

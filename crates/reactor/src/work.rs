@@ -71,15 +71,15 @@ pub(crate) enum Work {
         buf: IoBuf,
         poll_first: bool,
     },
-    Send {
-        fd: Fd,
-        data: IoVec,
-    },
     Accept {
         fd: Fd,
     },
     /// Nothing but the wait until something has arrived, or the peer has ended its side.
     Readable {
+        fd: Fd,
+    },
+    /// The wait until a socket takes more.
+    Writable {
         fd: Fd,
     },
     /// Ends when the peer of a socket is gone in both directions, or the socket has failed.
@@ -104,10 +104,10 @@ impl Work {
         matches!(
             self,
             Work::Recv { .. }
-                | Work::Send { .. }
                 | Work::Accept { .. }
                 | Work::HangUp { .. }
                 | Work::Readable { .. }
+                | Work::Writable { .. }
                 | Work::Command { .. }
         )
     }
@@ -131,7 +131,6 @@ impl Work {
             Work::WriteFrom { fd, offset, memory } => {
                 Work::WriteFrom { fd: Arc::clone(fd), offset: *offset, memory: memory.clone() }
             }
-            Work::Send { fd, data } => Work::Send { fd: Arc::clone(fd), data: data.clone() },
             Work::Sync { fd, data_only, told } => {
                 Work::Sync { fd: Arc::clone(fd), data_only: *data_only, told: told.take() }
             }
@@ -140,6 +139,7 @@ impl Work {
             }
             Work::Accept { fd } => Work::Accept { fd: Arc::clone(fd) },
             Work::Readable { fd } => Work::Readable { fd: Arc::clone(fd) },
+            Work::Writable { fd } => Work::Writable { fd: Arc::clone(fd) },
             Work::HangUp { fd } => Work::HangUp { fd: Arc::clone(fd) },
             Work::Command { fd, op, head, buf } => {
                 Work::Command { fd: Arc::clone(fd), op: *op, head: *head, buf: IoBuf::zeroed(buf.len()) }
@@ -160,9 +160,8 @@ impl Work {
             Work::Sync { fd, data_only: false, .. } => rustix::fs::fsync(&*fd).map(|()| 0),
             Work::Fallocate { fd, mode, offset, len } => fallocate(fd, *mode, *offset, *len),
             Work::Recv { fd, buf, .. } => recv_now(&*fd, buf),
-            Work::Send { fd, data } => send_now(&*fd, data),
             Work::Accept { fd } => accept(fd),
-            Work::Readable { .. } => Ok(0),
+            Work::Readable { .. } | Work::Writable { .. } => Ok(0),
             Work::HangUp { fd } => {
                 is_hung_up(fd).and_then(|gone| if gone { Ok(0) } else { Err(Errno::AGAIN) })
             }
@@ -193,9 +192,9 @@ impl fmt::Debug for Work {
             Work::Sync { .. } => "Sync",
             Work::Fallocate { .. } => "Fallocate",
             Work::Recv { .. } => "Recv",
-            Work::Send { .. } => "Send",
             Work::Accept { .. } => "Accept",
             Work::Readable { .. } => "Readable",
+            Work::Writable { .. } => "Writable",
             Work::HangUp { .. } => "HangUp",
             Work::Command { .. } => "Command",
             Work::Call(_) | Work::Called => "Call",

@@ -16,6 +16,8 @@ use libc::{
 use crate::calls::{Outcome, at, call, path, unix_address};
 use crate::rings;
 
+const FASTOPEN: usize = libc::MSG_FASTOPEN as usize;
+
 const DOCUMENT: &str = include_str!("../../../../docs/internals/threat-model.md");
 /// The table stands behind this heading.
 const HEADING: &str = "### What the sandbox denies";
@@ -90,7 +92,7 @@ const ROWS: &[Row] = &[
     Row { line: "unix sockets of datagrams, and of any kind where no commands come", tries: datagrams },
     Row { line: "connections and messages to any address", tries: connections },
     Row { line: "new processes and programs", tries: processes },
-    Row { line: "other processes: signals, memory, descriptors, limits", tries: others },
+    Row { line: "other processes: signals, memory, descriptors, limits, processors", tries: others },
     Row { line: "new rings of io_uring, and other operations of those that are there", tries: io_uring },
     Row { line: "mounts, namespaces and other users", tries: mounts },
     Row { line: "keys, but to read a password that a command names", tries: keys },
@@ -237,10 +239,14 @@ fn datagrams(_: &World, reach: Reach) -> Vec<Try> {
 fn connections(world: &World, reach: Reach) -> Vec<Try> {
     let (address, len) = unix_address(&world.foreign);
     let client = world.client.as_raw_fd() as usize;
+    let message = [0_u64; 7];
     let mut tries = vec![
         ("connect", call(libc::SYS_connect, [client, at(&address), len, 0, 0, 0])),
         ("sendto with an address", call(libc::SYS_sendto, [client, at(&address), 1, 0, at(&address), len])),
         ("sendmmsg", call(libc::SYS_sendmmsg, [client, 0, 0, 0, 0, 0])),
+        // MSG_FASTOPEN connects.
+        ("sendmsg MSG_FASTOPEN", call(libc::SYS_sendmsg, [client, at(&message), FASTOPEN, 0, 0, 0])),
+        ("sendto MSG_FASTOPEN", call(libc::SYS_sendto, [client, at(&address), 1, FASTOPEN, 0, 0])),
     ];
     if reach == Reach::Allowed {
         let made = socket(AF_UNIX, SOCK_STREAM).expect("a socket to listen at");
@@ -264,7 +270,7 @@ fn processes(_: &World, _: Reach) -> Vec<Try> {
 
 fn others(_: &World, _: Reach) -> Vec<Try> {
     let parent = std::os::unix::process::parent_id() as usize;
-    let info = [0_u64; 16];
+    let (info, all) = ([0_u64; 16], [u64::MAX]);
     vec![
         ("kill", call(libc::SYS_kill, [parent, 0, 0, 0, 0, 0])),
         ("tkill", call(libc::SYS_tkill, [parent, 0, 0, 0, 0, 0])),
@@ -278,6 +284,7 @@ fn others(_: &World, _: Reach) -> Vec<Try> {
         ("pidfd_getfd", call(libc::SYS_pidfd_getfd, [0, 0, 0, 0, 0, 0])),
         ("pidfd_send_signal", call(libc::SYS_pidfd_send_signal, [0, 0, 0, 0, 0, 0])),
         ("prlimit64", call(libc::SYS_prlimit64, [parent, libc::RLIMIT_NOFILE as usize, 0, 0, 0, 0])),
+        ("sched_setaffinity", call(libc::SYS_sched_setaffinity, [parent, 8, at(&all), 0, 0, 0])),
         ("fcntl F_SETOWN", call(libc::SYS_fcntl, [0, libc::F_SETOWN as usize, parent, 0, 0, 0])),
         ("fcntl F_SETSIG", call(libc::SYS_fcntl, [0, 10, 9, 0, 0, 0])),
     ]

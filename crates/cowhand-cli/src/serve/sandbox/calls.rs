@@ -46,7 +46,7 @@ const USED: &[i64] = &[
     // Threads and signals.
     libc::SYS_clone, libc::SYS_futex, libc::SYS_futex_waitv, libc::SYS_set_robust_list, libc::SYS_get_robust_list, libc::SYS_rseq,
     libc::SYS_set_tid_address, libc::SYS_gettid, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_restart_syscall, libc::SYS_sched_yield,
-    libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_sched_getparam, libc::SYS_sched_getscheduler,
+    libc::SYS_sched_getaffinity, libc::SYS_sched_getparam, libc::SYS_sched_getscheduler,
     libc::SYS_sched_get_priority_min, libc::SYS_sched_get_priority_max, libc::SYS_getcpu, libc::SYS_prctl, libc::SYS_sigaltstack,
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait,
     libc::SYS_rt_sigsuspend, libc::SYS_signalfd4, libc::SYS_tgkill, libc::SYS_wait4, libc::SYS_waitid,
@@ -95,7 +95,7 @@ const USED_TO_CONNECT: &[i64] = &[libc::SYS_connect, libc::SYS_sendmmsg, libc::S
 /// What a library like librbd has a use for.
 #[rustfmt::skip]
 const USED_BY_LIBRARIES: &[i64] = &[
-    libc::SYS_getpriority, libc::SYS_setpriority, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_set_mempolicy, libc::SYS_mbind,
+    libc::SYS_getpriority, libc::SYS_setpriority, libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_set_mempolicy, libc::SYS_mbind,
     libc::SYS_mlockall, libc::SYS_ioprio_set, libc::SYS_ioprio_get, libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
     libc::SYS_timer_create, libc::SYS_timer_settime, libc::SYS_timer_delete, libc::SYS_getitimer, libc::SYS_setitimer, libc::SYS_mkdirat,
     libc::SYS_getxattr, libc::SYS_fgetxattr, libc::SYS_chdir, libc::SYS_fchmod, libc::SYS_truncate, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmdt,
@@ -300,7 +300,13 @@ fn fenced_sockets(role: Role) -> Result<Rules, FilterError> {
     rules.insert(libc::SYS_socket, if listens { kinds(&[libc::SOCK_STREAM])? } else { Vec::new() });
     // With an address.
     let address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
-    rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![address])?]);
+    // A message can connect a socket that is not connected: a listening one after its shutdown.
+    let connecting = number(libc::MSG_FASTOPEN);
+    let connects = |flags: u8| -> Result<SeccompRule, FilterError> {
+        Ok(SeccompRule::new(vec![condition(flags, SeccompCmpOp::MaskedEq(connecting), connecting)?])?)
+    };
+    rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![address])?, connects(3)?]);
+    rules.insert(libc::SYS_sendmsg, vec![connects(2)?]);
     Ok(rules)
 }
 
