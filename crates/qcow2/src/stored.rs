@@ -71,7 +71,9 @@ impl Inner {
         while at + unit_bytes <= range.end {
             let located = self.locate(&held, GuestRange::at(at, unit_bytes)).await?;
             let Source::Compressed { layer, cluster, skip: 0 } = located.source else { break };
-            let same = layer.decompressed.compression().name() == packing
+            // What is above the layer, or its end, may leave a part of the cluster.
+            let same = located.len == unit_bytes
+                && layer.decompressed.compression().name() == packing
                 && layer.medium.geometry.cluster_size() == unit_bytes;
             if !same {
                 break;

@@ -53,6 +53,50 @@ fn same(bench: &Bench, source: &str, target: &str) {
     }
 }
 
+/// A compressed cluster of a layer below is not what the disk has there, if a layer above has a part of it, or the layer ends inside.
+#[test]
+fn a_compressed_cluster_of_which_a_part_is_hidden_is_made_anew() {
+    for (above, commands) in [
+        ("cluster_size=512", "write -P 5 120k 3584"),
+        ("cluster_size=4k", "write -z 96k 4k"),
+        ("cluster_size=64k,extended_l2=on", "write -P 5 126k 2k"),
+        ("cluster_size=2M", "write -P 5 8k 1k"),
+    ] {
+        let bench = Bench::new();
+        bench.qemu(
+            "qemu-img",
+            &["create", "-q", "-f", "qcow2", "-o", "cluster_size=64k", "base.qcow2", "224k"],
+        );
+        io(&bench, "qcow2", "base.qcow2", &["write -c -P 3 64k 64k", "write -c -P 4 128k 64k"]);
+        let over = [
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-b",
+            "base.qcow2",
+            "-F",
+            "qcow2",
+            "-o",
+            above,
+            "top.qcow2",
+            "256k",
+        ];
+        bench.qemu("qemu-img", &over);
+        io(&bench, "qcow2", "top.qcow2", &[commands]);
+        for more in [&["-B", "base.qcow2", "-F", "qcow2"][..], &[]] {
+            convert(
+                &bench,
+                &[more, &["-c", "-f", "qcow2", "-O", "qcow2", "top.qcow2", "new.qcow2"]].concat(),
+            );
+            same(&bench, "top.qcow2", "new.qcow2");
+        }
+        fs::copy(bench.path("top.qcow2"), bench.path("flat.qcow2")).unwrap();
+        assert_eq!(bench.cowhand(&["flatten", "-q", "-c", "flat.qcow2"]).code, 0);
+        same(&bench, "top.qcow2", "flat.qcow2");
+    }
+}
+
 const SHAPES: [&str; 8] = [
     "cluster_size=64k",
     "cluster_size=512",
