@@ -46,17 +46,19 @@ impl Inner {
         preallocation: Preallocation,
     ) -> Result<Preallocation, Error> {
         let capabilities = self.medium.data.capabilities();
+        // Such a file has old bytes behind the end of the disk.
+        let was_longer = self.medium.data.length() > old;
         if capabilities.resizable {
             self.medium.data.grow_to(size).await.map_err(self.medium.blame.io("growing the data file"))?;
         }
         let (start, len) = (old, size - old);
         let done = match preallocation {
-            Preallocation::Off | Preallocation::Metadata if !self.medium.raw_data => Ok(()),
-            // What a longer data file has there is not what was asked for.
+            // Nothing is mapped there.
+            Preallocation::Off if !self.medium.raw_data => Ok(()),
             Preallocation::Off | Preallocation::Metadata => {
                 self.medium.data.zero(start, len, Zeroing::Unmap).await
             }
-            Preallocation::Falloc if capabilities.grows_zeroed => {
+            Preallocation::Falloc if capabilities.grows_zeroed && !was_longer => {
                 self.medium.data.allocate(start, len, Allocation::Reserve).await
             }
             Preallocation::Falloc => self.medium.data.zero(start, len, Zeroing::Keep).await,

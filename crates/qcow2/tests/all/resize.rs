@@ -195,6 +195,24 @@ fn a_data_file_has_the_size_of_the_disk_as_far_as_it_can_be_read_on_its_own() {
     assert_eq!(std::fs::metadata(directory.path().join("data.raw")).unwrap().len(), M);
 }
 
+/// A shorter disk leaves its data file as long as it was. What is mapped there anew are zeroes, not the old bytes.
+#[test]
+fn a_data_file_that_is_longer_than_the_disk_shows_nothing_of_it_when_the_disk_grows() {
+    for preallocation in
+        [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full]
+    {
+        let create = ["data_file=data.raw", "image.qcow2", "2M"];
+        let (directory, path) = with_image(&create, async |image| {
+            write(image, M, M, 5).await;
+            image.resize(M + 4 * K, SHRINK).await.unwrap();
+            let options = ResizeOptions { preallocation, ..ResizeOptions::default() };
+            image.resize(2 * M, options).await.unwrap();
+        });
+        let name = path.to_str().unwrap();
+        qemu_io(directory.path(), name, &["read -P 5 1M 4k", "read -P 0 1028k 1020k"]);
+    }
+}
+
 #[test]
 fn an_l1_table_that_has_to_move_is_found_by_qemu_where_it_went() {
     let (directory, path) = with_image(&["cluster_size=512", "image.qcow2", "1M"], async |image| {
