@@ -3,10 +3,10 @@
 //! A guest's write of 2 KiB during a shallow mirror made the rest of a cluster zeroes, zeroes of less than a cluster were not stored, and a commit of
 //! middle layers dropped the end of a short one: the disk then showed data that had been hidden.
 
-use black_box::Scratch;
 use black_box::bytes::are_all;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
+use black_box::{QemuNbd, Scratch};
 use serde_json::{Value, json};
 
 use super::jobs::{completed, told};
@@ -181,4 +181,40 @@ fn a_commit_of_middle_layers_writes_the_end_of_a_short_one_to_the_base() {
     server.stop();
     let found = converted(&top, "qcow2", &[], &scratch.file("converted"));
     assert!(are_all(&found[..MIB], 17) && are_all(&found[MIB..], 0), "old data of the base shows");
+}
+
+/// A machine moves to another host, whose image is an overlay of the same base: what the disk's uppermost image has goes there over NBD.
+#[test]
+fn a_shallow_copy_goes_to_an_overlay_that_another_server_has() {
+    for (command, wrapped) in
+        [("blockdev-mirror", false), ("blockdev-mirror", true), ("blockdev-backup", false)]
+    {
+        let scratch = Scratch::new();
+        let base = image(&scratch, "base.qcow2", "4M", "cluster_size=64k", None);
+        qemu_io_ok(&["-f", "qcow2"], &base, &["write -P 17 0 4M"]);
+        let top = image(&scratch, "top.qcow2", "4M", "cluster_size=64k", Some(&base));
+        qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 34 1M 10k", "write -z 2M 3k"]);
+        let target = image(&scratch, "t.qcow2", "4M", "cluster_size=4k", Some(&base));
+        let place = scratch.name("other");
+        let other = QemuNbd::start_image(target.as_ref(), &["-x", "", "-k", &place]);
+        let (server, mut qmp) = super::begin_with_nothing(&scratch);
+        add(&mut qmp, "base", &base, Value::Null, false);
+        add(&mut qmp, "top", &top, json!("base"), true);
+        let mut nbd = json!({ "driver": "nbd", "server": { "type": "unix", "path": place } });
+        if wrapped {
+            nbd = json!({ "driver": "raw", "file": nbd });
+        }
+        nbd["node-name"] = json!("t");
+        qmp.ok("blockdev-add", nbd);
+        qmp.ok(command, json!({ "job-id": "j", "device": "top", "target": "t", "sync": "top" }));
+        if command == "blockdev-mirror" {
+            told(&mut qmp, "BLOCK_JOB_READY", "j");
+            qmp.ok("job-complete", json!({ "id": "j" }));
+        }
+        completed(&mut qmp, "j");
+        server.stop();
+        other.stop();
+        let compared = qemu_img(["compare", &top, &target]).ok();
+        assert!(compared.contains("identical"), "{command} {wrapped}: {compared}");
+    }
 }

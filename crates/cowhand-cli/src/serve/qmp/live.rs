@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
-use graph::drivers::is_snapshot;
+use graph::drivers::{elsewhere, is_snapshot};
 use graph::{Change, DiskNode, User};
 use job::{Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
@@ -220,7 +220,11 @@ async fn begin_mirror(
         }
     };
     let is_synchronous = arguments.maybe_text("copy-mode") == Some("write-blocking");
-    let over = Over::of(what, &*disk.disk.top_image(), &*node.disk.top_image());
+    let over = match Over::of(what, &*disk.disk.top_image(), &*node.disk.top_image()) {
+        // What its server has below it, for instance the same base on another machine, is not known here.
+        Over::Below if node.disk.image().is_none() && elsewhere(&node.path()).is_some() => Over::Own,
+        over => over,
+    };
     if over != Over::Own && node.disk.image().is_none() {
         return Err(QmpError::generic(format!(
             "the target {target:?} is raw and holds all of a disk: give sync full"
