@@ -153,7 +153,7 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
         (&["--monitor", "c"], "\"c\""),
         (&["--nbd-server", "addr.type=fd,addr.str=3"], "fd"),
         (&["--nbd-server", "addr.type=unix,addr.path=s,tls-authz=a"], "tls-authz"),
-        (&["--blockdev", "driver=vmdk,node-name=n,file=f"], "vmdk"),
+        (&["--blockdev", "driver=qed,node-name=n,file=f"], "qed"),
         (&["--blockdev", "driver=qcow2,node-name=n,file=f,nonsense=1"], "nonsense"),
         (&["--trace", "x"], "-T x"),
         (&["--nonsense"], "--nonsense"),

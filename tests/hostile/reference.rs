@@ -39,7 +39,7 @@ fn names_of_backing_files_that_lie_nowhere_are_refused() {
         }),
         ("backing name with a zero byte", Error, "", |v| v.set_backing(b"base\0.raw", "raw")),
         ("backing file missing", Error, "base.raw", |v| v.set_backing(b"base.raw", "raw")),
-        ("backing format unknown", Error, "", |v| v.set_backing(b"disk.qcow2", "vmdk")),
+        ("backing format unknown", Error, "", |v| v.set_backing(b"disk.qcow2", "qed")),
     ];
     run(Kind::Plain, ROWS);
 }

@@ -265,7 +265,7 @@ fn wrong_arguments_are_named() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let table: [(&str, Value, &str); 8] = [
-        ("blockdev-add", json!({ "driver": "vmdk" }), "argument 'driver' is \"vmdk\""),
+        ("blockdev-add", json!({ "driver": "qed" }), "argument 'driver' is \"qed\""),
         ("blockdev-add", json!({ "driver": "qcow2", "node-name": "x" }), "argument 'file' is missing"),
         (
             "blockdev-add",

@@ -73,7 +73,7 @@ fn options_that_contradict_each_other_are_refused_by_name() {
         ("cache=fast", "cache"),
         ("overlap-check=some", "overlap-check"),
         ("detect-zeroes=unmap", "discard"),
-        ("format=vmdk", "vmdk"),
+        ("format=qed", "qed"),
     ];
     for (options, word) in table {
         let said = Server::refuses([format!("file={path},{options}")]);

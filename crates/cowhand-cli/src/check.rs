@@ -1,6 +1,7 @@
 //! `cowhand check`: whether an image's metadata is right, and its repair.
 
 mod dry_run;
+mod foreign;
 pub mod report;
 
 use std::fmt;
@@ -104,6 +105,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         false => failed(&error),
         true => failed(&error).with_hint_about_lock(&error),
     })?;
+    if foreign::has_check(image.format) {
+        return foreign::run(args, &options, &reactor, out);
+    }
     if image.format != Format::Qcow2 {
         let (name, format) = (options.filename.to_string_lossy(), image.format);
         let name = printable(&name);

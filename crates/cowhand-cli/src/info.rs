@@ -6,6 +6,7 @@ mod human;
 mod luks;
 mod model;
 mod read;
+mod vmdk;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,7 +26,8 @@ use crate::output::{OutputFormat, write_json};
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Show what an image says about itself: format, sizes, backing file, snapshots, bitmaps.\n\n\
-        Only metadata is read, and no file that the image names is opened, except with --backing-chain: \
+        Only metadata is read, and no file that the image names is opened, except sparse extents of a vmdk image in its directory, \
+        which say how large they are, and with --backing-chain: \
         then each backing file is shown too, as far as its name leads to a regular file in the directory of \
         the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name.",
     after_help = DRIVE_HELP

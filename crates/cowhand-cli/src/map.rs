@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use block::Block;
+use formats::vmdk::Vmdk;
 use graph::{Disk, OpenRules};
 use reactor::Reactor;
 
@@ -93,6 +94,17 @@ impl<'a> Walk<'a> {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
         Self { reactor, disk, files, at: start, end }
     }
+
+    /// The file of the layer at `depth` that has what is at `start`. A vmdk image has several.
+    fn file_of(&self, start: u64, depth: u32) -> Option<String> {
+        let layer = block::layers(self.disk.root()).nth(depth as usize);
+        if let Some(image) = layer.as_ref().and_then(|layer| layer.downcast_ref::<Vmdk>())
+            && image.file_at(start) != image.name()
+        {
+            return Some(image.file_at(start).to_owned());
+        }
+        self.files.get(depth as usize).cloned()
+    }
 }
 
 impl Iterator for Walk<'_> {
@@ -121,7 +133,7 @@ impl Iterator for Walk<'_> {
             data: status.data,
             compressed: status.compressed,
             offset: status.offset,
-            file: self.files.get(status.depth as usize).filter(|_| held).cloned(),
+            file: self.file_of(start, status.depth).filter(|_| held),
         }))
     }
 }

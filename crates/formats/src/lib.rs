@@ -1,19 +1,22 @@
-//! Images of other hypervisors, read-only: VirtualBox's vdi, and vpc (VHD) of Virtual PC and Hyper-V.
+//! Images of other hypervisors, read-only: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, and VMware's vmdk.
 //!
-//! A format decodes its header into an [`Image`]: where its table of blocks is and what an entry says. What is common lies there: the table is
-//! read in pages under a limit, and nothing is allocated in proportion to a field of the header.
+//! A format decodes its header into an [`Image`], or into a layout of pieces where a disk has several files or forms of data: where its tables are and
+//! what an entry says. What is common lies there: tables are read in pages under a limit, and nothing is allocated in proportion to a field of the header.
 
 #![forbid(unsafe_code)]
 
 mod fields;
 mod image;
+mod pages;
+mod pieces;
 mod table;
 mod vdi;
+pub mod vmdk;
 mod vpc;
 
 pub use image::Image;
 
-use block::Error;
+use block::{Block, Error};
 use std::sync::Arc;
 use storage::Storage;
 
@@ -28,6 +31,8 @@ pub enum Kind {
     Vdi,
     /// Virtual PC's and Hyper-V's older one (VHD).
     Vpc,
+    /// VMware's.
+    Vmdk,
 }
 
 impl Kind {
@@ -36,24 +41,54 @@ impl Kind {
         match self {
             Self::Vdi => "vdi",
             Self::Vpc => "vpc",
+            Self::Vmdk => "vmdk",
         }
     }
 
     /// The format of that name.
     pub fn of_name(name: &str) -> Option<Self> {
-        [Self::Vdi, Self::Vpc].into_iter().find(|kind| kind.name() == name)
+        [
+            Self::Vdi, //
+            Self::Vpc,
+            Self::Vmdk,
+        ]
+        .into_iter()
+        .find(|kind| kind.name() == name)
     }
 }
 
-/// Opens the image in `file` for reading. Reads its headers, at most 2 KiB.
+/// Opens the image in `file` for reading, whose disk is in that file alone. Reads its headers; of a vmdk the descriptor, too.
 ///
 /// # Errors
 /// [`block::ErrorKind::Corrupt`] where the header contradicts itself or the file's length, [`block::ErrorKind::Unsupported`] for a
 /// variant that is not read, and what reading the file reports.
-pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Image, Error> {
+pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, Error> {
+    Ok(match kind {
+        Kind::Vdi => Arc::new(vdi::open(file).await?),
+        Kind::Vpc => Arc::new(vpc::open(file).await?),
+        Kind::Vmdk => {
+            let description = vmdk::describe(&*file).await?;
+            Arc::new(vmdk::open(file, &description, Vec::new(), None).await?)
+        }
+    })
+}
+
+/// Whether images of the kind have a check ([`check`]).
+pub fn has_check(kind: Kind) -> bool {
     match kind {
-        Kind::Vdi => vdi::open(file).await,
-        Kind::Vpc => vpc::open(file).await,
+        Kind::Vdi | Kind::Vpc => false,
+        Kind::Vmdk => true,
+    }
+}
+
+/// Looks at all places that the tables of an open image name, and gives how many are wrong. Reads no data.
+///
+/// # Errors
+/// What reading the tables reports, and the first wrong place of a vmdk image, behind which nothing is looked at.
+pub async fn check(image: &dyn Block) -> Result<u64, Error> {
+    match image.downcast_ref::<vmdk::Vmdk>() {
+        Some(image) => vmdk::check(image).await.map(|()| 0),
+        None => Ok(0),
     }
 }
 

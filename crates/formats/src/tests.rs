@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, ErrorKind};
+use block::ErrorKind;
 use buffer::IoBuf;
 use futures_executor::block_on;
 use storage::{Hints, MemoryStorage};

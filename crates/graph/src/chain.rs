@@ -16,6 +16,7 @@ use storage::{Hints, IoBuf, Storage};
 use crate::drive::OptionTree;
 use crate::drivers::{StorageKind, storage_of};
 use crate::error::OpenError;
+use crate::extents::VmdkFiles;
 use crate::file::{OpenFile, Source, by_user};
 use crate::names::{Followed, Identity, Reason, Refused, Role};
 use crate::open::OpenRules;
@@ -35,6 +36,8 @@ pub struct FoundImage {
     pub options: LayerOptions,
     /// `None` for raw.
     pub header: Option<Header>,
+    /// Descriptor and extents of a vmdk image.
+    pub vmdk: Option<VmdkFiles>,
 }
 
 impl FoundImage {
@@ -177,7 +180,13 @@ impl<'a> ChainWalk<'a> {
             Some(source) => Some(open_luks_header(source, &options).await?),
             None => None,
         };
-        Ok(FoundImage { identity, file, data, luks_header, format, options, header })
+        let vmdk = match format {
+            Format::Vmdk => {
+                Some(VmdkFiles::find(&file, &options, &self.rules.policy, self.data_files).await?)
+            }
+            _ => None,
+        };
+        Ok(FoundImage { identity, file, data, luks_header, format, options, header, vmdk })
     }
 }
 
@@ -204,14 +213,18 @@ fn warn_of_data_file(path: &Path, data: &OpenFile, writable: bool) {
 
 /// Where the image below `above` is and how it is opened, if there is one.
 fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerOptions)>, OpenError> {
-    let Some(header) = &above.header else { return Ok(None) };
+    let backing = match (&above.header, &above.vmdk) {
+        (Some(header), _) => header.backing.as_deref(),
+        (None, Some(vmdk)) => vmdk.description.descriptor.parent(),
+        (None, None) => return Ok(None),
+    };
     let Some(mut layer) = above.options.below() else { return Ok(None) };
-    if let Some(name) = header.backing.as_ref().filter(|_| !layer.file.is_named())
+    if let Some(name) = backing.filter(|_| !layer.file.is_named())
         && let Some(file) = over_a_file(above, name.as_bytes(), rules)?
     {
         (layer.file.driver, layer.file.over) = (file.driver, file.over);
     }
-    let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
+    let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
             Source::followed(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
@@ -219,7 +232,7 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
         (None, None) => return Ok(None),
     };
     if layer.format.is_none() {
-        layer.format = named_format(above, header)?;
+        layer.format = named_format(above)?;
     }
     Ok(Some((source, layer)))
 }
@@ -265,8 +278,9 @@ fn over_a_file(above: &FoundImage, name: &[u8], rules: &OpenRules) -> Result<Opt
     Ok(Some(file))
 }
 
-/// The format that the overlay's header gives its backing file; without one, the content decides.
-fn named_format(above: &FoundImage, header: &Header) -> Result<Option<Format>, OpenError> {
+/// The format that the overlay's header gives its backing file; without one, the content decides. Below a vmdk image is one.
+fn named_format(above: &FoundImage) -> Result<Option<Format>, OpenError> {
+    let Some(header) = &above.header else { return Ok(above.vmdk.as_ref().map(|_| Format::Vmdk)) };
     let Some(found) = &header.extensions.backing_format else { return Ok(None) };
     let unknown =
         || OpenError::BackingFormat { path: above.file.place.real().to_owned(), found: found.clone() };

@@ -74,7 +74,7 @@ pub const STORAGE: &[&StorageDriver] = &[
 
 /// Drivers of formats.
 pub const FORMATS: &[&FormatDriver] =
-    &[&formats::QCOW2, &formats::RAW, &luks::LUKS, &foreign::VDI, &foreign::VPC];
+    &[&formats::QCOW2, &formats::RAW, &luks::LUKS, &foreign::VDI, &foreign::VPC, &foreign::VMDK];
 
 /// Drivers of filters.
 pub const FILTERS: &[&FilterDriver] = &[

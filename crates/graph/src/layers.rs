@@ -13,6 +13,7 @@ use crate::bitmaps_file::{self, with_bitmaps};
 use crate::drive::OptionTree;
 use crate::drivers::{self, Hint, Opening};
 use crate::error::OpenError;
+use crate::extents::{self, VmdkOrigins};
 use crate::file::Origin;
 use crate::names::Identity;
 use crate::nodes::{DiskNode, Links, Node};
@@ -66,6 +67,8 @@ pub(crate) struct LayerFiles {
     pub(crate) data: Option<Origin>,
     /// Never written, whatever the layer is opened for.
     pub(crate) luks_header: Option<Origin>,
+    /// Never written.
+    pub(crate) vmdk: Option<VmdkOrigins>,
     /// Keeps the bitmaps of the layer.
     pub(crate) bitmaps: Option<Origin>,
     /// What is written when the layer is: its file, its data file, and the file of its bitmaps.
@@ -292,7 +295,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header, bitmaps, written: _, hint: _ } = self;
+        let Self { format, options, file, data, luks_header, vmdk, bitmaps, written: _, hint: _ } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -314,6 +317,7 @@ impl LayerFiles {
             None => None,
         };
         let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
+        let (vmdk, vmdk_origins) = extents::open_again(vmdk.as_ref(), options).await?;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
@@ -321,6 +325,7 @@ impl LayerFiles {
             file: file.storage,
             data,
             luks_header,
+            vmdk,
             backing: now.block.below(),
             options,
             header: header.as_ref(),
@@ -340,8 +345,8 @@ impl LayerFiles {
         let written = Written { file: disk_file, data: data_file, bitmaps };
         let (options, format) = (options.clone(), *format);
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let (bitmaps, hint) = (bitmaps_origin, Mutex::default());
-        let files = Self { format, options, file, data, luks_header, bitmaps, written, hint };
+        let (bitmaps, vmdk, hint) = (bitmaps_origin, vmdk_origins, Mutex::default());
+        let files = Self { format, options, file, data, luks_header, vmdk, bitmaps, written, hint };
         let own = Mutex::new(now.own.lock().clone());
         let by_name = Mutex::new(now.by_name.lock().clone());
         let identity = now.identity.clone();

@@ -15,6 +15,7 @@
 mod elsewhere;
 mod place;
 mod refused;
+mod role;
 
 use std::ffi::OsStr;
 use std::io;
@@ -29,6 +30,7 @@ use self::elsewhere::Allowed;
 pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
 pub use self::refused::{Reason, Refused};
+pub use self::role::Role;
 use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
@@ -63,31 +65,6 @@ pub struct Located {
     identity: Identity,
     /// The descriptor is the file itself, opened by somebody else; it came from these sets.
     from: Option<FdSets>,
-}
-
-/// What a name in an image is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The image below.
-    Backing,
-    /// The external data file.
-    Data,
-}
-
-impl Role {
-    fn words(self) -> &'static str {
-        match self {
-            Self::Backing => "backing file",
-            Self::Data => "data file",
-        }
-    }
-
-    fn hint(self) -> &'static str {
-        match self {
-            Self::Backing => "backing.file=PATH",
-            Self::Data => "data-file=PATH",
-        }
-    }
 }
 
 impl Policy {

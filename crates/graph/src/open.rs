@@ -16,6 +16,7 @@ use crate::disk::Disk;
 use crate::drivers::node::say_rules;
 use crate::drivers::{self, Below, Opening, throttle};
 use crate::error::OpenError;
+use crate::extents::VmdkFiles;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
@@ -178,9 +179,10 @@ pub(crate) async fn open_layers(
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(found) = chain.pop() {
-        let FoundImage { identity, file, data, luks_header, format, options, header } = found;
+        let FoundImage { identity, file, data, luks_header, format, options, header, vmdk } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
+        let (vmdk, vmdk_origins) = vmdk.map(VmdkFiles::divided).unzip();
         let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
         let writable = chain.is_empty() && !options.read_only;
         let hint = Mutex::new(drivers::take_hint(&file.storage));
@@ -188,6 +190,7 @@ pub(crate) async fn open_layers(
             file: file.storage,
             data,
             luks_header,
+            vmdk,
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
@@ -203,8 +206,8 @@ pub(crate) async fn open_layers(
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let bitmaps = bitmaps_origin;
-        let files = LayerFiles { format, options, file, data, luks_header, bitmaps, written, hint };
+        let (bitmaps, vmdk) = (bitmaps_origin, vmdk_origins);
+        let files = LayerFiles { format, options, file, data, luks_header, vmdk, bitmaps, written, hint };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

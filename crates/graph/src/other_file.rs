@@ -99,6 +99,7 @@ impl OtherFile {
             file: origin,
             data: files.data.clone(),
             luks_header: files.luks_header.clone(),
+            vmdk: files.vmdk.clone(),
             bitmaps: files.bitmaps.clone(),
             written: Written { file: storage, ..files.written.clone() },
             hint: Mutex::default(),

@@ -28,6 +28,8 @@ impl Format {
     pub const Raw: Self = Self::called("raw");
     /// The disk's bytes, encrypted.
     pub const Luks: Self = Self::called("luks");
+    /// VMware's format, whose disk may be in several files.
+    pub const Vmdk: Self = Self::called("vmdk");
 }
 
 impl Format {
@@ -148,16 +150,13 @@ pub enum FormatError {
 }
 
 /// Formats that QEMU reads or writes and that are not served.
-pub const UNSUPPORTED: [&str; 8] = ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vhdx", "vmdk"];
+pub const UNSUPPORTED: [&str; 7] = ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vhdx"];
 
 /// What to do with an image of one of them.
 pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
 
 /// Magics of formats that others write: (offset, bytes, name). A dmg has its at the end.
-const OTHERS: [(usize, &[u8], &str); 9] = [
-    (0, b"KDMV", "vmdk"),
-    (0, b"COWD", "vmdk"),
-    (0, b"# Disk DescriptorFile", "vmdk"),
+const OTHERS: [(usize, &[u8], &str); 6] = [
     (0, b"QED\0", "qed"),
     (0, b"vhdxfile", "vhdx"),
     (0, b"WithoutFreeSpace", "parallels"),
@@ -237,6 +236,11 @@ mod tests {
         vdi[0x40..0x44].copy_from_slice(&0xbeda_107f_u32.to_le_bytes());
         assert_eq!(Some(probe(&vdi)), Format::of_name("vdi").map(Probed::Format));
         assert_eq!(Some(probe(b"conectix")), Format::of_name("vpc").map(Probed::Format));
+        for start in [&b"KDMV"[..], b"COWD", b"# Disk DescriptorFile\nversion=1\n", b"\r\n# x\nversion=3\r\n"]
+        {
+            assert_eq!(probe(start), Probed::Format(Format::Vmdk), "{start:?}");
+        }
+        assert_eq!(probe(b"# Disk DescriptorFile\n"), Probed::Nothing);
     }
 
     #[test]
@@ -268,7 +272,7 @@ mod tests {
             decide(Some(Format::Qcow2), Probed::Nothing, Access::Read),
             refused(Format::Qcow2, "qcow2")
         );
-        let other = decide(None, Probed::Other("vmdk"), Access::Read);
-        assert_eq!(other, Err(FormatError::Unsupported { found: "vmdk" }));
+        let other = decide(None, Probed::Other("qed"), Access::Read);
+        assert_eq!(other, Err(FormatError::Unsupported { found: "qed" }));
     }
 }

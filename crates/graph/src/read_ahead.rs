@@ -19,6 +19,7 @@ use crate::background::BackgroundTasks;
 use crate::disk::Disk;
 use crate::drivers::{self, Hint, Opening, TraceFile};
 use crate::error::OpenError;
+use crate::extents::VmdkOrigins;
 use crate::layers::LayerFiles;
 use crate::options::LayerOptions;
 use crate::probe::Format;
@@ -46,7 +47,7 @@ enum AheadError {
     Trace(#[from] ReadError),
     #[error("the trace is of other disks")]
     OtherDisks,
-    #[error("an image with a data file or a LUKS header of its own is not read ahead")]
+    #[error("an image with a data file, extents or a LUKS header of its own is not read ahead")]
     TwoFiles,
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -61,7 +62,8 @@ impl Disk {
             let Some(files) = &layer.files else { continue };
             let Some(hint) = files.hint.lock().take() else { continue };
             let ahead = Ahead::new(hint, files, self.name().into());
-            let has_one_file = files.data.is_none() && files.luks_header.is_none();
+            let has_extents = files.vmdk.as_ref().is_some_and(VmdkOrigins::has_extents);
+            let has_one_file = files.data.is_none() && files.luks_header.is_none() && !has_extents;
             let gone = gone(Arc::downgrade(self), Arc::clone(&self.runtime));
             reactor::spawn(async move {
                 select(pin!(ahead.run(has_one_file)), pin!(gone)).await;
@@ -138,6 +140,7 @@ impl Ahead {
             file,
             data: None,
             luks_header: None,
+            vmdk: None,
             backing: None,
             options: &self.options,
             header: header.as_ref(),

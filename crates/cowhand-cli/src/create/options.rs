@@ -471,7 +471,7 @@ mod tests {
             ("lazy_refcounts=maybe", "-o lazy_refcounts is \"maybe\"; allowed: on, off"),
             ("compression_type=lz4", "-o compression_type is \"lz4\"; allowed: zlib, zstd"),
             ("preallocation=some", "-o preallocation is \"some\"; allowed: off, metadata, falloc, full"),
-            ("backing_fmt=vmdk", "-o backing_fmt is \"vmdk\"; allowed: qcow2, raw"),
+            ("backing_fmt=qed", "-o backing_fmt is \"qed\"; allowed: qcow2, raw"),
             ("cluster-size=4k", "-o cluster-size: unknown option; did you mean cluster_size?"),
             ("foo=1", "-o foo: unknown option; -o help lists all"),
             ("encrypt.format=aes", "-o encrypt.format is \"aes\"; allowed: luks"),

@@ -34,6 +34,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
         Some(FormatSpecific::Qcow2(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::Luks(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::Luks2(specific)) => write_specific(out, specific)?,
+        Some(FormatSpecific::Vmdk(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::File(_)) | None => {}
     }
     write_limits(out, info, "")?;

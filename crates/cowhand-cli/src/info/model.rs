@@ -131,6 +131,8 @@ pub enum FormatSpecific {
     Luks(LuksInfo),
     /// Version 2, which QEMU does not know.
     Luks2(Luks2Info),
+    /// VMware's vmdk.
+    Vmdk(VmdkInfo),
     /// A plain file.
     File(FileInfo),
 }
@@ -207,6 +209,38 @@ pub struct LuksInfo {
     pub payload_offset: u64,
     /// Iterations of the key's digest.
     pub master_key_iters: u32,
+}
+
+/// What a vmdk image has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VmdkInfo {
+    /// Changes with the content.
+    pub cid: u32,
+    /// That of the backing file.
+    pub parent_cid: u32,
+    /// How it is laid out.
+    pub create_type: String,
+    /// The parts of the disk.
+    pub extents: Vec<VmdkExtentInfo>,
+}
+
+/// A part of a vmdk image's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VmdkExtentInfo {
+    /// Its grains are compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<bool>,
+    /// Bytes of the disk.
+    pub virtual_size: u64,
+    /// Its file.
+    pub filename: String,
+    /// Bytes of a grain, of a sparse one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_size: Option<u64>,
+    /// What the descriptor calls the kind of its file; empty where the image is one file.
+    pub format: String,
 }
 
 /// A key slot.

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{Block, SECTOR_BYTES};
+use block::SECTOR_BYTES;
 use formats::Kind;
 use graph::FoundImage;
 use graph::probe::Format;
@@ -20,6 +20,7 @@ use super::luks;
 use super::model::{
     BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Limits, Qcow2Info, SnapshotInfo,
 };
+use super::vmdk;
 use crate::failure::Failure;
 use crate::medium::medium_value;
 
@@ -33,13 +34,14 @@ pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
     match &image.header {
         Some(header) => qcow2_info(image, header, shown).await,
         None if image.format() == Format::Luks => luks::file_info(image, shown).await,
+        None if let Some(files) = &image.vmdk => vmdk::file_info(image, files, shown).await,
         None if let Some(kind) = Kind::of_name(image.format().name()) => {
             let opened = formats::open(kind, Arc::clone(image.storage())).await;
             let opened = opened.map_err(|error| cannot_open(shown, &error))?;
             Ok(ImageInfo {
                 format: kind.name().into(),
                 virtual_size: opened.size(),
-                cluster_size: opened.block_bytes(),
+                cluster_size: opened.capabilities().cluster_bytes,
                 ..file_info(image, shown)
             })
         }
@@ -196,7 +198,7 @@ fn bitmap_info(bitmap: &BitmapEntry) -> BitmapInfo {
 }
 
 /// The backing file's name as seen from where `image` was named: for people; nothing is opened by it.
-fn full_name(image: &Path, name: &str) -> String {
+pub(super) fn full_name(image: &Path, name: &str) -> String {
     let before_slash = name.split('/').next().unwrap_or(name);
     if name.starts_with('/') || before_slash.contains(':') {
         return name.to_owned();

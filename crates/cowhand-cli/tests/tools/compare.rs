@@ -196,7 +196,7 @@ fn an_error_never_looks_like_a_verdict() {
         (&["same.qcow2", "missing.qcow2"], "cannot compare missing.qcow2"),
         (&["-f", "qcow2", "plain.raw", "same.qcow2"], "plain.raw"),
         (&["-T", "bad", "same.qcow2", "same.qcow2"], "writeback"),
-        (&["-f", "vmdk", "same.qcow2", "same.qcow2"], "qcow2, raw"),
+        (&["-f", "qed", "same.qcow2", "same.qcow2"], "qcow2, raw"),
         (&["same.qcow2"], "DRIVE2"),
         (&["--nonsense", "same.qcow2", "same.qcow2"], "--nonsense"),
     ];

@@ -1,9 +1,9 @@
-//! `vdi`, `vpc`: images of other hypervisors, which are only read.
+//! `vdi`, `vpc`, `vmdk`: images of other hypervisors, which are only read.
 
 use std::sync::Arc;
 
 use block::{Blame, Block};
-use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE};
+use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE, vmdk};
 
 use super::formats::{Opening, OpeningFuture};
 use super::{FormatDriver, FormatHeader};
@@ -35,8 +35,16 @@ pub(super) const VPC: FormatDriver = FormatDriver {
     open: |opening| open(Kind::Vpc, opening),
 };
 
+pub(super) const VMDK: FormatDriver = FormatDriver {
+    name: "vmdk",
+    title: "a vmdk image",
+    header: Some(FormatHeader { name: "vmdk", begins: vmdk::begins, required: false }),
+    options: &[],
+    open: |opening| open(Kind::Vmdk, opening),
+};
+
 fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {
-    let Opening { file, writable, .. } = opening;
+    let Opening { file, writable, vmdk, backing, .. } = opening;
     Box::pin(async move {
         if writable {
             let name = kind.name();
@@ -45,6 +53,10 @@ fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {
             );
             return Err(Blame::new(file.name()).unsupported(detail).into());
         }
-        Ok(Arc::new(formats::open(kind, file).await?) as Arc<dyn Block>)
+        if let Some(vmdk) = vmdk {
+            let image = vmdk::open(file, &vmdk.description, vmdk.extents, backing).await?;
+            return Ok(Arc::new(image) as Arc<dyn Block>);
+        }
+        Ok(formats::open(kind, file).await?)
     })
 }

@@ -12,6 +12,7 @@ use storage::Storage;
 use super::{FORMATS, FormatDriver, FormatHeader};
 use crate::background::BackgroundTasks;
 use crate::error::OpenError;
+use crate::extents::OpenVmdk;
 use crate::options::{LayerOptions, OptionError, table};
 use crate::probe::Format;
 use crate::secrets::Secrets;
@@ -24,6 +25,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) data: Option<Arc<dyn Storage>>,
     /// The file of its LUKS header, where that is another one.
     pub(crate) luks_header: Option<Arc<dyn Storage>>,
+    /// Descriptor and extents of a vmdk image.
+    pub(crate) vmdk: Option<OpenVmdk>,
     /// What lies below it.
     pub(crate) backing: Option<Arc<dyn Block>>,
     pub(crate) options: &'a LayerOptions,
@@ -78,7 +81,8 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, writable, secrets, tasks, luks_header: _ } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, tasks, luks_header: _, vmdk: _ } =
+        opening;
     let path = || PathBuf::from(file.name());
     if let (Some(asked), Some(header)) = (options.encryption, header)
         && asked.method() != header.crypt

@@ -153,6 +153,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "luks", members: &LUKS_MEMBERS },
         Variant { tag: "vdi", members: &[child()] },
         Variant { tag: "vpc", members: &[child()] },
+        Variant { tag: "vmdk", members: &[child()] },
         Variant {
             tag: "copy-before-write",
             members: &[

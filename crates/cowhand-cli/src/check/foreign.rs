@@ -1,0 +1,64 @@
+//! The check of images of other hypervisors, which are only read.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use formats::Kind;
+use graph::OpenRules;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use reactor::Reactor;
+
+use super::Args;
+use super::report::{CheckReport, code};
+use crate::compat;
+use crate::failure::Failure;
+use crate::output::{OutputFormat, printable, tell, write_json};
+use crate::voice;
+
+/// Whether images of the format have a check.
+pub fn has_check(format: Format) -> bool {
+    Kind::of_name(format.name()).is_some_and(formats::has_check)
+}
+
+/// Checks the image that `options` name.
+pub fn run(
+    args: &Args,
+    options: &DiskOptions,
+    reactor: &Reactor,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Failure> {
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot check {}", options.filename.display()), error)
+    };
+    if args.repair.is_some() {
+        let name = options.filename.to_string_lossy();
+        let name = printable(&name);
+        tell(format_args!(
+            "{}: {name}: the image is of a format that is only read: nothing is repaired",
+            voice::name()
+        ));
+        return Ok(ExitCode::from(code::UNSUPPORTED));
+    }
+    let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
+    let (corruptions, format) = reactor.run(async {
+        let disk = graph::open(options, &rules).await;
+        let disk = disk.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
+        let image = disk.top_image();
+        let corruptions = formats::check(&*image).await.map_err(|error| failed(&error))?;
+        Ok::<_, Failure>((corruptions, image.driver()))
+    })?;
+    let report = CheckReport {
+        filename: options.filename.display().to_string(),
+        format: format.to_owned(),
+        corruptions,
+        ..CheckReport::default()
+    };
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => write_json(out, &report)?,
+        OutputFormat::Human if voice::is_qemu() => compat::img::check::write_human(&report, out)?,
+        OutputFormat::Human => report.write_human(out)?,
+    }
+    Ok(ExitCode::from(report.code()))
+}
