@@ -10,6 +10,7 @@
 mod allocation;
 mod buf;
 mod bytes;
+mod filling;
 mod foreign;
 mod reserve;
 mod vec;
@@ -17,6 +18,7 @@ mod vec;
 pub use allocation::{ALIGNMENT, keep_none_on_this_thread};
 pub use buf::IoBuf;
 pub use bytes::IoBytes;
+pub use filling::Filling;
 pub use foreign::{CopyError, ForeignBytes, ForeignPart, MayLose};
 pub use reserve::{WithReserve, keep_reserve};
 pub use vec::IoVec;

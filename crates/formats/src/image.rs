@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use buffer::{Filling, IoBuf, IoVec};
 use storage::{ExtentKind, Hints, Storage};
 
 use crate::Kind;
@@ -113,10 +113,10 @@ impl Image {
         if let Err(error) = self.check(offset, buf.len() as u64) {
             return (Err(error), buf);
         }
-        let (mut at, mut rest, mut done) = (offset, buf, None::<IoBuf>);
+        let (mut at, mut filling) = (offset, Filling::new(buf));
         let (mut kind, mut failure) = (ReadKind::Zeroes, None);
-        while failure.is_none() && !rest.is_empty() {
-            let piece = match self.locate(at, rest.len() as u64).await {
+        while failure.is_none() && !filling.is_full() {
+            let piece = match self.locate(at, filling.left() as u64).await {
                 Ok(piece) => piece,
                 Err(error) => {
                     failure = Some(error);
@@ -126,23 +126,12 @@ impl Image {
             if piece.host.is_some() {
                 kind = ReadKind::Data;
             }
-            let part = rest.split_to(piece.len as usize);
-            let (result, part) = self.fill(piece.host, part).await;
+            let (result, part) = self.fill(piece.host, filling.take(piece.len as usize)).await;
             failure = result.err();
-            match &mut done {
-                Some(done) => done.rejoin(part),
-                None => done = Some(part),
-            }
+            filling.give(part);
             at += piece.len;
         }
-        let buf = match done {
-            Some(mut done) => {
-                done.rejoin(rest);
-                done
-            }
-            None => rest,
-        };
-        (failure.map_or(Ok(kind), Err), buf)
+        (failure.map_or(Ok(kind), Err), filling.end())
     }
 
     /// As QEMU reports it: a block without data is a hole that reads as zeroes. Where all space was allocated with the image, a hole of the file

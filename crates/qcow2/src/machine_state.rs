@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::BlockFuture;
+use buffer::Filling;
 use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use crate::Error;
@@ -103,12 +104,12 @@ impl Inner {
         result.map(|()| Some(buf.freeze()))
     }
 
-    async fn read_machine_state(&self, start: u64, mut rest: IoBuf) -> (Result<(), Error>, IoBuf) {
-        let mut done: Option<IoBuf> = None;
+    async fn read_machine_state(&self, start: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+        let mut filling = Filling::new(buf);
         let mut guest = start;
         let mut result = Ok(());
-        while result.is_ok() && !rest.is_empty() {
-            let range = GuestRange::at(guest, rest.len() as u64);
+        while result.is_ok() && !filling.is_full() {
+            let range = GuestRange::at(guest, filling.left() as u64);
             let located = match self.machine_state_at(range).await {
                 Ok(located) => located,
                 Err(error) => {
@@ -116,27 +117,14 @@ impl Inner {
                     break;
                 }
             };
-            // At most what `rest` has.
-            let piece = rest.split_to(located.len as usize);
+            // At most what is left.
+            let piece = filling.take(located.len as usize);
             guest += located.len;
             let (read, piece) = self.read_piece(range.start, located, piece, Hints::NONE).await;
             result = read.map(drop);
-            done = Some(match done.take() {
-                Some(mut before) => {
-                    before.rejoin(piece);
-                    before
-                }
-                None => piece,
-            });
+            filling.give(piece);
         }
-        let buf = match done {
-            Some(mut before) => {
-                before.rejoin(rest);
-                before
-            }
-            None => rest,
-        };
-        (result, buf)
+        (result, filling.end())
     }
 
     /// Where the bytes at the start of `range` are, in this image alone.

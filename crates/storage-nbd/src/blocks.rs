@@ -2,7 +2,7 @@
 
 use std::io;
 
-use buffer::{IoBuf, IoBytes, IoVec};
+use buffer::{Filling, IoBuf, IoBytes, IoVec};
 use nbd_wire::{CommandFlags, ExportFlags};
 use storage::{RangeMode, Zeroing};
 
@@ -27,31 +27,18 @@ impl NbdStorage {
     }
 
     /// Reads whole blocks inside the export.
-    async fn read_blocks(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+    async fn read_blocks(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
         let piece = usize::try_from(self.request_bytes_max).unwrap_or(usize::MAX);
-        let mut done: Option<IoBuf> = None;
+        let mut filling = Filling::new(buf);
         let mut at = offset;
         loop {
-            let rest = (buf.len() > piece).then(|| buf.split_off(piece));
-            let len = buf.len();
-            let reply = self.client.run(&Ask::new(What::Read, at, len as u64), Some(buf)).await;
-            let read = reply.buf.unwrap_or_else(|| IoBuf::uninit(len));
+            let len = filling.left().min(piece);
+            let ask = Ask::new(What::Read, at, len as u64);
+            let reply = self.client.run(&ask, Some(filling.take(len))).await;
+            filling.give(reply.buf.unwrap_or_else(|| IoBuf::uninit(len)));
             at += len as u64;
-            let mut whole = match done.take() {
-                None => read,
-                Some(mut done) => {
-                    done.rejoin(read);
-                    done
-                }
-            };
-            match (reply.result, rest) {
-                (Ok(()), Some(rest)) => (done, buf) = (Some(whole), rest),
-                (result, rest) => {
-                    if let Some(rest) = rest {
-                        whole.rejoin(rest);
-                    }
-                    return (result.map_err(Into::into), whole);
-                }
+            if reply.result.is_err() || filling.is_full() {
+                return (reply.result.map_err(Into::into), filling.end());
             }
         }
     }
