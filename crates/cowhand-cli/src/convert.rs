@@ -4,7 +4,9 @@ mod bitmaps;
 mod plan;
 pub mod snapshot;
 mod target;
+mod to_pipe;
 mod upload;
+mod whole;
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -18,7 +20,7 @@ use graph::cache_mode::CacheMode;
 use graph::front::Kind;
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use job::{Content, Copy, CopyOptions, Counters, Joined, Order, Scope, Zeroes};
+use job::{Content, Counters, Joined, Scope};
 use qcow2::bitmap::Bitmap;
 use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
@@ -46,6 +48,8 @@ use crate::voice;
         there is written.\n\n\
         TARGET may be a new object of a store, s3://BUCKET/KEY, raw or qcow2: it is uploaded in parts and visible when it is whole. An \
         object that is there stays, unless --force is given.\n\n\
+        A vpc image (for Azure: -o subformat=fixed,force_size) or a vmdk for an OVA (-o subformat=streamOptimized) is written in order, \
+        the vmdk and the fixed vpc also to a pipe.\n\n\
         A DRIVE that is - is read from a pipe to its end first, into a file without a name in TMPDIR (or /var/tmp). As TARGET, - takes a \
         raw disk from the first byte to the last.",
     after_help = "\
@@ -61,6 +65,8 @@ Examples:
   cowhand convert -O qcow2 --bitmaps disk.qcow2 copy.qcow2
   cowhand convert -O raw disk.qcow2 /dev/vg/disk
   cowhand convert -p -c -O qcow2 disk.raw s3://images/debian.qcow2
+  cowhand convert -O vpc -o subformat=fixed,force_size disk.qcow2 disk.vhd
+  cowhand convert -O vmdk -o subformat=streamOptimized,adapter_type=lsilogic disk.qcow2 disk.vmdk
   cowhand convert disk.qcow2 - | gzip > disk.raw.gz
 cowhand info --help says what a DRIVE is."
 )]
@@ -76,7 +82,7 @@ pub struct Args {
     #[command(flatten)]
     opening: OpenArgs,
 
-    /// Format of TARGET: qcow2, raw or luks
+    /// Format of TARGET: qcow2, raw, luks, vpc or vmdk
     #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
     target_format: Format,
 
@@ -204,7 +210,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
     let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
-        reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
+        reactor.run(to_pipe::copy(args, &watch, &*source, pipe?, &plan))?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = upload::object_name(args, target) {
@@ -213,7 +219,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let target = Target::prepare(args, target, &plan)?;
     let from = Source { disk: &*source, bitmaps, passing: Passing::of(&opened) };
-    convert(args, &reactor, &rules, &watch, &from, target, &plan)?;
+    match &plan.image.foreign {
+        Some(image) => whole::to_file(args, &reactor, &rules, &watch, &from, target, (&plan, image))?,
+        None => convert(args, &reactor, &rules, &watch, &from, target, &plan)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -228,7 +237,8 @@ impl Args {
             let what = format!("-S is {sparse}; allowed: multiples of 512 up to 16M, and 0");
             return Err(Failure::new(what));
         }
-        if self.compress && self.target_format != Format::Qcow2 {
+        // The data of a vmdk is compressed in any case.
+        if self.compress && self.target_format != Format::Qcow2 && self.target_format.name() != "vmdk" {
             let format = self.target_format;
             return Err(Failure::new(format!(
                 "-c: a {format} image has no compressed clusters; convert to qcow2 (-O qcow2)",
@@ -347,33 +357,6 @@ async fn copy(
         _ => job::copies::whole(source, target, content, options),
     };
     watch.run(&copy, counters).await.map_err(|error| failed(&error))
-}
-
-async fn copy_to_pipe(
-    args: &Args,
-    watch: &Watch,
-    source: &dyn Block,
-    pipe: &PipeTarget,
-    plan: &Plan,
-) -> Result<(), Failure> {
-    pipe.check_format(args.target_format)?;
-    if args.verify {
-        return Err(Failure::new("--verify reads the target again, and what went into a pipe is gone"));
-    }
-    let copy = Copy {
-        source,
-        from: 0..source.size(),
-        target: pipe,
-        to: 0,
-        scope: plan.scope,
-        content: Content::Unknown,
-        options: CopyOptions { order: Order::InOrder, zeroes: Zeroes::Write, ..plan.copy_options(args, 1) },
-    };
-    let copied = watch.run(&copy, &Counters::default()).await;
-    let copied =
-        copied.map_err(|error| Failure::because(format!("cannot convert {}", source.name()), &error))?;
-    warn_of_unreadable(source, &copied);
-    watch.check()
 }
 
 /// Reads both again: what the new image has on the medium, not what was meant to be there.

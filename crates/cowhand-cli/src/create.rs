@@ -2,6 +2,7 @@
 
 mod costs;
 pub mod encryption;
+pub mod foreign;
 pub mod options;
 pub mod suggest;
 
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// Format of the image: qcow2, raw or luks
+    /// Format of the image: qcow2, raw, luks or vpc
     #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 
@@ -111,7 +112,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let file = &path_of(given);
     let refused =
         |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", file.display()), error);
-    let parsed = NewImage::parse(&args.options, args.format).map_err(|error| refused(&error));
+    let parsed = NewImage::parse_whole(&args.options, args.format).map_err(|error| refused(&error));
     let mut image = match &parsed {
         Err(_) if voice::is_qemu() => {
             NewImage::parse_to_show(&args.options, args.format).map_err(|error| refused(&error))?
@@ -323,6 +324,9 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
 /// # Errors
 /// When options contradict each other, the file is in use, or the file system refuses.
 pub fn make(path: &Path, image: &NewImage, size: u64, existing: Existing) -> Result<(), Failure> {
+    if let Some(foreign) = &image.foreign {
+        return foreign::make(path, foreign, size, existing);
+    }
     let options = CreateOptions { size, ..image.options.clone() };
     let failed =
         |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", path.display()), error);

@@ -85,6 +85,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         out.write_all(options::help(args.target).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
+    if formats::sink::NewImage::of_name(args.target.name()).is_some() {
+        let format = args.target;
+        return Err(Failure::new(format!(
+            "cannot measure: how large a {format} image is, is known when it is made"
+        )));
+    }
     let image = NewImage::parse(&args.options, args.target)
         .map_err(|error| Failure::because("cannot measure", &error))?;
     if image.size.is_some() {

@@ -1,4 +1,5 @@
-//! Images of other hypervisors, read-only: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, and VMware's vmdk.
+//! Images of other hypervisors: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, and VMware's vmdk. They are read, and some are made whole
+//! ([`sink`]).
 //!
 //! A format decodes its header into an [`Image`], or into a layout of pieces where a disk has several files or forms of data: where its tables are and
 //! what an entry says. What is common lies there: tables are read in pages under a limit, and nothing is allocated in proportion to a field of the header.
@@ -9,6 +10,7 @@ mod fields;
 mod image;
 mod pages;
 mod pieces;
+pub mod sink;
 mod table;
 mod vdi;
 pub mod vmdk;

@@ -13,14 +13,14 @@ use crate::table::{Order, Table};
 /// What a footer begins with.
 pub const COOKIE: &[u8; 8] = b"conectix";
 
-const FOOTER_BYTES: usize = 512;
-const DYNAMIC_BYTES: usize = 1024;
-const FIXED: u32 = 2;
-const DYNAMIC: u32 = 3;
+pub(crate) const FOOTER_BYTES: usize = 512;
+pub(crate) const DYNAMIC_BYTES: usize = 1024;
+pub(crate) const FIXED: u32 = 2;
+pub(crate) const DYNAMIC: u32 = 3;
 const DIFFERENCING: u32 = 4;
-const UNALLOCATED: u32 = u32::MAX;
+pub(crate) const UNALLOCATED: u32 = u32::MAX;
 /// The largest geometry, which stands for all larger disks.
-const CHS_MAX: u64 = 65_535 * 16 * 255;
+pub(crate) const CHS_MAX: u64 = 65_535 * 16 * 255;
 /// Programs whose disks have the size of the footer; those of others have that of the geometry, as Virtual PC shows it to a guest.
 const SIZED: [&[u8; 4]; 6] = [b"win ", b"qem2", b"d2v ", b"tap\0", b"CTXS", b"wa\0\0"];
 /// Blocks have at most 256 MiB; Hyper-V writes 2 MiB.
@@ -110,10 +110,14 @@ async fn dynamic(blame: &Blame, file: &dyn Storage, at: u64, size: u64) -> Resul
 }
 
 /// The complement of the sum of all bytes but those of the sum, which stands at `at`.
+pub(crate) fn sum(bytes: &[u8], at: usize) -> u32 {
+    let all = bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    let own = bytes.iter().skip(at).take(4).map(|byte| u32::from(*byte)).sum::<u32>();
+    !(all - own)
+}
+
 fn check_sum(blame: &Blame, fields: &Fields, at: usize, what: &str) -> Result<(), Error> {
-    let all = fields.bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
-    let own = fields.array::<4>(at).iter().map(|byte| u32::from(*byte)).sum::<u32>();
-    let (found, right) = (fields.be32(at), !(all - own));
+    let (found, right) = (fields.be32(at), sum(fields.bytes(), at));
     match found == right {
         true => Ok(()),
         false => {

@@ -49,7 +49,7 @@ fn check_target(args: &Args, plan: &Plan, source_bytes: u64) -> Result<(), Failu
     let (image, target) =
         (&plan.image, args.names.last().map_or_else(String::new, |name| name.display().to_string()));
     if image.format != Format::Qcow2 {
-        return Err(without(&target, "it will be raw"));
+        return Err(without(&target, &format!("it will be {}", image.format)));
     }
     if image.options.version < Version::V3 {
         return Err(without(&target, VERSION_2));

@@ -43,12 +43,18 @@ impl Plan {
         has_backing: bool,
         memory: Memory,
     ) -> Result<Self, Failure> {
-        let mut image = NewImage::parse(&args.options, args.target_format)
+        let mut image = NewImage::parse_whole(&args.options, args.target_format)
             .map_err(|error| Failure::because("cannot convert", &error))?;
         if args.no_create && !args.options.is_empty() {
             return Err(Failure::new(
                 "-o is for an image that is created, and -n creates none; give one of them",
             ));
+        }
+        if args.no_create && image.foreign.is_some() {
+            let format = image.format;
+            return Err(Failure::new(format!(
+                "-n: a {format} image is written whole, and no disk that is there; leave -n out"
+            )));
         }
         set_backing(args, &mut image, count)?;
         let size = image.size.unwrap_or(source_bytes).next_multiple_of(SECTOR_BYTES);

@@ -65,10 +65,9 @@ fn check(args: &Args, name: &str) -> Result<(), Failure> {
     if args.bitmaps {
         return refused("--bitmaps: an object is written from its first byte to its last, without bitmaps");
     }
-    if args.target_format == Format::Luks {
-        return refused(
-            "a luks image is not written from its first byte to its last; allowed: raw and qcow2",
-        );
+    let format = args.target_format;
+    if ![Format::Raw, Format::Qcow2].contains(&format) {
+        return refused(&format!("a {format} image is not made in a store; allowed: raw and qcow2"));
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use super::fixed_name::fixed_name;
 use super::new_device::{NewDevice, is_device};
 use super::new_file::NewFile;
 use super::write_behind::writing_behind;
-use crate::create::check_creatable;
 use crate::create::options::NewImage;
+use crate::create::{check_creatable, foreign};
 use crate::failure::Failure;
 use crate::voice;
 
@@ -47,6 +47,9 @@ impl Made {
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
         let name = &path_of(name);
         check_creatable(name)?;
+        if image.foreign.is_some() {
+            foreign::check_place(name)?;
+        }
         if is_device(name) {
             return NewDevice::make(name, image, size).map(Self::Device);
         }

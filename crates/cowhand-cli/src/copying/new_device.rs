@@ -61,6 +61,11 @@ impl NewDevice {
         to_be_filled(&self.path, self.format, self.key_secret.as_ref())
     }
 
+    /// Whether the image is known by its first bytes, and written behind them.
+    fn hides(&self) -> bool {
+        [Format::Qcow2, Format::Luks].contains(&self.format)
+    }
+
     /// Whether zeroes have to be written: of a raw disk the device has what was there before.
     pub fn holds_something(&self) -> bool {
         self.format == Format::Raw && is_device(&self.path)
@@ -100,7 +105,7 @@ impl NewDevice {
     }
 
     async fn put(&self, magic: [u8; MAGIC_BYTES]) -> Result<(), Failure> {
-        if self.format == Format::Raw {
+        if !self.hides() {
             return Ok(());
         }
         let file = Arc::clone(&self.file);

@@ -148,14 +148,29 @@ impl PipeTarget {
     pub fn check_format(&self, format: Format) -> Result<(), Failure> {
         match format {
             Format::Raw => Ok(()),
-            other => Err(Failure::explained(
-                format!("cannot write to {}", self.name),
-                format!(
-                    "a pipe takes bytes from the first to the last, and {other} is not written in that order"
-                ),
-            )
-            .with_hint("-O raw, or a file as the target")),
+            other => Err(self.refused(&format!("{other} is not written in that order"))),
         }
+    }
+
+    /// The failure of writing an image of which this is so.
+    pub fn refused(&self, why: &str) -> Failure {
+        Failure::explained(
+            format!("cannot write to {}", self.name),
+            format!("a pipe takes bytes from the first to the last, and {why}"),
+        )
+        .with_hint("-O raw, or a file as the target")
+    }
+
+    /// Writes `data` at `offset`, zeroes up to there.
+    ///
+    /// # Errors
+    /// When the pipe is closed.
+    pub async fn write_behind(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+        let end = self.bytes.load(Ordering::Relaxed);
+        if offset > end {
+            self.zero(end, offset - end, ZeroOptions::default()).await?;
+        }
+        self.append(offset, data).await
     }
 
     fn blame(&self) -> Blame {

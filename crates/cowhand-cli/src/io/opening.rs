@@ -272,7 +272,8 @@ impl Overlay {
         let path = directory.join(format!("cowhand-io-{}.qcow2", std::process::id()));
         // The name is for nobody: options say what lies below.
         let options = CreateOptions { backing_file: Some("below".to_owned()), ..CreateOptions::default() };
-        let image = NewImage { format: Format::Qcow2, options, size: Some(size), encryption: None };
+        let image =
+            NewImage { format: Format::Qcow2, options, size: Some(size), encryption: None, foreign: None };
         let overlay = Self { path, tree };
         // What is written to it is a disk's content, and the directory is everybody's.
         let created = create_private(&overlay.path);

@@ -42,4 +42,5 @@ mod snapshot;
 mod throttle;
 mod usage;
 mod verify;
+mod whole_images;
 mod words;

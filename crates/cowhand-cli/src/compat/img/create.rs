@@ -47,6 +47,29 @@ const LUKS: [(&str, Option<&str>); 11] = [
     ("extent_size_hint", None),
 ];
 
+/// Options of a VHD.
+const VPC: [(&str, Option<&str>); 6] = [
+    ("size", Some("")),
+    ("subformat", None),
+    ("force_size", None),
+    ("nocow", None),
+    ("preallocation", None),
+    ("extent_size_hint", None),
+];
+
+/// Options of a vmdk.
+const VMDK: [(&str, Option<&str>); 9] = [
+    ("size", Some("")),
+    ("adapter_type", None),
+    ("compat6", Some("off")),
+    ("hwversion", Some("undefined")),
+    ("toolsversion", None),
+    ("subformat", None),
+    ("zeroed_grain", None),
+    ("nocow", None),
+    ("extent_size_hint", None),
+];
+
 /// "Formatting NAME, fmt=..." for an image of `size` bytes, with the options as they were `given`.
 pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments) -> String {
     let mut line = format!("Formatting '{}', fmt={}", file.display(), image.format);
@@ -62,10 +85,11 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
             }
         })
     };
-    let names: &[_] = match image.format {
-        graph::probe::Format::Qcow2 => &QCOW2,
-        graph::probe::Format::Luks => &LUKS,
-        // Of the others only raw ones are made.
+    let names: &[_] = match image.format.name() {
+        "qcow2" => &QCOW2,
+        "luks" => &LUKS,
+        "vpc" => &VPC,
+        "vmdk" => &VMDK,
         _ => &[("size", Some("")), ("nocow", None), ("preallocation", None), ("extent_size_hint", None)],
     };
     for (name, shown) in names {
@@ -86,7 +110,7 @@ mod tests {
     fn line(format: Format, options: &str, backing: Option<&str>) -> String {
         let texts = [options.to_owned()];
         let texts = if options.is_empty() { &[][..] } else { &texts };
-        let mut image = NewImage::parse(texts, format).unwrap();
+        let mut image = NewImage::parse_whole(texts, format).unwrap();
         image.options.backing_file = backing.map(str::to_owned);
         image.options.backing_format = backing.map(|_| "qcow2".to_owned());
         formatting(Path::new("x"), &image, 1000, &assignments(texts))
@@ -122,6 +146,11 @@ mod tests {
         assert_eq!(
             line(Format::Luks, "iter-time=10,preallocation=off,cipher-mode=cbc,key-secret=s", None),
             "Formatting 'x', fmt=luks size=1000 key-secret=s cipher-mode=cbc iter-time=10 preallocation=off"
+        );
+        let vpc = Format::of_name("vpc").unwrap();
+        assert_eq!(
+            line(vpc, "force_size=on,subformat=fixed", None),
+            "Formatting 'x', fmt=vpc size=1000 subformat=fixed force_size=on"
         );
         assert_eq!(
             line(Format::Raw, "preallocation=full", None),

@@ -2,6 +2,7 @@
 
 use graph::probe::Format;
 
+use super::foreign::SWITCH;
 use super::{Known, Sets, options_of, split_commas};
 use crate::voice;
 
@@ -23,6 +24,7 @@ fn qemu_help(format: Format) -> String {
         let takes = match known.sets {
             Sets::Size(_) => "size",
             Sets::Switch(_) => "bool (on/off)",
+            Sets::Word(SWITCH, _) => "bool (on/off)",
             Sets::Word(..) if ["refcount_bits", "iter-time"].contains(&name) => "num",
             Sets::Word(..) => "str",
         };

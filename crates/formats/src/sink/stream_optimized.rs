@@ -1,0 +1,235 @@
+//! vmdk `streamOptimized` ("Virtual Disk Format 5.0", "Stream-Optimized Compressed Sparse Extents"): grains of 64 KiB, compressed, in the order of
+//! the disk. A table follows the grains that it is for, the directory of tables follows all of them, and a copy of the header that finds the
+//! directory stands at the end. Numbers are little-endian.
+
+use std::cell::RefCell;
+use std::io;
+
+use block::SECTOR_BYTES;
+use buffer::{IoBuf, IoBytes};
+use libdeflater::{CompressionLvl, Compressor};
+
+use super::{Packing, Piece, Sink, SinkError, Stamp, VmdkOptions, descriptor};
+
+const FORMAT: &str = "vmdk";
+const MAGIC: &[u8; 4] = b"KDMV";
+const VERSION: u32 = 3;
+/// The characters that tell of a file that was changed as text are there; grains are compressed; each block has a marker.
+const FLAGS: u32 = 1 | 1 << 16 | 1 << 17;
+const GRAIN_BYTES: u64 = 64 << 10;
+const TABLE_ENTRIES: u64 = 512;
+/// Bytes of the disk that a table is for.
+const TABLE_REACH: u64 = TABLE_ENTRIES * GRAIN_BYTES;
+const DESCRIPTOR_SECTOR: u64 = 1;
+const DESCRIPTOR_SECTORS: u64 = 20;
+/// Header and descriptor, up to the first grain.
+const HEAD_BYTES: u64 = GRAIN_BYTES;
+/// The directory is at the end, where the footer says.
+const DIRECTORY_AT_END: u64 = u64::MAX;
+const DEFLATE: u16 = 1;
+/// VMware's disks have at most 62 TiB. The directory then takes 8 MiB.
+const DISK_BYTES_MAX: u64 = 64 << 40;
+/// Places are numbers of sectors in 32 bits.
+const FILE_BYTES_MAX: u64 = SECTOR_BYTES << 32;
+/// Bytes of a grain's marker, which its data follows directly: its first sector, and the length of the data.
+const GRAIN_MARKER_BYTES: usize = 12;
+
+/// What the marker before metadata says of it.
+#[derive(Clone, Copy, Debug)]
+enum Metadata {
+    EndOfStream = 0,
+    Table = 1,
+    Directory = 2,
+    Footer = 3,
+}
+
+/// A vmdk on its way.
+#[derive(Debug)]
+pub(super) struct StreamOptimized {
+    options: VmdkOptions,
+    stamp: Stamp,
+    /// Of the disk, in bytes.
+    size: u64,
+    /// Where the next block will be.
+    end: u64,
+    /// Where the tables are, in sectors; 0: there is none, all of its grains are zeroes.
+    directory: Vec<u32>,
+    /// The table that grains are put into.
+    table: Table,
+}
+
+/// Where grains are, in sectors.
+#[derive(Debug)]
+struct Table {
+    number: u64,
+    entries: [u32; TABLE_ENTRIES as usize],
+    is_empty: bool,
+}
+
+impl Table {
+    fn new(number: u64) -> Self {
+        Self { number, entries: [0; TABLE_ENTRIES as usize], is_empty: true }
+    }
+}
+
+impl StreamOptimized {
+    pub(super) fn new(options: VmdkOptions, stamp: Stamp) -> Self {
+        Self { options, stamp, size: 0, end: 0, directory: Vec::new(), table: Table::new(0) }
+    }
+
+    fn header(&self, directory: u64) -> [u8; SECTOR_BYTES as usize] {
+        let mut header = [0; SECTOR_BYTES as usize];
+        let mut put = |at: usize, field: &[u8]| {
+            if let Some(place) = header.get_mut(at..at + field.len()) {
+                place.copy_from_slice(field);
+            }
+        };
+        put(0, MAGIC);
+        put(4, &VERSION.to_le_bytes());
+        put(8, &FLAGS.to_le_bytes());
+        put(12, &self.size.div_ceil(SECTOR_BYTES).to_le_bytes());
+        put(20, &(GRAIN_BYTES / SECTOR_BYTES).to_le_bytes());
+        put(28, &DESCRIPTOR_SECTOR.to_le_bytes());
+        put(36, &DESCRIPTOR_SECTORS.to_le_bytes());
+        put(44, &(TABLE_ENTRIES as u32).to_le_bytes());
+        put(56, &directory.to_le_bytes());
+        put(64, &(HEAD_BYTES / SECTOR_BYTES).to_le_bytes());
+        put(73, b"\n \r\n");
+        put(77, &DEFLATE.to_le_bytes());
+        header
+    }
+
+    /// Appends a block of whole sectors; gives its first sector.
+    fn append(&mut self, bytes: &[u8], pieces: &mut Vec<Piece>) -> Result<u32, SinkError> {
+        let padded = bytes.len().next_multiple_of(SECTOR_BYTES as usize);
+        let start = self.end;
+        self.end += padded as u64;
+        let sector = u32::try_from(start / SECTOR_BYTES).ok().filter(|_| self.end <= FILE_BYTES_MAX);
+        let sector = sector.ok_or(SinkError::File { format: FORMAT, max: FILE_BYTES_MAX })?;
+        let mut block = IoBuf::uninit(padded);
+        let (there, rest) = block.split_at_mut(bytes.len());
+        there.copy_from_slice(bytes);
+        rest.fill(0);
+        pieces.push(Piece { at: start, bytes: block.freeze() });
+        Ok(sector)
+    }
+
+    /// A marker and the metadata that it announces; gives the sector of that.
+    fn append_metadata(
+        &mut self,
+        kind: Metadata,
+        bytes: &[u8],
+        pieces: &mut Vec<Piece>,
+    ) -> Result<u32, SinkError> {
+        let mut marker = [0; 16];
+        let sectors = (bytes.len() as u64).div_ceil(SECTOR_BYTES);
+        marker[..8].copy_from_slice(&sectors.to_le_bytes());
+        marker[12..].copy_from_slice(&(kind as u32).to_le_bytes());
+        self.append(&marker, pieces)?;
+        match bytes.is_empty() {
+            true => Ok(0),
+            false => self.append(bytes, pieces),
+        }
+    }
+
+    /// The grains of a table are all there: it follows them, if any of them has data.
+    fn end_table(&mut self, next: u64, pieces: &mut Vec<Piece>) -> Result<(), SinkError> {
+        let table = std::mem::replace(&mut self.table, Table::new(next));
+        if table.is_empty {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = table.entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        let sector = self.append_metadata(Metadata::Table, &bytes, pieces)?;
+        let place = usize::try_from(table.number).ok().and_then(|number| self.directory.get_mut(number));
+        if let Some(place) = place {
+            *place = sector;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for StreamOptimized {
+    fn unit_bytes(&self) -> u64 {
+        GRAIN_BYTES
+    }
+
+    fn packing(&self) -> Option<Packing> {
+        Some(pack)
+    }
+
+    fn is_sequential(&self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, size: u64) -> Result<Vec<Piece>, SinkError> {
+        if size == 0 {
+            return Err(SinkError::Empty { format: FORMAT });
+        }
+        if size > DISK_BYTES_MAX {
+            return Err(SinkError::Disk { format: FORMAT, found: size, max: DISK_BYTES_MAX });
+        }
+        self.size = size;
+        self.directory = vec![0; size.div_ceil(TABLE_REACH) as usize];
+        let descriptor = descriptor::stream_optimized(&self.options, &self.stamp, size);
+        let mut head = self.header(DIRECTORY_AT_END).to_vec();
+        head.extend(descriptor.bytes().take((DESCRIPTOR_SECTORS * SECTOR_BYTES) as usize));
+        head.resize(HEAD_BYTES as usize, 0);
+        let mut pieces = Vec::new();
+        self.append(&head, &mut pieces)?;
+        Ok(pieces)
+    }
+
+    fn data(&mut self, offset: u64, packed: IoBytes) -> Result<Vec<Piece>, SinkError> {
+        let mut pieces = Vec::new();
+        let number = offset / TABLE_REACH;
+        debug_assert!(number >= self.table.number, "grains come in their order");
+        if number != self.table.number {
+            self.end_table(number, &mut pieces)?;
+        }
+        let mut block = Vec::with_capacity(GRAIN_MARKER_BYTES + packed.len());
+        block.extend((offset / SECTOR_BYTES).to_le_bytes());
+        block.extend((packed.len() as u32).to_le_bytes());
+        block.extend_from_slice(&packed);
+        let sector = self.append(&block, &mut pieces)?;
+        let index = (offset % TABLE_REACH / GRAIN_BYTES) as usize;
+        if let Some(entry) = self.table.entries.get_mut(index) {
+            *entry = sector;
+        }
+        self.table.is_empty = false;
+        Ok(pieces)
+    }
+
+    fn finish(&mut self) -> Result<Vec<Piece>, SinkError> {
+        let mut pieces = Vec::new();
+        self.end_table(0, &mut pieces)?;
+        let directory: Vec<u8> = self.directory.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        let sector = self.append_metadata(Metadata::Directory, &directory, &mut pieces)?;
+        let footer = self.header(sector.into());
+        self.append_metadata(Metadata::Footer, &footer, &mut pieces)?;
+        self.append_metadata(Metadata::EndOfStream, &[], &mut pieces)?;
+        Ok(pieces)
+    }
+}
+
+/// A grain as a zlib stream. The last one of a disk is filled up with zeroes.
+fn pack(grain: &[u8]) -> io::Result<Vec<u8>> {
+    thread_local! {
+        /// Its tables take half a megabyte.
+        static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new(CompressionLvl::default()));
+    }
+    let mut whole = Vec::new();
+    let grain = match grain.len() < GRAIN_BYTES as usize {
+        true => {
+            whole.extend_from_slice(grain);
+            whole.resize(GRAIN_BYTES as usize, 0);
+            &whole
+        }
+        false => grain,
+    };
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        let mut packed = vec![0; compressor.zlib_compress_bound(grain.len())];
+        let len = compressor.zlib_compress(grain, &mut packed).map_err(io::Error::other)?;
+        packed.truncate(len);
+        Ok(packed)
+    })
+}
