@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use buffer::{Filling, IoBuf, IoVec};
 use storage::{ExtentKind, Hints, Storage};
 
 use crate::Kind;
@@ -95,37 +95,27 @@ impl<L: Layout> Disk<L> {
         if let Err(error) = self.check(offset, buf.len() as u64) {
             return (Err(error), buf);
         }
-        let (mut at, mut rest, mut done) = (offset, buf, None::<IoBuf>);
+        let (mut at, mut filling) = (offset, Filling::new(buf));
         let (mut kind, mut failure) = (ReadKind::Zeroes, None);
-        while failure.is_none() && !rest.is_empty() {
-            let piece = match self.locate(at, rest.len() as u64).await {
+        while failure.is_none() && !filling.is_full() {
+            let piece = match self.locate(at, filling.left() as u64).await {
                 Ok(piece) => piece,
                 Err(error) => {
                     failure = Some(error);
                     break;
                 }
             };
-            let part = rest.split_to(piece.len as usize);
+            let part = filling.take(piece.len as usize);
             let (result, part) = self.fill(at, piece.place, part).await;
             match result {
                 Ok(ReadKind::Data) => kind = ReadKind::Data,
                 Ok(ReadKind::Zeroes) => {}
                 Err(error) => failure = Some(error),
             }
-            match &mut done {
-                Some(done) => done.rejoin(part),
-                None => done = Some(part),
-            }
+            filling.give(part);
             at += piece.len;
         }
-        let buf = match done {
-            Some(mut done) => {
-                done.rejoin(rest);
-                done
-            }
-            None => rest,
-        };
-        (failure.map_or(Ok(kind), Err), buf)
+        (failure.map_or(Ok(kind), Err), filling.end())
     }
 
     /// Fills `buf`, which is of one piece, `offset` bytes into the disk.
