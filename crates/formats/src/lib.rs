@@ -13,10 +13,12 @@ mod pieces;
 pub mod sink;
 mod table;
 mod vdi;
+mod vdi_check;
 pub mod vmdk;
 mod vpc;
 
 pub use image::Image;
+pub use vdi_check::Finding;
 
 use block::{Block, Error};
 use std::sync::Arc;
@@ -78,19 +80,22 @@ pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, 
 /// Whether images of the kind have a check ([`check`]).
 pub fn has_check(kind: Kind) -> bool {
     match kind {
-        Kind::Vdi | Kind::Vpc => false,
-        Kind::Vmdk => true,
+        Kind::Vpc => false,
+        Kind::Vdi | Kind::Vmdk => true,
     }
 }
 
-/// Looks at all places that the tables of an open image name, and gives how many are wrong. Reads no data.
+/// Looks at all places that the tables of an open image name, shows `found` those that are wrong, and gives how many there are. Reads no data.
 ///
 /// # Errors
 /// What reading the tables reports, and the first wrong place of a vmdk image, behind which nothing is looked at.
-pub async fn check(image: &dyn Block) -> Result<u64, Error> {
-    match image.downcast_ref::<vmdk::Vmdk>() {
-        Some(image) => vmdk::check(image).await.map(|()| 0),
-        None => Ok(0),
+pub async fn check(image: &dyn Block, found: &mut dyn FnMut(Finding)) -> Result<u64, Error> {
+    if let Some(image) = image.downcast_ref::<vmdk::Vmdk>() {
+        return vmdk::check(image).await.map(|()| 0);
+    }
+    match image.downcast_ref::<Image>() {
+        Some(image) if image.kind == Kind::Vdi => vdi_check::check(image, found).await,
+        Some(_) | None => Ok(0),
     }
 }
 

@@ -44,6 +44,11 @@ impl Table {
         Ok(Self { offset, entries, order, pages: Mutex::default() })
     }
 
+    /// How many there are.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
     /// The entry `index`, which must be one of the table's.
     pub async fn entry(&self, file: &dyn Storage, index: u64) -> Result<u32, Error> {
         debug_assert!(index < self.entries);

@@ -16,6 +16,8 @@ pub const SIGNATURE: [u8; 4] = [0x7f, 0x10, 0xda, 0xbe];
 pub const SIGNATURE_OFFSET: usize = 0x40;
 
 const HEADER_BYTES: usize = 512;
+/// Where the header counts the blocks that have data.
+pub(crate) const ALLOCATED_AT: u64 = 0x184;
 const DYNAMIC: u32 = 1;
 const FIXED: u32 = 2;
 const VERSION_1_1: u32 = 0x0001_0001;
@@ -23,7 +25,7 @@ const BLOCK_BYTES: u64 = 1 << 20;
 /// As in QEMU: a disk of 512 TiB.
 const BLOCKS_MAX: u64 = 0x2000_0000;
 /// Entries from here on have no block: never written, or given back.
-const DISCARDED: u32 = 0xffff_fffe;
+pub(crate) const DISCARDED: u32 = 0xffff_fffe;
 
 pub async fn open(file: Arc<dyn Storage>) -> Result<Image, Error> {
     let header = Fields::read(&*file, 0, HEADER_BYTES, "header").await?;

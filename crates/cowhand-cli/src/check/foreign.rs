@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use formats::Kind;
+use formats::{Finding, Kind};
 use graph::OpenRules;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use reactor::Reactor;
 
-use super::Args;
 use super::report::{CheckReport, code};
+use super::{Args, FINDINGS_SHOWN_MAX};
 use crate::compat;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
@@ -41,13 +41,26 @@ pub fn run(
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
+    let is_silent = args.quiet || args.output == OutputFormat::Json;
+    let mut findings = 0;
+    let mut show = |finding: Finding| {
+        findings += 1;
+        if voice::is_qemu() {
+            tell(format_args!("{}", finding.in_qemus_words()));
+        } else if !is_silent && findings <= FINDINGS_SHOWN_MAX {
+            tell(format_args!("{finding}"));
+        }
+    };
     let (corruptions, format) = reactor.run(async {
         let disk = graph::open(options, &rules).await;
         let disk = disk.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
         let image = disk.top_image();
-        let corruptions = formats::check(&*image).await.map_err(|error| failed(&error))?;
+        let corruptions = formats::check(&*image, &mut show).await.map_err(|error| failed(&error))?;
         Ok::<_, Failure>((corruptions, image.driver()))
     })?;
+    if !is_silent && !voice::is_qemu() && findings > FINDINGS_SHOWN_MAX {
+        tell(format_args!("... and {} more", findings - FINDINGS_SHOWN_MAX));
+    }
     let report = CheckReport {
         filename: options.filename.display().to_string(),
         format: format.to_owned(),

@@ -148,3 +148,36 @@ fn a_compressed_cluster_that_does_not_unpack_fails_its_reads_and_nothing_else() 
         assert_eq!(info["format-specific"]["data"]["corrupt"], false, "{info}");
     }
 }
+
+/// Numbers of a vdi image's table and header that are wrong, and what QEMU says of each.
+#[test]
+fn a_vdi_image_is_checked_as_qemu_checks_it() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "vdi", "good.vdi", "5M"]);
+    bench.qemu("qemu-io", &["-f", "vdi", "-c", "write -P 1 0 1M", "-c", "write -P 2 3M 1M", "good.vdi"]);
+    let good = std::fs::read(bench.path("good.vdi")).unwrap();
+    let table = u32::from_le_bytes(good[0x154..0x158].try_into().unwrap()) as usize;
+    let changes: [&[(usize, u32)]; 5] = [
+        &[],
+        &[(table + 12, 0)],
+        &[(table + 12, 5)],
+        &[(table + 12, u32::MAX - 2)],
+        &[(table, 9), (table + 4, 1), (table + 8, 1), (0x184, 7)],
+    ];
+    for change in changes {
+        let mut bytes = good.clone();
+        for (at, value) in change {
+            bytes[*at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        std::fs::write(bench.path("x.vdi"), bytes).unwrap();
+        let words = ["check", "-f", "vdi", "--output=json", "x.vdi"];
+        let theirs = bench.run(std::path::Path::new("qemu-img"), &words);
+        let ours = bench.cowhand(&words);
+        assert_eq!((ours.code, ours.json()), (theirs.code, theirs.json()), "{change:?}: {}", ours.err);
+        let ours = bench.cowhand(&["check", "x.vdi"]);
+        let count = theirs.json()["corruptions"].as_u64().unwrap_or(0);
+        assert_eq!(ours.err.lines().count() as u64, count, "{change:?}: {}", ours.err);
+    }
+    let repaired = bench.cowhand(&["check", "-r", "all", "x.vdi"]);
+    assert_eq!(repaired.code, 63, "{}", repaired.err);
+}
