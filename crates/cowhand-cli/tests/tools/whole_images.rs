@@ -114,3 +114,75 @@ fn what_no_image_of_the_format_has_is_refused() {
     let dd = bench.cowhand(&["dd", "-O", "vpc", "if=a.raw", "of=x"]);
     assert!(dd.code == 1 && dd.err.contains("vpc images are made by create and convert only"), "{}", dd.err);
 }
+
+const STREAM: &str = "subformat=streamOptimized,adapter_type=lsilogic,hwversion=13";
+
+#[test]
+fn streams_for_ovas_are_read_by_qemu_and_have_the_headers_that_it_makes() {
+    let bench = Bench::new();
+    source(&bench);
+    let convert = ["convert", "-f", "raw", "-O", "vmdk", "-o", STREAM];
+    for more in [&["--verify"][..], &["-c"], &["-S", "0"], &["-m", "1"]] {
+        let ran = bench.cowhand(&[&convert[..], more, &["a.raw", "ours.vmdk"]].concat());
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{more:?}");
+        bench.qemu("qemu-img", &["compare", "-f", "vmdk", "-F", "raw", "ours.vmdk", "a.raw"]);
+        bench.qemu("qemu-img", &["check", "-f", "vmdk", "ours.vmdk"]);
+    }
+    bench.cowhand(&[&convert[..], &["a.raw", "ours.vmdk"]].concat());
+    bench.qemu("qemu-img", &[&convert[..], &["a.raw", "theirs.vmdk"]].concat());
+    let shown = |name| {
+        let info = bench.qemu("qemu-img", &["info", "--output=json", name]).json();
+        let specific = &info["format-specific"]["data"];
+        let extent = &specific["extents"][0];
+        [&info["virtual-size"], &info["format"], &specific["create-type"], &specific["parent-cid"]]
+            .into_iter()
+            .chain([&extent["compressed"], &extent["cluster-size"], &extent["virtual-size"]])
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(shown("ours.vmdk"), shown("theirs.vmdk"));
+    let [ours, theirs] = ["ours.vmdk", "theirs.vmdk"].map(|name| fs::read(bench.path(name)).unwrap());
+    let field = |bytes: &Vec<u8>, at: usize, len: usize| bytes[at..at + len].to_vec();
+    // Magic, version, capacity, size of grains, the descriptor, entries of a table, the characters and the method.
+    for (at, len) in [(0, 8), (12, 8), (20, 8), (28, 16), (44, 4), (73, 6)] {
+        assert_eq!(field(&ours, at, len), field(&theirs, at, len), "header at {at}");
+    }
+    let lines = |bytes: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(&bytes[512..2048]).into_owned();
+        let known = |line: &&str| !line.is_empty() && !line.starts_with("CID=") && !line.starts_with('\0');
+        text.lines().filter(known).map(|line| line.replace("theirs", "ours")).collect()
+    };
+    let of_ours = lines(&ours);
+    for line in lines(&theirs) {
+        assert!(of_ours.contains(&line), "{line:?} is not in {of_ours:?}");
+    }
+}
+
+#[test]
+fn a_stream_and_a_fixed_disk_go_through_a_pipe_and_a_table_in_front_does_not() {
+    let bench = Bench::new();
+    source(&bench);
+    let sh = |options: &str, to: &str| {
+        let cowhand = env!("CARGO_BIN_EXE_cowhand");
+        let script =
+            format!("set -o pipefail; {cowhand} convert -f raw -O {options} a.raw {to} | cat > piped");
+        bench.run(std::path::Path::new("bash"), &["-c", &script])
+    };
+    for (options, format) in
+        [("vmdk -o subformat=streamOptimized", "vmdk"), ("vpc -o subformat=fixed", "vpc")]
+    {
+        for to in ["-", "/dev/stdout"] {
+            let ran = sh(options, to);
+            assert_eq!((ran.code, &*ran.err), (0, ""), "{options} {to}");
+            bench.qemu("qemu-img", &["compare", "-f", format, "-F", "raw", "piped", "a.raw"]);
+        }
+    }
+    for (options, told) in [
+        ("vpc", "this image has a table in front"),
+        ("vmdk", "give -o subformat=streamOptimized"),
+        ("qcow2", "qcow2 is not written in that order"),
+    ] {
+        let ran = sh(options, "-");
+        assert!(ran.code == 1 && ran.err.contains(told), "{options}: {}", ran.err);
+    }
+}

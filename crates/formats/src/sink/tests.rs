@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use block::Block;
 use buffer::{IoBuf, IoBytes};
 use flate2::read::ZlibDecoder;
 use futures_executor::block_on;
