@@ -10,6 +10,7 @@ mod fields;
 mod image;
 mod pages;
 mod pieces;
+pub mod qcow1;
 pub mod sink;
 mod table;
 mod vdi;
@@ -37,6 +38,8 @@ pub enum Kind {
     Vpc,
     /// VMware's.
     Vmdk,
+    /// QEMU's first copy-on-write format, version 1.
+    Qcow,
 }
 
 impl Kind {
@@ -46,6 +49,7 @@ impl Kind {
             Self::Vdi => "vdi",
             Self::Vpc => "vpc",
             Self::Vmdk => "vmdk",
+            Self::Qcow => "qcow",
         }
     }
 
@@ -55,6 +59,7 @@ impl Kind {
             Self::Vdi, //
             Self::Vpc,
             Self::Vmdk,
+            Self::Qcow,
         ]
         .into_iter()
         .find(|kind| kind.name() == name)
@@ -70,6 +75,7 @@ pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, 
     Ok(match kind {
         Kind::Vdi => Arc::new(vdi::open(file).await?),
         Kind::Vpc => Arc::new(vpc::open(file).await?),
+        Kind::Qcow => Arc::new(qcow1::open(file, None).await?),
         Kind::Vmdk => {
             let description = vmdk::describe(&*file).await?;
             Arc::new(vmdk::open(file, &description, Vec::new(), None).await?)
@@ -80,7 +86,7 @@ pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, 
 /// Whether images of the kind have a check ([`check`]).
 pub fn has_check(kind: Kind) -> bool {
     match kind {
-        Kind::Vpc => false,
+        Kind::Vpc | Kind::Qcow => false,
         Kind::Vdi | Kind::Vmdk => true,
     }
 }

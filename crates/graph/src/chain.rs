@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use formats::qcow1;
 use qcow2_layout::{Header, Incompatible};
 use serde_json::{Map, Value, json};
 use storage::{Hints, IoBuf, Storage};
@@ -38,6 +39,8 @@ pub struct FoundImage {
     pub header: Option<Header>,
     /// Descriptor and extents of a vmdk image.
     pub vmdk: Option<VmdkFiles>,
+    /// What the header of a qcow image of version 1 says.
+    pub qcow1: Option<qcow1::Description>,
 }
 
 impl FoundImage {
@@ -186,7 +189,11 @@ impl<'a> ChainWalk<'a> {
             }
             _ => None,
         };
-        Ok(FoundImage { identity, file, data, luks_header, format, options, header, vmdk })
+        let qcow1 = match format {
+            Format::Qcow => Some(qcow1::describe(&*file.storage).await?),
+            _ => None,
+        };
+        Ok(FoundImage { identity, file, data, luks_header, format, options, header, vmdk, qcow1 })
     }
 }
 
@@ -216,7 +223,10 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     let backing = match (&above.header, &above.vmdk) {
         (Some(header), _) => header.backing.as_deref(),
         (None, Some(vmdk)) => vmdk.description.descriptor.parent(),
-        (None, None) => return Ok(None),
+        (None, None) => match &above.qcow1 {
+            Some(qcow1) => qcow1.backing.as_deref(),
+            None => return Ok(None),
+        },
     };
     let Some(mut layer) = above.options.below() else { return Ok(None) };
     if let Some(name) = backing.filter(|_| !layer.file.is_named())

@@ -73,8 +73,15 @@ pub const STORAGE: &[&StorageDriver] = &[
 ];
 
 /// Drivers of formats.
-pub const FORMATS: &[&FormatDriver] =
-    &[&formats::QCOW2, &formats::RAW, &luks::LUKS, &foreign::VDI, &foreign::VPC, &foreign::VMDK];
+pub const FORMATS: &[&FormatDriver] = &[
+    &formats::QCOW2,
+    &formats::RAW,
+    &luks::LUKS,
+    &foreign::VDI,
+    &foreign::VPC,
+    &foreign::VMDK,
+    &foreign::QCOW,
+];
 
 /// Drivers of filters.
 pub const FILTERS: &[&FilterDriver] = &[

@@ -179,7 +179,7 @@ pub(crate) async fn open_layers(
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(found) = chain.pop() {
-        let FoundImage { identity, file, data, luks_header, format, options, header, vmdk } = found;
+        let FoundImage { identity, file, data, luks_header, format, options, header, vmdk, qcow1: _ } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let (vmdk, vmdk_origins) = vmdk.map(VmdkFiles::divided).unzip();

@@ -28,6 +28,8 @@ impl Format {
     pub const Raw: Self = Self::called("raw");
     /// The disk's bytes, encrypted.
     pub const Luks: Self = Self::called("luks");
+    /// QEMU's first copy-on-write format, version 1.
+    pub const Qcow: Self = Self::called("qcow");
     /// VMware's format, whose disk may be in several files.
     pub const Vmdk: Self = Self::called("vmdk");
 }
@@ -150,7 +152,7 @@ pub enum FormatError {
 }
 
 /// Formats that QEMU reads or writes and that are not served.
-pub const UNSUPPORTED: [&str; 7] = ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vhdx"];
+pub const UNSUPPORTED: [&str; 6] = ["bochs", "cloop", "dmg", "parallels", "qed", "vhdx"];
 
 /// What to do with an image of one of them.
 pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
@@ -174,7 +176,7 @@ pub fn probe(start: &[u8]) -> Probed {
         return Probed::Format(format);
     }
     if start.starts_with(&drivers::QCOW_MAGIC) {
-        return Probed::Other("qcow (version 1)");
+        return Probed::Other("qcow (version 0)");
     }
     let other =
         OTHERS.iter().find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
@@ -221,7 +223,7 @@ mod tests {
         let table: [(&[u8], Probed); 9] = [
             (b"QFI\xfb\0\0\0\x03", QCOW2),
             (b"QFI\xfb\0\0\0\x02", QCOW2),
-            (b"QFI\xfb\0\0\0\x01", Probed::Other("qcow (version 1)")),
+            (b"QFI\xfb\0\0\0\x01", Probed::Format(Format::Qcow)),
             (b"QFI\xfb", QCOW2),
             (b"QFI", Probed::Nothing),
             (b"", Probed::Nothing),

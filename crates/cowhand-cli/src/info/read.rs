@@ -35,6 +35,14 @@ pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
         Some(header) => qcow2_info(image, header, shown).await,
         None if image.format() == Format::Luks => luks::file_info(image, shown).await,
         None if let Some(files) = &image.vmdk => vmdk::file_info(image, files, shown).await,
+        None if let Some(qcow1) = &image.qcow1 => Ok(ImageInfo {
+            format: image.format().name().into(),
+            virtual_size: qcow1.size,
+            cluster_size: Some(qcow1.cluster_bytes),
+            full_backing_filename: qcow1.backing.as_ref().map(|name| full_name(shown, name)),
+            backing_filename: qcow1.backing.clone(),
+            ..file_info(image, shown)
+        }),
         None if let Some(kind) = Kind::of_name(image.format().name()) => {
             let opened = formats::open(kind, Arc::clone(image.storage())).await;
             let opened = opened.map_err(|error| cannot_open(shown, &error))?;

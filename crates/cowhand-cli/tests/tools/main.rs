@@ -34,6 +34,7 @@ mod measure;
 mod nbd;
 mod peer;
 mod pipe;
+mod qcow1;
 mod rebase;
 mod replaced;
 mod serve;

@@ -1,9 +1,9 @@
-//! `vdi`, `vpc`, `vmdk`: images of other hypervisors, which are only read.
+//! `vdi`, `vpc`, `qcow`, `vmdk`: images of other hypervisors, which are only read.
 
 use std::sync::Arc;
 
 use block::{Blame, Block};
-use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE, vmdk};
+use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE, qcow1, vmdk};
 
 use super::formats::{Opening, OpeningFuture};
 use super::{FormatDriver, FormatHeader};
@@ -43,6 +43,14 @@ pub(super) const VMDK: FormatDriver = FormatDriver {
     open: |opening| open(Kind::Vmdk, opening),
 };
 
+pub(super) const QCOW: FormatDriver = FormatDriver {
+    name: "qcow",
+    title: "a qcow image of version 1",
+    header: Some(FormatHeader { name: "qcow", begins: qcow1::begins, required: true }),
+    options: &[],
+    open: |opening| open(Kind::Qcow, opening),
+};
+
 fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {
     let Opening { file, writable, vmdk, backing, .. } = opening;
     Box::pin(async move {
@@ -56,6 +64,9 @@ fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {
         if let Some(vmdk) = vmdk {
             let image = vmdk::open(file, &vmdk.description, vmdk.extents, backing).await?;
             return Ok(Arc::new(image) as Arc<dyn Block>);
+        }
+        if kind == Kind::Qcow {
+            return Ok(Arc::new(qcow1::open(file, backing).await?) as Arc<dyn Block>);
         }
         Ok(formats::open(kind, file).await?)
     })

@@ -154,6 +154,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "vdi", members: &[child()] },
         Variant { tag: "vpc", members: &[child()] },
         Variant { tag: "vmdk", members: &[child()] },
+        Variant { tag: "qcow", members: &[child(), optional("backing", Kind::Ref(&BACKING))] },
         Variant {
             tag: "copy-before-write",
             members: &[
