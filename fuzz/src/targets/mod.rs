@@ -7,6 +7,7 @@ mod config;
 mod create_options;
 mod disk;
 mod entries;
+mod foreign;
 mod header;
 mod limits;
 mod luks;
@@ -51,6 +52,10 @@ pub const TARGETS: &[Target] = &[
     target("options", options::run, 5_000),
     target("create_options", create_options::run, 3_000),
     target("config", config::run, 5_000),
+    target("vdi", foreign::vdi, 1_500),
+    target("vpc", foreign::vpc, 1_500),
+    target("qcow", foreign::qcow, 1_500),
+    target("vmdk", foreign::vmdk, 1_500),
     target("limits", limits::run, 5_000),
     target("luks", luks::run, 1_000),
     target("nbd_server", nbd_server::run, 5_000),
