@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use block::Block;
-use futures_util::{StreamExt, join, stream};
+use futures_util::future::join;
+use futures_util::{StreamExt, stream};
 use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -193,7 +194,7 @@ pub(crate) async fn first_difference(
 
 async fn content_differs(disks: [&dyn Block; 2], piece: Piece) -> Result<Option<Difference>, Failure> {
     let [first, second] = disks;
-    let (first, second) = join!(read(first, piece, piece.data[0]), read(second, piece, piece.data[1]));
+    let (first, second) = join(read(first, piece, piece.data[0]), read(second, piece, piece.data[1])).await;
     let sector = match (first?, second?) {
         (Some(first), Some(second)) => first_unequal_sector(&first, &second),
         (Some(bytes), None) | (None, Some(bytes)) => first_data_sector(bytes),

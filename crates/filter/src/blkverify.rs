@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, Error, Filter, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
-use futures_util::join;
+use futures_util::future::join;
 use storage::{Hints, RangeLocks, RangeMode};
 
 /// The filter.
@@ -42,7 +42,7 @@ impl Blkverify {
         let _shared =
             self.locks.acquire(offset, offset.saturating_add(buf.len() as u64), RangeMode::Shared).await;
         let ((tested, buf), (raw, other)) =
-            join!(self.test.read(offset, buf, hints), self.raw.read(offset, other, hints));
+            join(self.test.read(offset, buf, hints), self.raw.read(offset, other, hints)).await;
         let result = tested.and_then(|kind| raw.map(|_| kind));
         let differs = || buf.iter().zip(other.iter()).position(|(tested, raw)| tested != raw);
         match result {
@@ -91,7 +91,7 @@ impl Filter for Blkverify {
         let len = data.len() as u64;
         Box::pin(self.alone(offset, len, async move {
             let (tested, raw) =
-                join!(self.test.write(offset, data.clone(), hints), self.raw.write(offset, data, hints));
+                join(self.test.write(offset, data.clone(), hints), self.raw.write(offset, data, hints)).await;
             tested.and(raw)
         }))
     }
@@ -101,7 +101,7 @@ impl Filter for Blkverify {
         let options = ZeroOptions { fast_only: false, ..options };
         Box::pin(self.alone(offset, len, async move {
             let (tested, raw) =
-                join!(self.test.zero(offset, len, options), self.raw.zero(offset, len, options));
+                join(self.test.zero(offset, len, options), self.raw.zero(offset, len, options)).await;
             tested.and(raw)
         }))
     }
@@ -113,7 +113,7 @@ impl Filter for Blkverify {
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async {
-            let (tested, raw) = join!(self.test.flush(), self.raw.flush());
+            let (tested, raw) = join(self.test.flush(), self.raw.flush()).await;
             tested.and(raw)
         })
     }

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use buffer::IoBuf;
-use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use job::Dirty;
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
@@ -120,9 +121,10 @@ impl Snapshot {
         }
         let copied = match self.policy.timeout {
             None => self.copy_all(range).await,
-            Some(timeout) => futures_util::select_biased! {
-                copied = Box::pin(self.copy_all(range)).fuse() => copied,
-                () = reactor::sleep(timeout).fuse() => Err(self.timed_out(timeout)),
+            // A copy that is done when its time is over has been done in time.
+            Some(timeout) => match select(pin!(self.copy_all(range)), pin!(reactor::sleep(timeout))).await {
+                Either::Left((copied, _)) => copied,
+                Either::Right(((), _)) => Err(self.timed_out(timeout)),
             },
         };
         match (copied, self.policy.on_error) {

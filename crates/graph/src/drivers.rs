@@ -5,7 +5,9 @@
 
 mod blkdebug;
 mod blkverify;
+#[cfg(feature = "http")]
 mod cached;
+#[cfg(feature = "s3")]
 mod chunked;
 mod compress;
 mod copy_before_write;
@@ -14,20 +16,30 @@ mod elsewhere;
 mod filter;
 mod foreign;
 mod formats;
+#[cfg(feature = "http")]
 mod http;
 mod local;
 mod luks;
+#[cfg(feature = "nbd")]
 mod nbd;
 pub(crate) mod node;
+mod not_built;
 mod null;
 mod over;
+#[cfg(feature = "http")]
 mod over_http;
 #[cfg(test)]
 mod pattern;
 mod preallocate;
 mod quorum;
+#[cfg(feature = "rbd")]
 mod rbd;
+#[cfg(any(feature = "http", feature = "nbd", feature = "rbd"))]
+mod remote;
+#[cfg(feature = "s3")]
 mod s3;
+#[cfg(any(feature = "http", feature = "rbd"))]
+mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
@@ -37,33 +49,58 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+#[cfg(feature = "http")]
 pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
+#[cfg(feature = "http")]
 pub use self::cached::{OpenCache, caches};
+#[cfg(feature = "s3")]
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{Children, FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
+#[cfg(feature = "http")]
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
 pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
+#[cfg(feature = "nbd")]
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
+#[cfg(feature = "rbd")]
 pub use self::rbd::{RBD_OPTIONS, Rbd};
+#[cfg(feature = "s3")]
 pub use self::s3::{S3, S3_OPTIONS, object_store};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 
-/// Drivers of storage.
+/// Drivers of storage. One whose feature a build lacks stands in the same place and refuses what it is asked for.
 pub const STORAGE: &[&StorageDriver] = &[
     &local::FILE,
     &local::HOST_DEVICE,
+    #[cfg(feature = "nbd")]
     &nbd::NBD,
+    #[cfg(not(feature = "nbd"))]
+    &not_built::NBD,
+    #[cfg(feature = "http")]
     &http::HTTP,
+    #[cfg(not(feature = "http"))]
+    &not_built::HTTP,
+    #[cfg(feature = "http")]
     &http::HTTPS,
+    #[cfg(not(feature = "http"))]
+    &not_built::HTTPS,
+    #[cfg(feature = "s3")]
     &s3::S3,
+    #[cfg(not(feature = "s3"))]
+    &not_built::S3,
+    #[cfg(feature = "s3")]
     &chunked::CHUNKED,
+    #[cfg(not(feature = "s3"))]
+    &not_built::CHUNKED,
+    #[cfg(feature = "rbd")]
     &rbd::RBD,
+    #[cfg(not(feature = "rbd"))]
+    &not_built::RBD,
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,

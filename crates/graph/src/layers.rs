@@ -1,5 +1,7 @@
 //! What a disk stands on: its layers, each with what goes when it goes.
 
+mod written;
+
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -8,10 +10,13 @@ use parking_lot::Mutex;
 use qcow2::{Compressing, Qcow2};
 use storage::Storage;
 
+pub(crate) use self::written::Written;
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::{self, with_bitmaps};
 use crate::drive::OptionTree;
-use crate::drivers::{self, Hint, Opening};
+#[cfg(feature = "http")]
+use crate::drivers::Hint;
+use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::extents::{self, VmdkOrigins};
 use crate::file::Origin;
@@ -74,21 +79,8 @@ pub(crate) struct LayerFiles {
     /// What is written when the layer is: its file, its data file, and the file of its bitmaps.
     pub(crate) written: Written,
     /// What is to be read ahead of a remote file; upkeep takes it.
+    #[cfg(feature = "http")]
     pub(crate) hint: Mutex<Option<Hint>>,
-}
-
-/// What is written when a layer is.
-#[derive(Clone, Debug)]
-pub(crate) struct Written {
-    pub(crate) file: Arc<dyn Storage>,
-    pub(crate) data: Option<Arc<dyn Storage>>,
-    pub(crate) bitmaps: Option<Arc<dyn Storage>>,
-}
-
-impl Written {
-    fn all(&self) -> impl Iterator<Item = &Arc<dyn Storage>> {
-        [Some(&self.file), self.data.as_ref(), self.bitmaps.as_ref()].into_iter().flatten()
-    }
 }
 
 /// A layer is itself and no other.
@@ -295,7 +287,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header, vmdk, bitmaps, written: _, hint: _ } = self;
+        let Self { format, options, file, data, luks_header, vmdk, bitmaps, .. } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -345,8 +337,18 @@ impl LayerFiles {
         let written = Written { file: disk_file, data: data_file, bitmaps };
         let (options, format) = (options.clone(), *format);
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let (bitmaps, vmdk, hint) = (bitmaps_origin, vmdk_origins, Mutex::default());
-        let files = Self { format, options, file, data, luks_header, vmdk, bitmaps, written, hint };
+        let files = Self {
+            format,
+            options,
+            file,
+            data,
+            luks_header,
+            vmdk: vmdk_origins,
+            bitmaps: bitmaps_origin,
+            written,
+            #[cfg(feature = "http")]
+            hint: Mutex::default(),
+        };
         let own = Mutex::new(now.own.lock().clone());
         let by_name = Mutex::new(now.by_name.lock().clone());
         let identity = now.identity.clone();

@@ -26,11 +26,13 @@ pub mod options;
 mod other_file;
 pub mod pace;
 pub mod probe;
+#[cfg(feature = "http")]
 mod read_ahead;
 mod resize_raw;
 mod runtime;
 mod secrets;
 pub mod size;
+#[cfg(feature = "tls")]
 mod tls_credentials;
 pub mod trace;
 mod upkeep;
@@ -44,9 +46,9 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    AtRest, Change, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode, Graph, Hold, JobFilter,
-    KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed,
-    ReplaceError, Replaced, Under, User,
+    AtRest, Change, CommitError, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode, Graph, Hold,
+    JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName,
+    Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError, Under, User, file_name, tracking_unit,
 };
 pub use crate::open::{
     BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,
@@ -54,4 +56,5 @@ pub use crate::open::{
 pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
+#[cfg(feature = "tls")]
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

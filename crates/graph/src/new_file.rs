@@ -12,6 +12,7 @@ use crate::file::LoopClock;
 
 /// A file that was made.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "caches of remote files alone read them"))]
 pub(crate) struct MadeFile {
     pub(crate) storage: FileStorage,
     /// A writer's.

@@ -185,6 +185,7 @@ pub(crate) async fn open_layers(
         let (vmdk, vmdk_origins) = vmdk.map(VmdkFiles::divided).unzip();
         let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
         let writable = chain.is_empty() && !options.read_only;
+        #[cfg(feature = "http")]
         let hint = Mutex::new(drivers::take_hint(&file.storage));
         let opening = Opening {
             file: file.storage,
@@ -206,8 +207,18 @@ pub(crate) async fn open_layers(
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let (bitmaps, vmdk) = (bitmaps_origin, vmdk_origins);
-        let files = LayerFiles { format, options, file, data, luks_header, vmdk, bitmaps, written, hint };
+        let files = LayerFiles {
+            format,
+            options,
+            file,
+            data,
+            luks_header,
+            vmdk: vmdk_origins,
+            bitmaps: bitmaps_origin,
+            written,
+            #[cfg(feature = "http")]
+            hint,
+        };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

@@ -102,6 +102,7 @@ impl OtherFile {
             vmdk: files.vmdk.clone(),
             bitmaps: files.bitmaps.clone(),
             written: Written { file: storage, ..files.written.clone() },
+            #[cfg(feature = "http")]
             hint: Mutex::default(),
         };
         Layer {

@@ -21,6 +21,7 @@ impl Disk {
         if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
             reactor::spawn(read_ahead(image)).detach();
         }
+        #[cfg(feature = "http")]
         self.start_reading_ahead();
         for below in block::layers(self.root()).filter_map(|layer| layer.downcast_ref::<Child>()?.owned()) {
             below.start_upkeep();

@@ -193,6 +193,11 @@ impl Life {
         self.reaches(&[Status::Null]).await;
     }
 
+    /// Waits until the job is in step with its source, or has ended.
+    pub async fn ready(&self) {
+        self.reaches(&[Status::Ready, Status::Concluded, Status::Null]).await;
+    }
+
     /// Waits until the job has ended: its last step is done, or it was cancelled.
     pub async fn concluded(&self) {
         self.reaches(&[Status::Concluded, Status::Null]).await;

@@ -138,11 +138,6 @@ impl SectorSize {
     pub fn bytes(self) -> u64 {
         u64::from(self.0)
     }
-
-    /// By how much the numbers of two neighbouring sectors differ.
-    pub(crate) fn units(self) -> u64 {
-        self.bytes() / SECTOR_BYTES
-    }
 }
 
 impl Cipher {

@@ -115,6 +115,9 @@ pub enum LuksError {
         /// What is there.
         other: String,
     },
+    /// The program was built without ciphers.
+    #[error("this program was built without ciphers (the feature luks) and neither encrypts nor decrypts")]
+    NotBuilt,
     /// A key of another length than the cipher takes.
     #[error("the key has {found} bytes; {cipher} takes {needed}")]
     KeyLength {
@@ -132,7 +135,11 @@ impl LuksError {
     pub fn is_unsupported(&self) -> bool {
         matches!(
             self,
-            Self::Version { .. } | Self::Unsupported { .. } | Self::NotSupported { .. } | Self::Detached
+            Self::Version { .. }
+                | Self::Unsupported { .. }
+                | Self::NotSupported { .. }
+                | Self::Detached
+                | Self::NotBuilt
         )
     }
 }

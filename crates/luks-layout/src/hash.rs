@@ -1,13 +1,9 @@
 //! Hashes that headers name.
 
-use pbkdf2::pbkdf2_hmac;
 use secret::wiped_stack;
-use sha1::Sha1;
-use sha2::{Digest, Sha256, Sha512};
-use zeroize::Zeroize;
 
 use crate::error::shortened;
-use crate::{DERIVATION_STACK_BYTES, LuksError, Secret};
+use crate::{DERIVATION_STACK_BYTES, LuksError, Secret, primitives};
 
 /// The hash of a header: keys are made and key material is spread with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,30 +52,13 @@ impl Hash {
     }
 
     /// The digest of `first` and `second`, one behind the other, into the start of `out`; as much as fits there.
-    pub(crate) fn digest_into(self, first: &[u8], second: &[u8], out: &mut [u8]) {
-        fn digest<D: Digest>(first: &[u8], second: &[u8], out: &mut [u8]) {
-            let mut digest = D::new().chain_update(first).chain_update(second).finalize();
-            let len = out.len().min(digest.len());
-            out[..len].copy_from_slice(&digest[..len]);
-            digest.as_mut_slice().zeroize();
-        }
-        match self {
-            Self::Sha1 => digest::<Sha1>(first, second, out),
-            Self::Sha256 => digest::<Sha256>(first, second, out),
-            Self::Sha512 => digest::<Sha512>(first, second, out),
-        }
+    pub(crate) fn digest_into(self, first: &[u8], second: &[u8], out: &mut [u8]) -> Result<(), LuksError> {
+        primitives::digest_into(self, first, second, out)
     }
 
     /// The digest of `parts`, one behind the other.
-    pub(crate) fn digest(self, parts: &[&[u8]]) -> Vec<u8> {
-        fn digest<D: Digest>(parts: &[&[u8]]) -> Vec<u8> {
-            parts.iter().fold(D::new(), |digest, part| digest.chain_update(part)).finalize().to_vec()
-        }
-        match self {
-            Self::Sha1 => digest::<Sha1>(parts),
-            Self::Sha256 => digest::<Sha256>(parts),
-            Self::Sha512 => digest::<Sha512>(parts),
-        }
+    pub(crate) fn digest(self, parts: &[&[u8]]) -> Result<Vec<u8>, LuksError> {
+        primitives::digest(self, parts)
     }
 
     /// What [`Hash::pbkdf2`] costs: iterations for each block of [`Hash::bytes`] that is derived, those of SHA-512 twice, whose digests take twice as long.
@@ -94,15 +73,21 @@ impl Hash {
 
     /// PBKDF2 with HMAC (RFC 8018, 5.2): `len` bytes made of `password`. Costs `iterations` times two digests for every
     /// [`Hash::bytes`] of them: one million is a fifth of a second, about.
-    pub fn pbkdf2(self, password: &[u8], salt: &[u8], iterations: u32, len: usize) -> Secret {
+    ///
+    /// # Errors
+    /// [`LuksError::NotBuilt`] alone.
+    pub fn pbkdf2(
+        self,
+        password: &[u8],
+        salt: &[u8],
+        iterations: u32,
+        len: usize,
+    ) -> Result<Secret, LuksError> {
         let mut key = Secret::zeroed(len);
         let out = key.bytes_mut();
-        wiped_stack::<DERIVATION_STACK_BYTES, _>(|| match self {
-            Self::Sha1 => pbkdf2_hmac::<Sha1>(password, salt, iterations, out),
-            Self::Sha256 => pbkdf2_hmac::<Sha256>(password, salt, iterations, out),
-            Self::Sha512 => pbkdf2_hmac::<Sha512>(password, salt, iterations, out),
-        });
-        key
+        let derive = || primitives::pbkdf2(self, password, salt, iterations, out);
+        wiped_stack::<DERIVATION_STACK_BYTES, _>(derive)?;
+        Ok(key)
     }
 }
 
@@ -117,12 +102,13 @@ mod tests {
     #[test]
     fn keys_are_those_of_the_published_vectors() {
         // RFC 6070, vectors 3 and 5; RFC 7914, 11.
-        let key = Hash::Sha1.pbkdf2(b"password", b"salt", 4096, 20);
+        let key = Hash::Sha1.pbkdf2(b"password", b"salt", 4096, 20).unwrap();
         assert_eq!(hex(key.bytes()), "4b007901b765489abead49d926f721d065a429c1");
-        let key =
-            Hash::Sha1.pbkdf2(b"passwordPASSWORDpassword", b"saltSALTsaltSALTsaltSALTsaltSALTsalt", 4096, 25);
+        let key = Hash::Sha1
+            .pbkdf2(b"passwordPASSWORDpassword", b"saltSALTsaltSALTsaltSALTsaltSALTsalt", 4096, 25)
+            .unwrap();
         assert_eq!(hex(key.bytes()), "3d2eec4fe41c849b80c8d83662c0e44a8b291a964cf2f07038");
-        let key = Hash::Sha256.pbkdf2(b"passwd", b"salt", 1, 64);
+        let key = Hash::Sha256.pbkdf2(b"passwd", b"salt", 1, 64).unwrap();
         assert_eq!(
             hex(key.bytes()),
             "55ac046e56e3089fec1691c22544b605f94185216dde0465e68b9d57c20dacbc\

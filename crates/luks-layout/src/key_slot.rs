@@ -80,7 +80,7 @@ impl Header {
             uuid: uuid_text(new.uuid),
             slots,
         };
-        let digest = header.digest_of(new.key);
+        let digest = header.digest_of(new.key)?;
         header.digest.copy_from_slice(digest.bytes());
         Ok(header)
     }
@@ -101,7 +101,7 @@ impl Header {
         let cipher = self.slot_cipher(&slot, new.password)?;
         let len = self.cipher.key_bytes() * slot.stripes as usize;
         let plain = &mut material.bytes_mut()[..len];
-        wiped_stack::<DERIVATION_STACK_BYTES, _>(|| split(self.hash, key.bytes(), plain));
+        wiped_stack::<DERIVATION_STACK_BYTES, _>(|| split(self.hash, key.bytes(), plain))?;
         cipher.encipher(0, material.bytes_mut());
         self.slots[index] = slot;
         Ok(material)
@@ -122,19 +122,19 @@ impl Header {
         let len = self.cipher.key_bytes() * slot.stripes as usize;
         let plain = &material.bytes()[..len];
         let key =
-            wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.cipher.key_bytes()));
-        let digest = self.digest_of(&key);
+            wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.cipher.key_bytes()))?;
+        let digest = self.digest_of(&key)?;
         Ok(is_same(digest.bytes(), &self.digest).then_some(key))
     }
 
     /// The cipher of a slot's key material.
     fn slot_cipher(&self, slot: &KeySlot, password: &Secret) -> Result<SectorCipher, LuksError> {
         let len = self.cipher.key_bytes();
-        let key = self.hash.pbkdf2(password.bytes(), &slot.salt, slot.iterations, len);
+        let key = self.hash.pbkdf2(password.bytes(), &slot.salt, slot.iterations, len)?;
         SectorCipher::new(self.cipher, &key)
     }
 
-    fn digest_of(&self, key: &Secret) -> Secret {
+    fn digest_of(&self, key: &Secret) -> Result<Secret, LuksError> {
         self.hash.pbkdf2(key.bytes(), &self.digest_salt, self.digest_iterations, DIGEST_BYTES)
     }
 }

@@ -16,6 +16,11 @@ mod hash;
 mod header;
 mod key_slot;
 pub mod luks2;
+#[cfg(feature = "ciphers")]
+mod primitives;
+#[cfg(not(feature = "ciphers"))]
+#[path = "not_built.rs"]
+mod primitives;
 mod sectors;
 mod split;
 

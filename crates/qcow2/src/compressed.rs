@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
-use flate2::{Decompress, FlushDecompress, Status};
-use libdeflater::Decompressor;
 use qcow2_layout::{CompressedCluster, Compression};
 use storage::{Hints, IoBuf, IoBytes, Step};
-use sync::{Mutex, Semaphore};
-use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
+use sync::{Mutex, Semaphore, oneshot};
+use zlib_rs::{Inflate, InflateFlush, Status};
+use zstd_safe::{DCtx, InBuffer, OutBuffer, ResetDirective};
 
 use crate::Error;
+use crate::compressing::zstd_error;
 use crate::medium::Medium;
 
 /// Decompressed clusters kept: neighbouring small reads then decompress once. At the largest
@@ -25,9 +25,12 @@ const THREADS_MAX: usize = 4;
 /// this takes.
 const ELSEWHERE_BYTES_MIN: usize = 16 << 10;
 
+/// The window of a deflate stream at most: a packer of others may have used all of it.
+const INFLATE_WINDOW_BITS: u8 = 15;
+
 thread_local! {
     /// What the thread unpacks zstd with: some 160 KiB, and a sixth of the time of a cluster to make anew.
-    static ZSTD: RefCell<Option<Decoder<'static>>> = const { RefCell::new(None) };
+    static ZSTD: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
 /// The compressed clusters that were read last, by their place in the file. Compressed clusters
@@ -91,7 +94,7 @@ impl Decompressed {
             return Ok(unpack());
         }
         let _place = self.threads.acquire().await;
-        let (done, unpacked) = futures_channel::oneshot::channel();
+        let (done, unpacked) = oneshot::channel();
         let calculation = move || {
             // No task waits any more if the request was dropped.
             let _ = done.send(unpack());
@@ -145,8 +148,8 @@ pub(crate) fn packed_len(compression: Compression, packed: &[u8], size: usize) -
         Compression::Deflate => {
             // One byte more than it has room for: a stream that goes on is not taken for one that ends.
             let mut bytes = vec![0; size + 1];
-            let mut stream = Decompress::new(false);
-            let status = stream.decompress(packed, &mut bytes, FlushDecompress::Finish);
+            let mut stream = Inflate::new(false, INFLATE_WINDOW_BITS);
+            let status = stream.decompress(packed, &mut bytes, InflateFlush::Finish);
             if status.is_ok_and(|status| status == Status::StreamEnd) && stream.total_out() == size as u64 {
                 return Ok(Some(stream.total_in() as usize));
             }
@@ -154,7 +157,7 @@ pub(crate) fn packed_len(compression: Compression, packed: &[u8], size: usize) -
         }
         Compression::Zstd => {
             unpack(compression, packed, size)?;
-            Ok(zstd::zstd_safe::find_frame_compressed_size(packed).ok())
+            Ok(zstd_safe::find_frame_compressed_size(packed).ok())
         }
     }
 }
@@ -178,8 +181,14 @@ fn too_much(size: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {size} bytes"))
 }
 
+#[cfg(not(feature = "libdeflate"))]
 fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
-    match Decompressor::new().deflate_decompress(packed, bytes) {
+    inflate(packed, bytes)
+}
+
+#[cfg(feature = "libdeflate")]
+fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    match libdeflater::Decompressor::new().deflate_decompress(packed, bytes) {
         Ok(got) => Ok(got),
         // A stream whose end is cut off behind the last byte of the cluster has all of it, for QEMU too; the other library says what
         // is wrong with any other.
@@ -188,7 +197,7 @@ fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 fn inflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
-    let mut stream = Decompress::new(false);
+    let mut stream = Inflate::new(false, INFLATE_WINDOW_BITS);
     // Room for a byte behind the cluster tells whether there is more.
     let mut more = [0; 1];
     loop {
@@ -197,7 +206,11 @@ fn inflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
             Some(room) if !room.is_empty() => room,
             _ => more.as_mut_slice(),
         };
-        let status = stream.decompress(&packed[read..], room, FlushDecompress::None)?;
+        let status = stream.decompress(&packed[read..], room, InflateFlush::NoFlush);
+        let status = status.map_err(|error| {
+            let why = stream.error_message().unwrap_or(error.as_str());
+            io::Error::new(io::ErrorKind::InvalidData, format!("deflate decompression error: {why}"))
+        })?;
         let now = (stream.total_in() as usize, stream.total_out() as usize);
         if now.1 > bytes.len() {
             return Err(too_much(bytes.len()));
@@ -212,22 +225,22 @@ fn unpack_zstd(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     ZSTD.with_borrow_mut(|kept| {
         let stream = match kept {
             Some(stream) => stream,
-            None => kept.insert(Decoder::new()?),
+            None => kept.insert(DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?),
         };
         // Also after a cluster that was no good.
-        stream.reinit()?;
+        stream.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
         run_zstd(stream, packed, bytes)
     })
 }
 
 /// Unpacks frames until the cluster is full; as with QEMU there may be several. The last one has to end there.
-fn run_zstd(stream: &mut Decoder<'_>, packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+fn run_zstd(stream: &mut DCtx<'_>, packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     let size = bytes.len();
     let mut input = InBuffer::around(packed);
     let mut output = OutBuffer::around(bytes);
     loop {
         let before = (input.pos(), output.pos());
-        let hint = stream.run(&mut input, &mut output)?;
+        let hint = stream.decompress_stream(&mut output, &mut input).map_err(zstd_error)?;
         match output.pos() == size {
             true if hint == 0 => return Ok(size),
             true => return ends_now(stream, &mut input, size),
@@ -238,12 +251,12 @@ fn run_zstd(stream: &mut Decoder<'_>, packed: &[u8], bytes: &mut [u8]) -> io::Re
 }
 
 /// The cluster is full, and its last frame has not ended: nothing but its end may follow.
-fn ends_now(stream: &mut Decoder<'_>, input: &mut InBuffer<'_>, size: usize) -> io::Result<usize> {
+fn ends_now(stream: &mut DCtx<'_>, input: &mut InBuffer<'_>, size: usize) -> io::Result<usize> {
     let mut more = [0; 1];
     let mut output = OutBuffer::around(more.as_mut_slice());
     loop {
         let before = input.pos();
-        let hint = stream.run(input, &mut output)?;
+        let hint = stream.decompress_stream(&mut output, input).map_err(zstd_error)?;
         if output.pos() > 0 {
             return Err(too_much(size));
         }
@@ -267,12 +280,16 @@ mod tests {
         match compression {
             Compression::Deflate => {
                 let mut bytes = vec![0; content.len() + 64];
-                let mut packer = libdeflater::Compressor::new(libdeflater::CompressionLvl::default());
-                let len = packer.deflate_compress(content, &mut bytes).unwrap();
+                let raw = zlib_rs::DeflateConfig { window_bits: -15, ..zlib_rs::DeflateConfig::default() };
+                let len = zlib_rs::compress_slice(&mut bytes, content, raw).0.len();
                 bytes.truncate(len);
                 bytes
             }
-            Compression::Zstd => zstd::encode_all(content, 0).unwrap(),
+            Compression::Zstd => {
+                let mut bytes = Vec::with_capacity(zstd_safe::compress_bound(content.len()));
+                zstd_safe::compress(&mut bytes, content, 3).unwrap();
+                bytes
+            }
         }
     }
 

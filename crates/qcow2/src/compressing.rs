@@ -16,6 +16,7 @@ use crate::guest_range::GuestRange;
 use crate::host::HandedOver;
 use crate::image::Inner;
 use crate::{Error, Qcow2};
+pub(crate) use pack::zstd_error;
 use tail::Tail;
 
 /// What compressed entries count the bytes of a cluster in (specification, "Compressed clusters descriptor").
@@ -101,7 +102,7 @@ impl Compressing {
         let image = &self.image.inner;
         let compression = image.decompressed.compression();
         let _place = self.threads.acquire().await;
-        let (done, packed) = futures_channel::oneshot::channel();
+        let (done, packed) = sync::oneshot::channel();
         let calculation = move || {
             // No task waits any more if the request was dropped.
             let _ = done.send(pack::pack(compression, &cluster, size));

@@ -84,7 +84,8 @@ pub(crate) async fn guest_data(
              another image of it with `cowhand convert`",
         )),
         (CryptMethod::Aes, _, Some(password)) => {
-            let cipher = before_luks(password).map_err(|error| blame.corrupt(error.to_string()))?;
+            // A key that is made as long as the cipher wants it fails for want of ciphers alone.
+            let cipher = before_luks(password).map_err(|error| blame.unsupported(error.to_string()))?;
             Ok(GuestData { storage: data, plain: None, by_guest: Some(Arc::new(cipher)) })
         }
         (CryptMethod::Aes, ..) => Err(blame.invalid(

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use futures_channel::oneshot;
-use sync::Mutex;
+use sync::{Mutex, oneshot};
 
 /// Ranges of numbers (guest clusters, or indices of L2 tables) that are being changed.
 #[derive(Debug, Default)]

@@ -129,7 +129,7 @@ impl Medium {
         &self,
         work: impl Future<Output = Result<T, Error>> + 'static,
     ) -> Result<T, Error> {
-        let (done, result) = futures_channel::oneshot::channel();
+        let (done, result) = sync::oneshot::channel();
         self.host.spawn(Box::pin(async move {
             // No task may be waiting any more; the work counts all the same.
             let _ = done.send(work.await);

@@ -25,7 +25,7 @@ pub(crate) async fn calculated<T: Send + 'static>(
     around: &dyn Around,
     calculation: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let (done, result) = futures_channel::oneshot::channel();
+    let (done, result) = sync::oneshot::channel();
     let calculation = move || {
         // No task waits any more if the request was dropped.
         let _ = done.send(calculation());

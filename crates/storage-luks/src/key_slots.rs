@@ -91,8 +91,7 @@ pub async fn remove_key(
         (entry.iterations, entry.salt) = (0, [0; _]);
         write(file, place + STATE_BYTES as u64, &entry.encode()[STATE_BYTES..], &blame).await?;
         let random = random_secret(header.material_bytes(&entry));
-        let random =
-            random.map_err(|error| blame.io("overwriting a key slot")(std::io::Error::other(error)))?;
+        let random = random.map_err(blame.io("overwriting a key slot"))?;
         write(file, material_place(area, &header, slot), random.bytes(), &blame).await?;
         file.flush().await.map_err(blame.io("flushing a key slot"))?;
     }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use block::{Blame, Error};
 use luks_layout::{Cipher, Hash, Header, LuksError, NewHeader, NewSlot, SECTOR_BYTES, Secret, calibrate};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use storage::{Allocation, Hints, IoBytes, Storage, Zeroing};
 
 use crate::around::{Around, calculated};
@@ -135,7 +137,7 @@ pub(crate) fn fill_slot(
 /// Why there is no new key.
 pub(crate) enum NotMade {
     Layout(LuksError),
-    Random(getrandom::Error),
+    Random(io::Error),
 }
 
 impl From<LuksError> for NotMade {
@@ -144,8 +146,8 @@ impl From<LuksError> for NotMade {
     }
 }
 
-impl From<getrandom::Error> for NotMade {
-    fn from(error: getrandom::Error) -> Self {
+impl From<io::Error> for NotMade {
+    fn from(error: io::Error) -> Self {
         Self::Random(error)
     }
 }
@@ -154,7 +156,7 @@ impl NotMade {
     pub(crate) fn named(self, blame: &Blame) -> Error {
         match self {
             Self::Layout(error) => refused(blame, &error),
-            Self::Random(error) => blame.io("making a key")(io::Error::other(error)),
+            Self::Random(error) => blame.io("making a key")(error),
         }
     }
 }
@@ -164,14 +166,26 @@ fn iterations(hash: Hash, key_bytes: usize, time: Duration) -> u32 {
     calibrate(hash, key_bytes, time, &mut || start.elapsed())
 }
 
-fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
+fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)?;
+    fill_random(&mut bytes)?;
     Ok(bytes)
 }
 
-pub(crate) fn random_secret(len: usize) -> Result<Secret, getrandom::Error> {
+pub(crate) fn random_secret(len: usize) -> io::Result<Secret> {
     let mut secret = Secret::zeroed(len);
-    getrandom::fill(secret.bytes_mut())?;
+    fill_random(secret.bytes_mut())?;
     Ok(secret)
+}
+
+/// Random bytes of the kernel, which gives up to 256 at once and may be interrupted beyond.
+fn fill_random(mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match getrandom(&mut *bytes, GetRandomFlags::empty()) {
+            Ok(got) => bytes = &mut bytes[got..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }

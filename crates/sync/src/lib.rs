@@ -10,6 +10,7 @@
 pub mod explore;
 #[cfg(feature = "shuttle")]
 mod explored;
+pub mod oneshot;
 
 #[cfg(not(feature = "shuttle"))]
 pub use arc_swap::ArcSwapOption;

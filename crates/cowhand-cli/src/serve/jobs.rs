@@ -25,7 +25,7 @@ pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::group::Group;
 pub use self::own_target::OwnTarget;
-pub use self::work::{Work, file_name};
+pub use self::work::Work;
 use super::inventory::Inventory;
 
 /// Jobs at a time at most, those included that wait to be dismissed.

@@ -132,7 +132,7 @@ fn needles(image: &[u8]) -> Needles {
     let password = Secret::new(PASSWORD.as_bytes().to_vec());
     let key = header.open_slot(&slot, &password, material).unwrap().unwrap();
     let key = key.bytes();
-    let slot_key = header.hash.pbkdf2(password.bytes(), &slot.salt, slot.iterations, key.len());
+    let slot_key = header.hash.pbkdf2(password.bytes(), &slot.salt, slot.iterations, key.len()).unwrap();
 
     let mut needles = Needles::new();
     let mut add = |name: &str, bytes: &[u8]| drop(needles.insert(name.to_owned(), bytes.to_vec()));

@@ -58,7 +58,7 @@ fn no_write_overtakes_the_copy_of_what_it_overwrites() {
                     assert!(found.iter().all(|byte| u64::from(*byte) == at / UNIT + 1), "seed {seed}: {at}");
                 }
             }));
-            futures_util::join!(changes, reads);
+            futures_util::future::join(changes, reads).await;
             let all = read(&snapshot, 0, SIZE).await;
             assert!(all.iter().zip(0..).all(|(byte, at)| u64::from(*byte) == at / UNIT + 1), "seed {seed}");
         });

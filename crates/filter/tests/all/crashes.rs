@@ -54,7 +54,7 @@ fn a_crash_in_a_copy_leaves_what_was_read_and_what_was_written() {
                 [(100, 3 * CLUSTER), (4 * CLUSTER, 4 * CLUSTER)].map(|(at, len)| read(&disk, at, len)),
             );
             let write = disk.write(5 * CLUSTER + 512, bytes(2, 512), Hints::NONE);
-            let (_, written) = futures_util::join!(reads, write);
+            let (_, written) = futures_util::future::join(reads, write).await;
             written.unwrap();
             disk.flush().await.unwrap();
             assert_eq!(read(&disk, 5 * CLUSTER + 512, 512).await, vec![2; 512]);

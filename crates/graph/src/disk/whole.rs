@@ -31,6 +31,7 @@ impl Disk {
     /// ran must go on running until then.
     pub async fn idle(&self) {
         self.layers.load_full().idle().await;
+        #[cfg(feature = "http")]
         crate::drivers::settle_caches().await;
     }
 

@@ -21,13 +21,25 @@ fn part(part: &str) -> String {
     };
     let value = match key {
         Some(key) if key.ends_with("cookie") => "hidden".to_owned(),
-        _ if value.trim_start_matches("chunked:").starts_with("http") && value.contains("://") => {
-            http_wire::shown(value)
-        }
-        _ if value.starts_with("rbd:") => storage_rbd::shown(value),
-        _ => value.to_owned(),
+        _ => name(value),
     };
     key.map_or_else(|| value.clone(), |key| format!("{key}={value}"))
+}
+
+/// The name of a file.
+fn name(value: &str) -> String {
+    #[cfg(feature = "http")]
+    if value.trim_start_matches("chunked:").starts_with("http") && value.contains("://") {
+        return http_wire::shown(value);
+    }
+    #[cfg(feature = "rbd")]
+    if value.starts_with("rbd:") {
+        return storage_rbd::shown(value);
+    }
+    if cfg!(all(feature = "http", feature = "rbd")) {
+        return value.to_owned();
+    }
+    secret::without_credentials(value).into_owned()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
 use storage_cache::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity};
 
-use super::over_http::wrong;
+use super::store::wrong;
 use crate::background::BackgroundTasks;
 use crate::file::LoopClock;
 use crate::new_file::{MadeFile, make_file};

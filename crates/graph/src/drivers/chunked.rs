@@ -12,10 +12,11 @@ use storage_http::{Client, ClientOptions, Fixed};
 use storage_s3::ObjectName;
 
 use super::cached::{self, Remote};
-use super::elsewhere::ON_REMOTE_ERROR;
 use super::http::Hidden;
-use super::over_http::wrong;
+use super::not_built::prefixes;
+use super::remote::ON_REMOTE_ERROR;
 use super::s3::{ADDRESSINGS, S3};
+use super::store::wrong;
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -29,7 +30,7 @@ const ALLOWED: &str = "s3://BUCKET/FOLDER/NAME, http://HOST/FOLDER/NAME or https
 
 pub(super) const CHUNKED: StorageDriver = StorageDriver {
     name: "chunked",
-    prefixes: &[PREFIX],
+    prefixes: prefixes::CHUNKED,
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || CHUNKED_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,

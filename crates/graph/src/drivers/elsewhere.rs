@@ -23,20 +23,6 @@ pub struct Elsewhere {
     pub read: fn(&mut Reader) -> Result<Arc<dyn Target>, OptionError>,
 }
 
-/// What a request does whose server is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum OnRemoteError {
-    /// It fails, when its time is over.
-    #[default]
-    Report,
-    /// It waits.
-    Wait,
-}
-
-/// The choices of `on-remote-error`.
-pub(super) const ON_REMOTE_ERROR: [(&str, OnRemoteError); 2] =
-    [("report", OnRemoteError::Report), ("wait", OnRemoteError::Wait)];
-
 /// How it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {

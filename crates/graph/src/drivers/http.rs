@@ -10,8 +10,10 @@ use storage::{IoFuture, Storage};
 use storage_http::Fixed;
 use storage_luks::Secret;
 
-use super::elsewhere::ON_REMOTE_ERROR;
-use super::over_http::{self, Reading, Trust, secret, wrong};
+use super::not_built::prefixes;
+use super::over_http::{self, Reading, Trust};
+use super::remote::ON_REMOTE_ERROR;
+use super::store::{secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -19,7 +21,7 @@ use crate::options::{Entry, Group, OptionError, Reader};
 
 pub(super) const HTTP: StorageDriver = StorageDriver {
     name: "http",
-    prefixes: &["http:"],
+    prefixes: prefixes::HTTP,
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || HTTP_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
@@ -30,7 +32,7 @@ pub(super) const HTTP: StorageDriver = StorageDriver {
 
 pub(super) const HTTPS: StorageDriver = StorageDriver {
     name: "https",
-    prefixes: &["https:"],
+    prefixes: prefixes::HTTPS,
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || HTTPS_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,

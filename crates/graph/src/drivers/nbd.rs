@@ -10,7 +10,8 @@ use storage::{IoFuture, Storage};
 use storage_nbd::{Credentials, ExportName, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
 
-use super::elsewhere::{ON_REMOTE_ERROR, OnRemoteError};
+use super::not_built::prefixes;
+use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -19,7 +20,7 @@ use crate::tls_credentials::TlsCredentials;
 
 pub(super) const NBD: StorageDriver = StorageDriver {
     name: "nbd",
-    prefixes: &["nbd:", "nbd+tcp:", "nbd+unix:", "nbds:", "nbds+tcp:", "nbds+unix:"],
+    prefixes: prefixes::NBD,
     kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, shown: str::to_owned, read }),
 };
 

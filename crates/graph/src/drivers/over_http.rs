@@ -8,13 +8,12 @@ use std::time::Duration;
 use http_wire::{Scheme, Url};
 use storage::Storage;
 use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
-use storage_luks::Secret;
 use tls::{ClientCredentials, ClientFiles};
 
 use super::Access;
 use super::cached::{self, Caching, Remote};
-use super::elsewhere::OnRemoteError;
-use crate::secrets::Secrets;
+use super::remote::OnRemoteError;
+use super::store::{REMOTE_TIMEOUT_S, remote_timeout, seconds, wrong};
 use crate::tls_credentials::TlsCredentials;
 
 /// How much is read, and how long is waited.
@@ -76,22 +75,6 @@ impl Reading {
     }
 }
 
-/// How long a request may take, all attempts together: `remote-timeout`, or what follows from `on-remote-error`. `None`: for ever.
-pub(super) fn remote_timeout(on_remote_error: OnRemoteError, given: Option<u32>) -> Option<Duration> {
-    match (on_remote_error, given) {
-        (OnRemoteError::Wait, None) => None,
-        (OnRemoteError::Report | OnRemoteError::Wait, given) => seconds(given.unwrap_or(REMOTE_TIMEOUT_S)),
-    }
-}
-
-/// A store that is restarted is back within this.
-const REMOTE_TIMEOUT_S: u32 = 60;
-
-/// A time of which 0 means any.
-fn seconds(given: u32) -> Option<Duration> {
-    (given > 0).then(|| Duration::from_secs(given.into()))
-}
-
 /// Whose certificates are believed, and which is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
@@ -107,15 +90,6 @@ impl Default for Trust {
     fn default() -> Self {
         Self { sslverify: true, tls_creds: None, tls_certificates: None }
     }
-}
-
-pub(super) fn wrong(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, what.into())
-}
-
-/// The secret of this name.
-pub(super) fn secret(id: &str) -> io::Result<Secret> {
-    Secrets::default().get(id).map_err(|error| wrong(error.to_string()))
 }
 
 impl Trust {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use storage::{IoFuture, Storage};
 use storage_rbd::{ImageName, Opening, RbdStorage};
 
-use super::elsewhere::{ON_REMOTE_ERROR, OnRemoteError};
-use super::over_http::{remote_timeout, secret, wrong};
+use super::not_built::prefixes;
+use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
+use super::store::{remote_timeout, secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -17,7 +18,7 @@ use crate::options::{Entry, Group, OptionError, Reader};
 
 pub(super) const RBD: StorageDriver = StorageDriver {
     name: "rbd",
-    prefixes: &["rbd:"],
+    prefixes: prefixes::RBD,
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || RBD_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,

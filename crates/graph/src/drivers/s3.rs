@@ -12,8 +12,10 @@ use storage_s3::{
     credentials_of_secret,
 };
 
-use super::elsewhere::ON_REMOTE_ERROR;
-use super::over_http::{self, Reading, Trust, secret, wrong};
+use super::not_built::prefixes;
+use super::over_http::{self, Reading, Trust};
+use super::remote::ON_REMOTE_ERROR;
+use super::store::{secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target, storage_of};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -21,7 +23,7 @@ use crate::options::{Entry, Group, OptionError, Reader};
 
 pub(super) const S3: StorageDriver = StorageDriver {
     name: "s3",
-    prefixes: &["s3:"],
+    prefixes: prefixes::S3,
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || S3_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,

@@ -40,10 +40,10 @@ pub(super) struct Asked {
 
 impl DiskNode {
     /// `disk`, opened as `tree` says, of the image that was named `path`.
-    pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: Disk) -> Self {
+    pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: impl Into<Arc<Disk>>) -> Self {
         Self {
             name: NodeName::new(name),
-            disk: Arc::new(disk),
+            disk: disk.into(),
             asked: Mutex::new(Asked { path, tree }),
             files: Vec::new(),
             shown_as: None,

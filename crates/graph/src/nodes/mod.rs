@@ -26,6 +26,7 @@ mod filter_node;
 mod future_sizes;
 mod hold;
 mod job_filter;
+mod job_host;
 mod key_slots;
 mod layer_node;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use self::file_to_fill::FileToFill;
 pub use self::filter_node::FilterNode;
 pub use self::hold::{Hold, User};
 pub use self::job_filter::JobFilter;
+pub use self::job_host::{CommitError, JobHost, JobOwner, StepError, file_name, tracking_unit};
 pub use self::key_slots::KeySlots;
 pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;

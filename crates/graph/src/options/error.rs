@@ -15,6 +15,14 @@ pub enum OptionError {
     /// A LUKS file without its password.
     #[error("the file is encrypted (LUKS); its password is needed: give key-secret=ID")]
     NoPassword,
+    /// A driver that this build lacks.
+    #[error("driver {driver} is not in this program: it was built without the feature {feature}")]
+    NotBuilt {
+        /// Its name.
+        driver: &'static str,
+        /// What it takes.
+        feature: &'static str,
+    },
     /// No option has this name here.
     #[error("unknown option {option}{}", did_you_mean(.nearest))]
     Unknown {

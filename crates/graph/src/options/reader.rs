@@ -96,6 +96,7 @@ impl Reader {
     }
 
     /// Has `name` be a text, where the drive's syntax took it for a path: it reads `image=NAME` as `image.filename=NAME`.
+    #[cfg(feature = "rbd")]
     pub(crate) fn is_no_path(&mut self, name: &str) {
         let Some(entry) = self.tree.take(name) else { return };
         let entry = match entry {
@@ -109,6 +110,7 @@ impl Reader {
     }
 
     /// Has `name` be a group, where the drive's syntax took its options for names with dots, as those of an NBD server are.
+    #[cfg(feature = "rbd")]
     pub(crate) fn gather(&mut self, name: &str) {
         let prefix = format!("{name}.");
         let names: Vec<_> =

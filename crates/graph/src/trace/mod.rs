@@ -7,6 +7,7 @@
 mod decode;
 mod encode;
 mod of_disk;
+#[cfg(feature = "http")]
 mod plan;
 mod reader;
 mod recorder;
@@ -18,6 +19,7 @@ mod varint;
 pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
 pub use self::of_disk::{disk_called, disks};
+#[cfg(feature = "http")]
 pub(crate) use self::plan::{Plan, RANGE_BYTES_MAX, Wanted, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;

@@ -104,7 +104,7 @@ impl BinaryHeader {
         let needed = self.bytes as usize;
         let whole = bytes.get(..needed).ok_or(LuksError::Short { found: bytes.len(), needed })?;
         let behind = CHECKSUM_AT + CHECKSUM_BYTES;
-        let checksum = self.hash.digest(&[&whole[..CHECKSUM_AT], &[0; CHECKSUM_BYTES], &whole[behind..]]);
+        let checksum = self.hash.digest(&[&whole[..CHECKSUM_AT], &[0; CHECKSUM_BYTES], &whole[behind..]])?;
         match is_same(&checksum, &self.checksum[..checksum.len()]) {
             true => Ok(Copy { json: whole[BINARY_BYTES..].to_vec(), binary: self }),
             false => Err(LuksError::Checksum { at: self.place.start() }),

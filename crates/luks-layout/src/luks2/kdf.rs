@@ -1,11 +1,8 @@
 //! From a password to the key of a key slot: PBKDF2, or Argon2, which takes memory.
 
-use argon2::{Algorithm, Argon2, Block, Params, Version};
-use secret::wiped_stack;
-use zeroize::Zeroize;
-
 use super::member::Member;
-use crate::{DERIVATION_STACK_BYTES, Hash, LuksError, Secret};
+use crate::primitives::{self, Argon2Cost};
+use crate::{Hash, LuksError, Secret};
 
 /// Memory that trying a password may take, in KiB: what cryptsetup asks for at most by default. More is refused before
 /// it is asked for.
@@ -109,27 +106,11 @@ impl Kdf {
     /// `len` bytes made of `password`. Costs the iterations, or the passes over the memory, on this thread.
     pub(super) fn derive(&self, password: &Secret, len: usize) -> Result<Secret, LuksError> {
         match self {
-            Self::Pbkdf2 { hash, iterations, salt } => {
-                Ok(hash.pbkdf2(password.bytes(), salt, *iterations, len))
-            }
+            Self::Pbkdf2 { hash, iterations, salt } => hash.pbkdf2(password.bytes(), salt, *iterations, len),
             Self::Argon2 { kind, passes, memory_kib, lanes, salt } => {
-                let no_memory = LuksError::NoMemory { needed_kib: *memory_kib };
-                let mut memory = Memory::of_kib(*memory_kib).ok_or_else(|| no_memory.clone())?;
-                let algorithm = match kind {
-                    Argon2Kind::I => Algorithm::Argon2i,
-                    Argon2Kind::Id => Algorithm::Argon2id,
-                };
-                // Everything keeps to its limits, and to those of the crate: only memory can be missing.
-                let params =
-                    Params::new(*memory_kib, *passes, *lanes, None).map_err(|_| no_memory.clone())?;
-                let mut key = Secret::zeroed(len);
-                let hasher = Argon2::new(algorithm, Version::V0x13, params);
-                let made = wiped_stack::<DERIVATION_STACK_BYTES, _>(|| {
-                    let (password, key) = (password.bytes(), key.bytes_mut());
-                    hasher.hash_password_into_with_memory(password, salt, key, &mut memory.0)
-                });
-                made.map_err(|_| no_memory)?;
-                Ok(key)
+                let cost =
+                    Argon2Cost { kind: *kind, passes: *passes, memory_kib: *memory_kib, lanes: *lanes };
+                primitives::argon2(cost, password, salt, len)
             }
         }
     }
@@ -137,25 +118,6 @@ impl Kdf {
 
 fn salt(kdf: &Member<'_>) -> Result<Vec<u8>, LuksError> {
     kdf.get("salt").bytes(SALT_BYTES.0, SALT_BYTES.1)
-}
-
-/// What Argon2 fills: blocks of a KiB, made of the password, and overwritten when they are dropped.
-struct Memory(Vec<Block>);
-
-impl Memory {
-    /// `None`: so much is not there.
-    fn of_kib(kib: u32) -> Option<Self> {
-        let mut blocks = Vec::new();
-        blocks.try_reserve_exact(kib as usize).ok()?;
-        blocks.resize(kib as usize, Block::new());
-        Some(Self(blocks))
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.0.iter_mut().for_each(Zeroize::zeroize);
-    }
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ impl KeySlot {
         SectorCipher::new(self.cipher, &key)?.decipher(0, material.bytes_mut());
         let len = self.key_bytes * self.stripes as usize;
         let plain = &material.bytes()[..len];
-        let key = wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.key_bytes));
+        let key = wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.key_bytes))?;
         Ok(digest.is_of(&key).then_some(key))
     }
 }

@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         if !file.capabilities().cached {
             return Vec::new();
         }
-        let (done, result) = futures_channel::oneshot::channel();
+        let (done, result) = sync::oneshot::channel();
         let (file, places) = (Arc::clone(file), places.to_vec());
         let calculation = move || {
             let Some(mut buf) = usize::try_from(len).ok().and_then(IoBuf::try_uninit) else { return };

@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 use std::io;
 
-use flate2::{Compress, FlushCompress, Status};
 use qcow2_layout::Compression;
-use zstd::bulk::Compressor;
+use zlib_rs::{Deflate, DeflateFlush, Status};
+use zstd_safe::{CCtx, CParameter};
 
 /// Readers unpack with a window of 4 KiB (specification, "Compressed clusters"): a stream must not reach further back.
 const DEFLATE_WINDOW_BITS: u8 = 12;
 /// As QEMU's: what zlib has as its default.
-const DEFLATE_LEVEL: u32 = 6;
+const DEFLATE_LEVEL: i32 = 6;
 /// As QEMU's: what zstd has as its default.
 const ZSTD_LEVEL: i32 = 3;
 
 thread_local! {
     /// What the thread packs with: made anew for each cluster its memory would be taken from the kernel and cleared each time.
-    static ZSTD: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static ZSTD: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
 /// Compresses `cluster`, zeroes behind it up to `size`; `None` if that does not make it smaller than `size`.
@@ -38,22 +38,36 @@ pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io:
 
 fn deflate(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
     // Not kept for the next cluster: zlib-rs does not reset a stream whose output was full.
-    let mut stream =
-        Compress::new_with_window_bits(flate2::Compression::new(DEFLATE_LEVEL), false, DEFLATE_WINDOW_BITS);
-    let mut packed = Vec::with_capacity(cluster.len() - 1);
-    let status = stream.compress_vec(cluster, &mut packed, FlushCompress::Finish)?;
-    Ok((status == Status::StreamEnd && packed.len() < cluster.len()).then_some(packed))
+    let mut stream = Deflate::new(DEFLATE_LEVEL, false, DEFLATE_WINDOW_BITS);
+    let mut packed = vec![0; cluster.len() - 1];
+    let status = stream.compress(cluster, &mut packed, DeflateFlush::Finish);
+    let status = status.map_err(|error| io::Error::other(error.as_str()))?;
+    // At most as long as the room that it was given.
+    packed.truncate(stream.total_out() as usize);
+    Ok((status == Status::StreamEnd).then_some(packed))
 }
 
 fn pack_zstd(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
     ZSTD.with_borrow_mut(|kept| {
         let stream = match kept {
             Some(stream) => stream,
-            None => kept.insert(Compressor::new(ZSTD_LEVEL)?),
+            None => kept.insert(new_zstd()?),
         };
-        let packed = stream.compress(cluster)?;
+        let mut packed = Vec::with_capacity(zstd_safe::compress_bound(cluster.len()));
+        stream.compress2(&mut packed, cluster).map_err(zstd_error)?;
         Ok((packed.len() < cluster.len()).then_some(packed))
     })
+}
+
+fn new_zstd() -> io::Result<CCtx<'static>> {
+    let mut stream = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
+    stream.set_parameter(CParameter::CompressionLevel(ZSTD_LEVEL)).map_err(zstd_error)?;
+    Ok(stream)
+}
+
+/// What zstd calls an error.
+pub(crate) fn zstd_error(code: zstd_safe::ErrorCode) -> io::Error {
+    io::Error::other(zstd_safe::get_error_name(code))
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn nginx_that_is_killed_and_comes_back_costs_a_wait() {
                 killed.restart();
                 killed
             });
-            let (read, back) = futures_util::join!(read(&storage, 3 << 20, 5000), restarted);
+            let (read, back) = futures_util::future::join(read(&storage, 3 << 20, 5000), restarted).await;
             assert_eq!(read.unwrap(), content(3 << 20, 5000));
             nginx = back;
         }

@@ -21,7 +21,7 @@ impl Shared {
             return self.below.write(self.part.start + offset, sectors, hints).await;
         }
         // Once it has read its neighbours it must run to its end: dropped half-way, it would put old ones back after the lock is gone.
-        let (done, result) = futures_channel::oneshot::channel();
+        let (done, result) = sync::oneshot::channel();
         let shared = Arc::clone(self);
         self.around.spawn(Box::pin(async move {
             // No task may be waiting any more; the bytes are written all the same.

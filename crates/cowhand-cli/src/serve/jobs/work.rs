@@ -1,14 +1,11 @@
 //! What a job does: crate `job` for a disk, otherwise files and keys.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use block::Block;
-use graph::DiskNode;
-use graph::drivers::elsewhere;
+use graph::{DiskNode, StepError};
 use job::{Ended, Life, Task, Tracked};
 
-use super::host::{JobDisk, StepError};
+use super::host::job_host;
 use super::task::Failed;
 use super::{Amendment, BitmapSync, Creation, Job};
 use crate::serve::inventory::Inventory;
@@ -70,7 +67,7 @@ impl Work {
     ) -> Result<(), StepError> {
         match self {
             Self::Disk { disk, task, bitmap } => {
-                task.finish(&JobDisk { inventory, job, disk, bitmap: bitmap.as_ref() }, ended).await
+                task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
             }
             Self::Create(_) | Self::Amend(_) => Ok(()),
         }
@@ -80,7 +77,7 @@ impl Work {
     pub(super) async fn abort(&self, inventory: &Inventory, job: &Job) {
         match self {
             Self::Disk { disk, task, bitmap } => {
-                task.abort(&JobDisk { inventory, job, disk, bitmap: bitmap.as_ref() }).await;
+                task.abort(&job_host(inventory, job, disk, bitmap.as_ref())).await;
             }
             Self::Create(creation) => {
                 let _change = inventory.graph.change().await;
@@ -89,13 +86,4 @@ impl Work {
             Self::Amend(_) => {}
         }
     }
-}
-
-/// The name of a layer's file, as headers have it. What is no file of this machine has one name everywhere.
-pub fn file_name(block: &dyn Block) -> String {
-    if elsewhere(Path::new(block.name())).is_some() {
-        return block.name().to_owned();
-    }
-    let path = std::path::absolute(Path::new(block.name()));
-    path.map_or_else(|_| block.name().to_owned(), |path| path.display().to_string())
 }

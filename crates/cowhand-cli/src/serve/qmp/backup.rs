@@ -6,12 +6,12 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::is_snapshot;
-use graph::{Change, DiskNode};
+use graph::{Change, DiskNode, tracking_unit};
 use job::{Backup, BackupPace, BeforeWrite, Task};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{await_backing, name_filter, new_job, not_begun, target_of, unit};
+use super::live::{await_backing, name_filter, new_job, not_begun, target_of};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
@@ -75,7 +75,7 @@ async fn begin(
             "argument 'discard-source' is true and node {device:?} is no snapshot-access filter: what is copied would be lost to its clients"
         )));
     }
-    let (unit, pace) = pace(arguments, unit(&block))?;
+    let (unit, pace) = pace(arguments, tracking_unit(&*block))?;
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;

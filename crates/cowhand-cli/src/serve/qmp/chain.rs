@@ -150,15 +150,9 @@ impl Chain {
         opened.map_err(|error| QmpError::because("the job is not begun", &error))
     }
 
-    /// Opens the layers below the uppermost one for reading again that a job which did not begin had opened for writing.
+    /// Opens the layers below the uppermost one for reading again that a command which failed had opened for writing.
     pub async fn give_back(&self, inventory: &Inventory, change: &Change<'_>, places: &[usize]) {
-        for at in places.iter().filter(|at| **at > 0) {
-            let Ok(now) = Self::of_disk(inventory, Arc::clone(&self.disk)) else { return };
-            let Some(layer) = now.layers.get(*at) else { continue };
-            if let Err(error) = inventory.graph.make_readable(change, &self.disk, &layer.block).await {
-                tracing::warn!(%error, "a layer stays open for writing");
-            }
-        }
+        inventory.graph.give_back(change, &self.disk, places).await;
     }
 
     /// The layer that one of two arguments names, counted from the uppermost one; `None` if neither is given.

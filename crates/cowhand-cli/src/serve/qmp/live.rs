@@ -6,8 +6,8 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::{elsewhere, is_snapshot};
-use graph::{Change, DiskNode, User};
-use job::{Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
+use graph::{Change, DiskNode, User, tracking_unit};
+use job::{Dirty, Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
@@ -16,8 +16,6 @@ use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Work, on_error};
 
-/// The unit in which changes are tracked, unless the target has larger clusters or somebody says otherwise.
-const UNIT_BYTES: u64 = 64 << 10;
 /// The smallest and the largest unit, as in QEMU.
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;
 
@@ -87,13 +85,8 @@ pub(super) fn converging(mirror: Mirror, arguments: Arguments<'_>) -> Mirror {
     }
 }
 
-/// The unit in which changes of a copy in `target` are tracked.
-pub(super) fn unit(target: &Arc<dyn Block>) -> u64 {
-    target.capabilities().cluster_bytes.unwrap_or(UNIT_BYTES).max(UNIT_BYTES)
-}
-
 /// Puts a tracking filter over a disk. What is to be copied first is marked in the same drained step.
-pub(super) async fn track(
+async fn track(
     inventory: &Inventory,
     change: &Change<'_>,
     disk: &DiskNode,
@@ -101,18 +94,12 @@ pub(super) async fn track(
     what: What,
     bitmap: Option<&BitmapSync>,
 ) -> Result<Mirror, QmpError> {
-    let mirror = Mirror::new(Arc::clone(tracked));
-    let filter = Arc::clone(tracked);
-    let mark = async || {
-        mirror.mark(what).await?;
-        match bitmap {
-            Some(bitmap) if what == What::Marked => bitmap.mark(tracked.dirty()).await,
-            _ => Ok(()),
-        }
+    let mark = async |dirty: &Dirty| match bitmap {
+        Some(bitmap) if what == What::Marked => bitmap.mark(dirty).await,
+        _ => Ok(()),
     };
-    let put = inventory.graph.put_filter_over(change, disk, Box::new(|_| filter), mark).await;
-    put.map_err(|error| not_begun(&error))?;
-    Ok(mirror)
+    let put = inventory.graph.put_tracked_over(change, disk, tracked, what, mark).await;
+    put.map_err(|error| not_begun(&error))
 }
 
 /// A target, as a disk of its own.
@@ -211,7 +198,7 @@ async fn begin_mirror(
     }
     let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
     let unit = match arguments.maybe_whole("granularity") {
-        None | Some(0) => unit(&block),
+        None | Some(0) => tracking_unit(&*block),
         Some(unit) if unit.is_power_of_two() && UNITS.contains(&unit) => unit,
         Some(unit) => {
             return Err(QmpError::generic(format!(

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
-use graph::Change;
 use graph::drivers::{elsewhere, options_of_name};
 use graph::probe::Format;
+use graph::{Change, file_name};
 use serde_json::{Value, json};
 
 use super::chain::Chain;
 use super::overlay::make_image;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{OwnTarget, file_name};
+use crate::serve::jobs::OwnTarget;
 use crate::serve::made_file::MadeFile;
 
 /// What a job copies to.

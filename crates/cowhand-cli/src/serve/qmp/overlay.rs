@@ -8,14 +8,13 @@ use std::sync::Arc;
 use control::{Arguments, QmpError};
 use cowhand::{Existing, NewImage};
 use graph::probe::Format;
-use graph::{Change, DiskNode, Node, Overlay, bitmaps_of};
+use graph::{Change, DiskNode, Node, Overlay, bitmaps_of, file_name};
 use job::{Snapshot, SnapshotHost};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::file_name;
 use crate::serve::made_file::MadeFile;
 
 /// A disk and the overlay that a snapshot puts over it.

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
-use graph::{Change, resize_raw};
-use job::{Guarded, Merge, MirrorJob, Pivot, Stream, StreamJob, Task, Tracked, What};
-use qcow2::{Qcow2, ResizeOptions};
+use graph::{Change, CommitError, file_name};
+use qcow2::Qcow2;
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{converging, name_filter, new_job, not_begun, track, unit};
+use super::live::{converging, name_filter, new_job, not_begun};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Work, file_name};
+use crate::serve::jobs::{Jobs, Work};
 
 /// An image takes over what lies below it: the one that guests write to, or one further down.
 pub async fn stream(
@@ -38,18 +37,10 @@ pub async fn stream(
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
     let image = chain.writable(inventory, change, at).await?;
     let base_block = base.and_then(|base| chain.layers.get(base)).map(|layer| Arc::clone(&layer.block));
-    // Guests write to the uppermost image alone.
-    let guarded = Guarded::new(if at == 0 { chain.disk.disk.root() } else { Arc::clone(&image) });
-    if at == 0 {
-        let filter = Arc::clone(&guarded);
-        let put =
-            inventory.graph.put_filter_over(change, &chain.disk, Box::new(|_| filter), async || Ok(())).await;
-        put.map_err(|error| not_begun(&error))?;
-    }
     let count = u32::try_from(base.unwrap_or(chain.layers.len()) - at).unwrap_or(u32::MAX);
-    let stream = Stream::new(guarded, base_block.clone(), count);
     let backing = named(arguments, base_block.as_ref());
-    let task = Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing });
+    let begun = inventory.graph.begin_stream(change, &chain.disk, (image, base_block), count, backing).await;
+    let task = begun.map_err(|error| not_begun(&error))?;
     Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
     Ok(json!({}))
 }
@@ -113,63 +104,22 @@ pub async fn commit(
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     let driver = if top == 0 { "mirror_top" } else { "commit_top" };
     name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
-    match commit_task(inventory, change, arguments, &chain, (top, base)).await {
+    let named = arguments.maybe_text("backing-file").map(str::to_owned);
+    let converging = |mirror| converging(mirror, arguments);
+    let begun = inventory.graph.begin_commit(change, &chain.disk, (top, base), named, converging).await;
+    match begun {
         Ok(task) => {
             Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
             Ok(json!({}))
         }
         Err(error) => {
             Jobs::tell_not_begun(inventory, &new.terms.id);
-            chain.give_back(inventory, change, &[top.saturating_sub(1), base]).await;
-            Err(error)
+            Err(match error {
+                CommitError::LongerBase { .. } | CommitError::Nothing => QmpError::generic(error.to_string()),
+                CommitError::Exchange(_) | CommitError::Grow(_) => not_begun(&error),
+            })
         }
     }
-}
-
-/// A commit of the layers from place `top` on into the one at `base`.
-async fn commit_task(
-    inventory: &Inventory,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-    chain: &Chain,
-    (top, base): (usize, usize),
-) -> Result<Task, QmpError> {
-    let disk = Arc::clone(&chain.disk);
-    let target = chain.writable(inventory, change, base).await?;
-    let size = chain.layers.get(top).map_or(0, |layer| layer.block.size());
-    grow(&target, size, top == 0).await?;
-    let layers = u32::try_from(base - top).unwrap_or(u32::MAX);
-    if top == 0 {
-        let what = What::Layers(layers);
-        let tracked = Tracked::new("commit_top", disk.disk.root(), Arc::clone(&target), unit(&target), false);
-        let mirror = track(inventory, change, &disk, &tracked, what, None).await?;
-        let mirror = converging(mirror, arguments);
-        return Ok(Task::Mirror(MirrorJob { mirror, pivot: Pivot::Layer(target) }));
-    }
-    let over = chain.writable(inventory, change, top - 1).await?;
-    let Some(top_block) = over.below() else { return Err(QmpError::generic("there is nothing to commit")) };
-    let backing = named(arguments, Some(&target));
-    Ok(Task::Commit(Merge { top: top_block, layers, base: target, over, is_uppermost: top == 1, backing }))
-}
-
-/// Makes a base as long as what is committed to it. One that is longer stays so below an overlay; a disk cannot become longer.
-async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), QmpError> {
-    let found = base.size();
-    if found > size && is_pivot {
-        return Err(QmpError::generic(format!(
-            "the base {} has {found} bytes and the disk {size}: clients would see another size; resize the disk first",
-            base.name()
-        )));
-    }
-    if found >= size {
-        return Ok(());
-    }
-    let resized = match base.downcast_ref::<Qcow2>() {
-        Some(image) => image.resize(size, ResizeOptions::default()).await,
-        // It becomes longer: no request is in the way.
-        None => resize_raw(&**base, size, ResizeOptions::default(), async || ()).await,
-    };
-    resized.map_err(|error| not_begun(&error))
 }
 
 /// The name and the format that the header of an image is to give to `below`.
