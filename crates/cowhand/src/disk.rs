@@ -16,7 +16,6 @@ pub use self::steer::Snapshot;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::inside::{HOME, Inside, Shared};
-use crate::loops::Loops;
 use crate::options::OpenOptions;
 use crate::pending::Pending;
 use crate::queue::Queue;
@@ -98,10 +97,10 @@ impl Disk {
         OpenOptions::new(path).open()
     }
 
-    /// A disk that was opened on `loops`.
-    pub(crate) fn new(name: String, loops: Loops, disk: Arc<graph::Disk>) -> Self {
-        let lane = loops.deal();
-        Self { handle: Arc::new(Handle { shared: Shared::new(name, loops, disk) }), lane }
+    /// A disk that was opened.
+    pub(crate) fn new(shared: Shared) -> Self {
+        let lane = shared.loops().deal();
+        Self { handle: Arc::new(Handle { shared: Arc::new(shared) }), lane }
     }
 
     /// Fills `buffer` with the bytes at `offset`, and gives it back.
@@ -204,7 +203,7 @@ impl Disk {
         pending
     }
 
-    #[cfg(test)]
+    #[cfg(any(feature = "jobs", test))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }

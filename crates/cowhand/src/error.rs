@@ -47,6 +47,8 @@ pub enum ErrorKind {
     Full,
     /// Waiting on a disk's own loop, in a callback, would be for ever.
     WouldDeadlock,
+    /// A job was cancelled before it had done its work.
+    Cancelled,
     /// The event loop that carried out the requests has ended, by a fault of this library.
     LoopEnded,
 }
@@ -67,6 +69,7 @@ impl ErrorKind {
             Self::Closed => Errno::SHUTDOWN,
             Self::Full => Errno::AGAIN,
             Self::WouldDeadlock => Errno::DEADLK,
+            Self::Cancelled => Errno::CANCELED,
         };
         errno.raw_os_error()
     }
@@ -164,6 +167,17 @@ impl Error {
         Self::new(kind_of_system(&source), Cause::System { what: what.into(), source })
     }
 
+    /// What failed for causes of which one may be a request's or the system's.
+    #[cfg(feature = "jobs")]
+    pub(crate) fn of_steps(what: &str, error: &(dyn StdError + 'static)) -> Self {
+        let all = std::iter::successors(Some(error), |&error| error.source());
+        let kind = all.filter_map(|error| {
+            let block = error.downcast_ref::<block::Error>().map(kind_of_block);
+            block.or_else(|| error.downcast_ref::<io::Error>().map(kind_of_system))
+        });
+        Self::said(kind.last().unwrap_or(ErrorKind::Invalid), format!("{what}: {}", with_sources(error)))
+    }
+
     pub(crate) fn closed(disk: &str) -> Self {
         Self::said(ErrorKind::Closed, format!("{disk}: the disk is closed"))
     }
@@ -239,7 +253,8 @@ impl From<DriveError> for Error {
 
 impl From<OptionError> for Error {
     fn from(error: OptionError) -> Self {
-        Self::new(ErrorKind::Invalid, error)
+        let kind = kind_of_option(&error);
+        Self::new(kind, error)
     }
 }
 
@@ -290,6 +305,13 @@ fn kind_of_system(error: &io::Error) -> ErrorKind {
     }
 }
 
+fn kind_of_option(error: &OptionError) -> ErrorKind {
+    match error {
+        OptionError::NotBuilt { .. } => ErrorKind::Unsupported,
+        _ => ErrorKind::Invalid,
+    }
+}
+
 fn kind_of_open(error: &OpenError) -> ErrorKind {
     match error {
         OpenError::Lock { source: LockError::Busy { .. }, .. } => ErrorKind::InUse,
@@ -305,8 +327,8 @@ fn kind_of_open(error: &OpenError) -> ErrorKind {
         OpenError::Find { .. } | OpenError::Storage(_) | OpenError::Lock { .. } => {
             system_of_open(error).map_or(ErrorKind::Invalid, kind_of_system)
         }
-        OpenError::Options { .. }
-        | OpenError::Secret { .. }
+        OpenError::Options { source, .. } => kind_of_option(source),
+        OpenError::Secret { .. }
         | OpenError::Caches { .. }
         | OpenError::Cycle { .. }
         | OpenError::DataIsImage { .. }

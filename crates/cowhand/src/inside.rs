@@ -8,6 +8,8 @@ use event_listener::Event;
 use parking_lot::RwLock;
 
 use crate::error::{Error, ErrorKind};
+#[cfg(feature = "jobs")]
+use crate::jobs::Site;
 use crate::loops::Loops;
 use crate::pending::Reply;
 use crate::request::Job;
@@ -29,6 +31,9 @@ pub(crate) struct Shared {
     in_flight: AtomicUsize,
     is_closing: AtomicBool,
     emptied: Event,
+    /// Where its jobs work.
+    #[cfg(feature = "jobs")]
+    site: parking_lot::Mutex<Option<Arc<Site>>>,
 }
 
 /// A caller uses the disk: it does not close before this is dropped.
@@ -54,6 +59,11 @@ impl Inside {
         &self.disk
     }
 
+    #[cfg(feature = "jobs")]
+    pub(crate) fn shared_disk(&self) -> &Arc<graph::Disk> {
+        &self.disk
+    }
+
     /// Whether others use the disk now: requests that wait for its loops, or are at work.
     pub(crate) fn is_one_of_several(&self) -> bool {
         self.leave.0.in_flight.load(Ordering::Relaxed) > 1
@@ -61,15 +71,29 @@ impl Inside {
 }
 
 impl Shared {
-    pub(crate) fn new(name: String, loops: Loops, disk: Arc<graph::Disk>) -> Arc<Self> {
-        Arc::new(Self {
+    pub(crate) fn new(name: String, loops: Loops, disk: Arc<graph::Disk>) -> Self {
+        Self {
             name,
             loops,
             disk: RwLock::new(Some(disk)),
             in_flight: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             emptied: Event::new(),
-        })
+            #[cfg(feature = "jobs")]
+            site: parking_lot::Mutex::new(None),
+        }
+    }
+
+    /// With a place for jobs.
+    #[cfg(feature = "jobs")]
+    pub(crate) fn with_site(self, site: Site) -> Self {
+        Self { site: parking_lot::Mutex::new(Some(Arc::new(site))), ..self }
+    }
+
+    /// Where the jobs of the disk work.
+    #[cfg(feature = "jobs")]
+    pub(crate) fn site(&self) -> Result<Arc<Site>, Error> {
+        self.site.lock().clone().ok_or_else(|| Error::closed(&self.name))
     }
 
     pub(crate) fn loops(&self) -> &Loops {
@@ -137,6 +161,8 @@ impl Shared {
         // No caller wants to wait for a limit now.
         disk.lift_limits();
         self.nobody_inside().await;
+        #[cfg(feature = "jobs")]
+        self.end_jobs().await;
         let closed = disk.close().await;
         disk.idle().await;
         self.disk.write().take();
@@ -144,6 +170,15 @@ impl Shared {
         drop(disk);
         end.reached().await;
         closed.map_err(Error::from)
+    }
+
+    /// Ends the job, if there is one, and with it the graph, which has the disk.
+    #[cfg(feature = "jobs")]
+    async fn end_jobs(&self) {
+        let site = self.site.lock().take();
+        if let Some(site) = site {
+            crate::jobs::end_job(&site).await;
+        }
     }
 
     async fn nobody_inside(&self) {

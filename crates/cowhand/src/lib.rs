@@ -106,6 +106,11 @@
 //! # }
 //! ```
 //!
+//! # Jobs
+//!
+//! With the feature `jobs` a disk that is in use is committed, streamed, mirrored or backed up: `Disk::commit`, `Disk::stream`, `Disk::mirror` and
+//! `Disk::backup` give a `Job`, on which a caller waits, and which it pauses, slows down, cancels and completes.
+//!
 //! # Threads
 //!
 //! Each disk has a thread with an event loop, or shares the threads of [`Loops`]. A submission from another thread costs a lock,
@@ -133,6 +138,8 @@ mod create;
 mod disk;
 mod error;
 mod inside;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod loops;
 mod options;
 mod pending;
@@ -151,6 +158,8 @@ pub use crate::buffer::Buffer;
 pub use crate::create::{Existing, NewImage, create};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};
+#[cfg(feature = "jobs")]
+pub use crate::jobs::{Backup, Commit, Copied, Job, JobInfo, JobStatus, Mirror, Stream};
 pub use crate::loops::Loops;
 pub use crate::options::{Cache, MapMemory, OpenOptions, map_memory, set_map_memory_max};
 pub use crate::pending::Pending;

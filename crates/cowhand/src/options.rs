@@ -14,7 +14,7 @@ use reactor::Backend;
 
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
-use crate::inside::HOME;
+use crate::inside::{HOME, Shared};
 use crate::loops::Loops;
 use crate::pending::Pending;
 use crate::request::Job;
@@ -140,15 +140,28 @@ impl OpenOptions {
     ///
     /// This starts a thread, unless there are [`OpenOptions::loops`].
     pub fn open(self) -> Pending<Disk> {
+        #[cfg(feature = "jobs")]
+        let tree = self.tree.as_ref().ok().cloned().unwrap_or_default();
         let prepared = self.prepare();
         let (options, rules, loops) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Pending::ended(Err(error)),
         };
+        #[cfg(feature = "jobs")]
+        let site = crate::jobs::Site::new(options.filename.clone(), tree, rules.clone());
         let (reply, pending) = Pending::new();
         let on = loops.clone();
         let start = move || {
-            let task = async move { reply.send(open_here(&options, &rules, on).await) };
+            let task = async move {
+                let opened = open_here(&options, &rules).await;
+                reply.send(opened.map(|disk| {
+                    let name = options.filename.display().to_string();
+                    let shared = Shared::new(name, on, disk);
+                    #[cfg(feature = "jobs")]
+                    let shared = shared.with_site(site);
+                    Disk::new(shared)
+                }));
+            };
             reactor::spawn(task).detach();
         };
         loops.send(HOME, Job::Work(Box::new(start)));
@@ -171,10 +184,30 @@ impl OpenOptions {
     }
 }
 
-async fn open_here(options: &DiskOptions, rules: &OpenRules, loops: Loops) -> Result<Disk, Error> {
+async fn open_here(options: &DiskOptions, rules: &OpenRules) -> Result<Arc<graph::Disk>, Error> {
     let disk = Arc::new(graph::open(options, rules).await?);
     disk.start_upkeep();
-    Ok(Disk::new(options.filename.display().to_string(), loops, disk))
+    Ok(disk)
+}
+
+/// The image that a job copies to.
+#[cfg(feature = "jobs")]
+pub(crate) struct Target {
+    pub(crate) options: DiskOptions,
+    pub(crate) tree: OptionTree,
+}
+
+#[cfg(feature = "jobs")]
+impl OpenOptions {
+    /// For a job, which opens it by the rules of its own disk.
+    pub(crate) fn for_job(self) -> Result<Target, Error> {
+        if self.loops.is_some() || !self.allowed.is_empty() || !self.allowed_names.is_empty() {
+            let text = "a job opens its target on the loop and by the rules of its disk: give these there";
+            return Err(Error::said(ErrorKind::Invalid, text));
+        }
+        let tree = self.tree?;
+        Ok(Target { options: DiskOptions::of_tree(tree.clone())?, tree })
+    }
 }
 
 /// What the maps of all disks of the process take together.

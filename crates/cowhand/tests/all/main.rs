@@ -6,6 +6,10 @@ mod closing;
 mod completions;
 mod dropping;
 mod examples;
+#[cfg(not(all(feature = "http", feature = "luks", feature = "nbd", feature = "rbd", feature = "s3")))]
+mod features;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod opening;
 mod peers;
 mod scratch;

@@ -7,7 +7,7 @@ use cowhand::{Disk, OpenOptions, ResizeOptions};
 
 use crate::scratch::{SIZE_BYTES, Scratch};
 
-fn qemu_img(arguments: &[&str]) -> String {
+pub fn qemu_img(arguments: &[&str]) -> String {
     let output = Command::new("qemu-img").args(arguments).output().expect("qemu-img is installed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -15,7 +15,7 @@ fn qemu_img(arguments: &[&str]) -> String {
     text
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

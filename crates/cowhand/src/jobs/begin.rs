@@ -1,0 +1,219 @@
+//! How each kind of job begins.
+
+use std::sync::Arc;
+
+use block::Block;
+use graph::{Change, CommitError, DiskNode, ReplaceError, file_name, tracking_unit};
+use job::{BackupPace, BeforeWrite, MirrorJob, Over, Pivot, Task, Tracked, What};
+use qcow2::Qcow2;
+
+use super::options::{Backup, Commit, Copied, Mirror, Stream};
+use super::site::Site;
+use crate::error::{Error, ErrorKind};
+use crate::options::Target;
+
+/// A job that has begun: its filter is over the disk.
+pub(super) struct Started {
+    pub(super) kind: &'static str,
+    pub(super) task: Task,
+    pub(super) speed_bytes: u64,
+    /// The node of its target, if it opened one.
+    pub(super) target: Option<String>,
+}
+
+pub(super) async fn commit(
+    site: &Site,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    commit: &Commit,
+) -> Result<Started, Error> {
+    let images = images(site, disk)?;
+    let lowest = images.len().saturating_sub(1);
+    let (top, base) = (commit.top, commit.base.unwrap_or(lowest));
+    if base <= top || base > lowest {
+        return Err(invalid(format!(
+            "images {top} to {base} of a chain of {}: the base must be below the top and in the chain",
+            images.len()
+        )));
+    }
+    if top == 0 && disk.disk.read_only() {
+        return Err(Error::said(
+            ErrorKind::ReadOnly,
+            "the disk is read-only: its own image is not committed",
+        ));
+    }
+    let begun = site.graph.begin_commit(change, disk, (top, base), None, |mirror| mirror).await;
+    let task = begun.map_err(|error| match error {
+        CommitError::Exchange(error) => not_begun(&error),
+        CommitError::Grow(error) => error.into(),
+        error => invalid(error.to_string()),
+    })?;
+    Ok(Started { kind: "commit", task, speed_bytes: commit.speed_bytes, target: None })
+}
+
+pub(super) async fn stream(
+    site: &Site,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    stream: &Stream,
+) -> Result<Started, Error> {
+    let images = images(site, disk)?;
+    let own = images.first().filter(|image| image.downcast_ref::<Qcow2>().is_some());
+    let own = own.ok_or_else(|| {
+        Error::said(ErrorKind::Unsupported, "the disk's own image is no qcow2 image: it has nothing below it")
+    })?;
+    if disk.disk.read_only() {
+        return Err(Error::said(ErrorKind::ReadOnly, "the disk is read-only"));
+    }
+    let base = match stream.base {
+        None => None,
+        Some(0) => return Err(invalid("the base is the disk's own image; it must be below that".to_owned())),
+        Some(at) => Some(
+            images
+                .get(at)
+                .cloned()
+                .ok_or_else(|| invalid(format!("the base is image {at} of a chain of {}", images.len())))?,
+        ),
+    };
+    let layers = u32::try_from(stream.base.unwrap_or(images.len())).unwrap_or(u32::MAX);
+    let backing = base.as_ref().map(|base| (file_name(&**base), base.driver().to_owned()));
+    let begun = site.graph.begin_stream(change, disk, (Arc::clone(own), base), layers, backing).await;
+    let task = begun.map_err(|error| not_begun(&error))?;
+    Ok(Started { kind: "stream", task, speed_bytes: stream.speed_bytes, target: None })
+}
+
+pub(super) async fn mirror(
+    site: &Site,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    target: &Target,
+    mirror: &Mirror,
+) -> Result<Started, Error> {
+    let what = what_of(mirror.copied);
+    let node = open_target(site, change, disk, target, what).await?;
+    let begun = async {
+        let over = Over::of(what, &*disk.disk.top_image(), &*node.disk.top_image());
+        if over != Over::Own && node.disk.image().is_none() {
+            return Err(invalid("the target is raw and holds all of a disk: copy everything".to_owned()));
+        }
+        let block = Arc::clone(&node.disk) as Arc<dyn Block>;
+        let unit = tracking_unit(&*block);
+        let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, mirror.synchronous);
+        let put = site.graph.put_tracked_over(change, disk, &tracked, what, async |_| Ok(())).await;
+        let job = put.map_err(|error| not_begun(&error))?;
+        Ok(Task::Mirror(MirrorJob { mirror: job, pivot: Pivot::Target { name: node.name(), over } }))
+    };
+    let begun = begun.await;
+    finish(site, change, node, "mirror", begun, mirror.speed_bytes).await
+}
+
+pub(super) async fn backup(
+    site: &Site,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    target: &Target,
+    backup: &Backup,
+) -> Result<Started, Error> {
+    let what = what_of(backup.copied);
+    let node = open_target(site, change, disk, target, what).await?;
+    let begun = async {
+        let block = Arc::clone(&node.disk) as Arc<dyn Block>;
+        let unit = tracking_unit(&*block);
+        let filter = BeforeWrite::new(disk.disk.root(), block, unit, None, false);
+        if backup.break_writes {
+            filter.break_writes();
+        }
+        let over = Arc::clone(&filter);
+        let mark = async || filter.mark(what).await;
+        let put = site.graph.put_filter_over(change, disk, Box::new(|_| over), mark).await;
+        put.map_err(|error| not_begun(&error))?;
+        Ok(Task::Backup(job::Backup { filter, what, pace: BackupPace::default() }))
+    };
+    let begun = begun.await;
+    finish(site, change, node, "backup", begun, backup.speed_bytes).await
+}
+
+/// A job with a target, which is closed if the job did not begin.
+async fn finish(
+    site: &Site,
+    change: &Change<'_>,
+    node: Arc<DiskNode>,
+    kind: &'static str,
+    begun: Result<Task, Error>,
+    speed_bytes: u64,
+) -> Result<Started, Error> {
+    let name = node.name();
+    // A node goes when no caller has it.
+    drop(node);
+    match begun {
+        Ok(task) => Ok(Started { kind, task, speed_bytes, target: Some(name) }),
+        Err(error) => {
+            close_target(site, change, &name).await;
+            Err(error)
+        }
+    }
+}
+
+/// Closes the target of a job that has ended or did not begin.
+pub(super) async fn close_target(site: &Site, change: &Change<'_>, name: &str) {
+    match site.graph.remove(change, name).await {
+        Ok(removed) => {
+            if let Some(error) = removed.not_written {
+                tracing::warn!(%error, "the target of a job could not be closed in order");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the target of a job stays open"),
+    }
+}
+
+/// Opens a target in the disk's graph.
+async fn open_target(
+    site: &Site,
+    change: &Change<'_>,
+    disk: &DiskNode,
+    target: &Target,
+    what: What,
+) -> Result<Arc<DiskNode>, Error> {
+    let opened = graph::open(&target.options, site.graph.rules()).await?;
+    let (found, needed) = (opened.size(), disk.disk.size());
+    if found != needed || opened.read_only() {
+        let why = match opened.read_only() {
+            true => Error::said(ErrorKind::ReadOnly, "the target is read-only"),
+            false => invalid(format!("the target has {found} bytes, the disk {needed}")),
+        };
+        // Nothing was written.
+        let _ = opened.close().await;
+        return Err(why);
+    }
+    if let Some(image) = opened.image().filter(|_| what != What::Everything) {
+        image.await_backing();
+    }
+    let opened = Arc::new(opened);
+    opened.start_upkeep();
+    let path = target.options.filename.clone();
+    let new = DiskNode::new(site.name(), path, target.tree.clone(), opened);
+    let added = site.graph.add_disk(change, new).and_then(|node| node.disk().cloned());
+    added.map_err(|error| invalid(error.to_string()))
+}
+
+/// The images of the chain, the disk's own first.
+fn images(site: &Site, disk: &DiskNode) -> Result<Vec<Arc<dyn Block>>, Error> {
+    let layers = site.graph.layers(&disk.name()).map_err(|error| invalid(error.to_string()))?;
+    Ok(layers.into_iter().filter(|layer| !layer.is_filter).map(|layer| layer.block).collect())
+}
+
+fn what_of(copied: Copied) -> What {
+    match copied {
+        Copied::Everything => What::Everything,
+        Copied::Top => What::Layers(1),
+        Copied::Nothing => What::Nothing,
+    }
+}
+
+fn invalid(text: String) -> Error {
+    Error::said(ErrorKind::Invalid, text)
+}
+
+fn not_begun(error: &ReplaceError) -> Error {
+    Error::of_steps("the job is not begun", error)
+}
