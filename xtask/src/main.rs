@@ -8,6 +8,7 @@ mod coverage;
 mod figures;
 mod fuzz;
 mod interleave;
+mod library;
 mod package;
 mod packages;
 mod peers;
@@ -46,6 +47,8 @@ enum Command {
     Sim(sim::Args),
     /// Explore thread interleavings of the map cache and the engine
     Interleave(interleave::Args),
+    /// Build the library as others link it: its features one by one, the example of its page, packages for a registry
+    Library(library::Args),
     /// Make Debian packages, and test them in a clean Debian
     Package(package::Args),
     /// Check one crate and run its tests, within a minute
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),
+        Command::Library(args) => library::run(&args),
         Command::Package(args) => package::run(&args),
         Command::Quick(args) => quick::run(&args),
         Command::Test(args) => test::run(&args),

@@ -1,0 +1,79 @@
+//! `cargo xtask library`: what a program gets that links crate `cowhand`: how many foreign crates, every feature by itself, the example of its page, and
+//! packages that a registry would take.
+
+mod foreign;
+mod pasted;
+mod published;
+
+use std::process::{Command, ExitCode};
+
+use crate::stage::{Stages, outcome};
+use crate::workspace::cargo;
+
+/// Arguments of `cargo xtask library`: none.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// The features of the library.
+const FEATURES: [&str; 7] = ["http", "jobs", "libdeflate", "luks", "nbd", "rbd", "s3"];
+
+/// Runs it.
+pub fn run(_: &Args) -> ExitCode {
+    let mut stages = Stages::default();
+    stage(&mut stages);
+    if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All of it.
+pub fn stage(stages: &mut Stages) {
+    stages.stage("library: foreign crates", foreign::check);
+    stages.stage("library: each feature by itself", each_feature);
+    let mut tests = cargo();
+    tests.args([
+        "test",
+        "--locked",
+        "--package",
+        "cowhand",
+        "--test",
+        "all",
+        "--",
+        "features::",
+        "opening::",
+    ]);
+    stages.command("library: tests without features", &mut tests);
+    stages.stage("library: the example of its page, pasted", pasted::build_and_run);
+    stages.stage("library: packages", published::package);
+}
+
+/// Builds the library with none of its features, each alone, and all; a warning fails.
+fn each_feature() -> Result<(), String> {
+    let alone = FEATURES.map(|feature| feature.to_owned());
+    for features in [String::new()].into_iter().chain(alone).chain([FEATURES.join(",")]) {
+        let mut check = cargo();
+        check.args(["check", "--locked", "--package", "cowhand", "--no-default-features"]);
+        check.args(["--features", &features]);
+        let warned = warnings(&mut check)?;
+        println!("{}: {} warnings", if features.is_empty() { "no feature" } else { &features }, warned.len());
+        if let Some(first) = warned.first() {
+            return Err(format!("with features {features:?} the library is built with warnings:\n{first}"));
+        }
+    }
+    Ok(())
+}
+
+/// What the compiler warns of; cargo shows it again where nothing is to be built.
+fn warnings(check: &mut Command) -> Result<Vec<String>, String> {
+    let ended = check.output().map_err(|error| format!("cargo does not run: {error}"))?;
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    outcome(check, Ok(ended.status)).map_err(|error| format!("{error}\n{said}"))?;
+    let parts = said.split("\n\n").filter(|part| part.trim_start().starts_with("warning"));
+    Ok(parts.map(str::to_owned).collect())
+}
+
+/// What a command prints, if it succeeds.
+fn output(command: &mut Command) -> Result<String, String> {
+    let ended = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    outcome(command, Ok(ended.status)).map_err(|error| format!("{error}\n{said}"))?;
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}
