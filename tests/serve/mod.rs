@@ -5,6 +5,7 @@
 mod clients;
 mod drives;
 mod ending;
+mod extras;
 mod gone;
 mod main_job;
 mod names;

@@ -127,6 +127,8 @@ fn build() -> Command {
     // With --target, the flags are for the targets alone, not for build scripts and macros.
     command
         .args(["build", "--release", "--package", "cowhand-fuzz", "--features", "libfuzzer"])
+        // With the names that a report of a crash shows.
+        .args(["--config", "profile.release.strip=false"])
         .args(["--bin", "libfuzzer", "--config", "profile.release.lto=false", "--target", &host()])
         .env("RUSTFLAGS", RUSTFLAGS)
         .env("CARGO_TARGET_DIR", directory());

@@ -25,7 +25,7 @@ const SESSION: [&str; 13] = [
     "test -s /usr/share/man/man1/cowhand-convert.1.gz && gzip -t /usr/share/man/man1/*.gz",
     "test -s /usr/lib/systemd/system/cowhand@.service && test -d /etc/cowhand",
     "PATH=/usr/lib/cowhand/compat:$PATH qemu-img --version",
-    "dpkg --verify cowhand cowhand-compat | (! grep .)",
+    "dpkg --verify cowhand cowhand-compat cowhand-extras cowhand-dbgsym | (! grep .)",
     "rm -r /tmp/*",
 ];
 
@@ -59,7 +59,12 @@ fn in_clean_debian(root: &Path, packages: &[PathBuf]) -> Result<(), String> {
         println!("# {line}");
         print!("{}", inside(root, line)?);
     }
-    inside(root, &format!("{apt} purge cowhand cowhand-compat && {apt} autoremove --purge"))?;
+    inside(
+        root,
+        &format!(
+            "{apt} purge cowhand cowhand-compat cowhand-extras cowhand-dbgsym && {apt} autoremove --purge"
+        ),
+    )?;
     let after = files(root)?;
     let left: Vec<_> = after.difference(&before).cloned().collect();
     let gone: Vec<_> = before.difference(&after).cloned().collect();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::tree::{Tree, packaging};
+use super::tree::{Holds, Tree, packaging};
 use super::{commit_time, failed, output};
 
 /// Who answers for the packages.
@@ -17,13 +17,13 @@ const LINTIAN_ALLOWED: &str = "maintainer-script-calls-systemctl";
 
 /// Packs a tree; gives the package.
 pub fn pack(directory: &Path, tree: &Tree) -> Result<PathBuf, String> {
-    let architecture = match tree.binary {
+    let architecture = match tree.holds.is_binary() {
         true => output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned(),
         false => "all".to_owned(),
     };
     tree.write("DEBIAN/control", control(directory, tree, &architecture)?.as_bytes())?;
     tree.write("DEBIAN/md5sums", sums(tree)?.as_bytes())?;
-    if tree.binary {
+    if tree.holds == Holds::Program {
         for script in ["postinst", "prerm", "postrm"] {
             tree.copy(&packaging(&format!("debian/{script}")), &format!("DEBIAN/{script}"), 0o755)?;
         }
@@ -42,22 +42,34 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
         "Package: {}\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\nInstalled-Size: {kibibytes}\n",
         tree.name
     );
-    text += &match tree.binary {
-        true => format!("Depends: {}\n", libraries(directory, tree)?),
-        false => format!("Depends: cowhand (>= {VERSION})\n"),
+    text += &match tree.holds {
+        Holds::Program => format!("Depends: {}\n", libraries(directory, tree)?),
+        Holds::Names => format!("Depends: cowhand (>= {VERSION})\n"),
+        Holds::Extras => "Recommends: cowhand\n".to_owned(),
+        Holds::Symbols => format!("Depends: cowhand (= {VERSION})\n"),
     };
-    text += "Section: admin\nPriority: optional\nHomepage: https://github.com/cowhand/cowhand\n";
-    text += match tree.binary {
-        true => {
+    text += if tree.holds == Holds::Symbols { "Section: debug\n" } else { "Section: admin\n" };
+    text += "Priority: optional\nHomepage: https://github.com/cowhand/cowhand\n";
+    text += match tree.holds {
+        Holds::Program => {
             "Description: qcow2 disks: served over NBD, created, examined and repaired\n \
              A disk server and image tools for qcow2 and raw images, in QEMU's formats and\n \
              with its options: images are plain qcow2, which QEMU opens, and the reverse.\n"
         }
-        false => {
+        Holds::Names => {
             "Description: names of QEMU's disk programs for cowhand\n \
              Links of the names that cowhand runs under in place of QEMU's programs, such as\n \
              qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
              QEMU's own packages may be installed beside it.\n"
+        }
+        Holds::Extras => {
+            "Description: what is put around the disk server cowhand\n \
+             A dashboard for Grafana and alert rules for Prometheus, made of the figures that\n \
+             the server exports, and examples: a pod for Kubernetes, a hook for libvirt.\n"
+        }
+        Holds::Symbols => {
+            "Description: debug symbols for cowhand\n \
+             Symbols and line numbers of the program, where debuggers and perf look for them.\n"
         }
     };
     Ok(text)

@@ -15,15 +15,38 @@ pub struct Tree {
     pub name: &'static str,
     /// Where the files are.
     pub root: PathBuf,
-    /// Whether it is for one kind of processor.
-    pub binary: bool,
+    /// What kind of files they are.
+    pub holds: Holds,
 }
 
-/// Lays out both packages below `directory`.
-pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 2], String> {
-    let main = Tree { name: "cowhand", root: directory.join("cowhand"), binary: true };
-    let compat = Tree { name: "cowhand-compat", root: directory.join("cowhand-compat"), binary: false };
-    program(&main, binary)?;
+/// What a package is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// The program with its units.
+    Program,
+    /// Links of QEMU's names.
+    Names,
+    /// Examples for what stands around the program: monitoring, Kubernetes, libvirt.
+    Extras,
+    /// Symbols and lines of the program.
+    Symbols,
+}
+
+impl Holds {
+    /// Whether it is for one kind of processor.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Self::Program | Self::Symbols)
+    }
+}
+
+/// Lays out all packages below `directory`.
+pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 4], String> {
+    let tree = |name, holds| Tree { name, root: directory.join(name), holds };
+    let main = tree("cowhand", Holds::Program);
+    let compat = tree("cowhand-compat", Holds::Names);
+    let extra = tree("cowhand-extras", Holds::Extras);
+    let symbols = tree("cowhand-dbgsym", Holds::Symbols);
+    program(&main, &symbols, binary)?;
     manual(&main)?;
     completions(&main)?;
     services(&main)?;
@@ -35,17 +58,47 @@ pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 2], String> {
     for name in output(main.program().args(["compat", "list"]))?.lines().filter_map(first_word) {
         compat.link(&format!("usr/lib/cowhand/compat/{name}"), "../../../bin/cowhand")?;
     }
-    for tree in [&main, &compat] {
+    extras(&extra)?;
+    for tree in [&main, &compat, &extra, &symbols] {
         documents(tree)?;
     }
-    Ok([main, compat])
+    Ok([main, compat, extra, symbols])
 }
 
-fn program(tree: &Tree, binary: &Path) -> Result<(), String> {
+/// The program without symbols, and these in a package of their own, where debuggers look for them.
+fn program(tree: &Tree, symbols: &Tree, binary: &Path) -> Result<(), String> {
     tree.copy(binary, "usr/bin/cowhand", 0o755)?;
+    let id = build_id(binary)?;
+    let (begin, rest) = id.split_at(2);
+    let place = symbols.place(&format!("usr/lib/debug/.build-id/{begin}/{rest}.debug"))?;
+    let mut keep = Command::new("objcopy");
+    keep.args(["--only-keep-debug", "--compress-debug-sections"]).arg(binary).arg(&place);
+    output(&mut keep)?;
+    set_mode(&place, 0o644)?;
     let mut strip = Command::new("strip");
     strip.args(["--strip-unneeded", "--remove-section=.comment", "--remove-section=.note"]);
     output(strip.arg(tree.root.join("usr/bin/cowhand"))).map(drop)
+}
+
+/// What tells one build of a program from another.
+fn build_id(binary: &Path) -> Result<String, String> {
+    let notes = output(Command::new("readelf").arg("--notes").arg(binary))?;
+    let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
+    let id = id.filter(|id| id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    id.map(str::to_owned).ok_or_else(|| format!("{}: the program has no build id", binary.display()))
+}
+
+/// What is put around the program: figures, pods, domains.
+fn extras(tree: &Tree) -> Result<(), String> {
+    for (from, to, mode) in [
+        ("monitoring/cowhand-dashboard.json", "usr/share/cowhand/grafana/cowhand-dashboard.json", 0o644),
+        ("monitoring/cowhand.rules.yml", "usr/share/cowhand/prometheus/cowhand.rules.yml", 0o644),
+        ("examples/kubernetes.yaml", "usr/share/doc/cowhand-extras/examples/kubernetes.yaml", 0o644),
+        ("examples/libvirt-hook", "usr/share/doc/cowhand-extras/examples/libvirt-hook", 0o755),
+    ] {
+        tree.copy(&packaging(from), to, mode)?;
+    }
+    Ok(())
 }
 
 fn first_word(line: &str) -> Option<&str> {

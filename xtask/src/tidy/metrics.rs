@@ -1,4 +1,4 @@
-//! docs/reference/metrics.md lists the figures that the server exports, and no others.
+//! docs/reference/metrics.md lists the figures that the server exports, and no others; the alert rules and the dashboard of packaging/ use figures of the page.
 
 use super::tree::Tree;
 
@@ -7,6 +7,13 @@ const PAGE: &str = "docs/reference/metrics.md";
 /// Where the names of figures stand: without the unit and without `_total`, which the encoder adds.
 const SOURCES: [&str; 2] =
     ["crates/cowhand-cli/src/serve/metrics/text.rs", "crates/cowhand-cli/src/map_figures.rs"];
+
+/// What uses figures by name.
+const USERS: [&str; 2] =
+    ["packaging/monitoring/cowhand.rules.yml", "packaging/monitoring/cowhand-dashboard.json"];
+
+/// What the series of a histogram are called behind its name.
+const SERIES: [&str; 3] = ["_bucket", "_count", "_sum"];
 
 /// What the encoder may add to a name.
 const ADDED: [&str; 6] = ["", "_bytes", "_seconds", "_total", "_bytes_total", "_seconds_total"];
@@ -21,7 +28,25 @@ pub fn complaints(tree: &Tree) -> Vec<String> {
     let missing = exported.iter().filter(|name| !listed.iter().any(|row| is(row, name)));
     let missing = missing.map(|name| format!("{PAGE}: has no row for {name}"));
     let unknown = listed.iter().filter(|row| !exported.iter().any(|name| is(row, name)));
-    missing.chain(unknown.map(|row| format!("{PAGE}: {row} is exported by nothing"))).collect()
+    let unknown = unknown.map(|row| format!("{PAGE}: {row} is exported by nothing"));
+    missing.chain(unknown).chain(lost(tree, &listed)).collect()
+}
+
+/// Names in what uses figures that have no row.
+fn lost(tree: &Tree, listed: &[&str]) -> Vec<String> {
+    let mut lost = Vec::new();
+    for (file, text) in USERS.iter().map(|file| (file, tree.text(file))) {
+        let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let used = words.filter(|word| word.starts_with("cowhand_"));
+        let is_listed = |used: &str| {
+            let series = SERIES.iter().filter_map(|series| used.strip_suffix(series));
+            series.chain([used]).any(|name| listed.contains(&name))
+        };
+        lost.extend(
+            used.filter(|used| !is_listed(used)).map(|used| format!("{file}: {PAGE} has no row for {used}")),
+        );
+    }
+    lost
 }
 
 /// Names in quotes.
@@ -54,6 +79,17 @@ mod tests {
             format!("{PAGE}: cowhand_gone is exported by nothing"),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_rule_that_asks_for_what_is_not_exported_is_found() {
+        let files = [
+            (PAGE, "| `cowhand_time_seconds` | |\n"),
+            (SOURCES[0], "histogram(\"cowhand_time\")"),
+            (USERS[0], "expr: rate(cowhand_time_seconds_bucket[5m]) > cowhand_gone"),
+        ];
+        let found = complaints(&Tree::of(&files));
+        assert_eq!(found, [format!("{}: {PAGE} has no row for cowhand_gone", USERS[0])]);
     }
 
     #[test]
