@@ -362,7 +362,8 @@ impl Drop for Disk {
 fn traced(path: &Path, root: &dyn Block) -> TraceDisk {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = real.to_string_lossy().into_owned();
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+    let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
+    name.truncate(end.unwrap_or(0));
     let cluster_bytes = root.capabilities().cluster_bytes.unwrap_or(0);
     TraceDisk { name, bytes: root.size(), cluster_bytes }
 }

@@ -58,7 +58,8 @@ impl<const N: usize> std::ops::Deref for Short<N> {
 
 /// Cuts `text` to at most `max` bytes at a character boundary.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
-    text.get(..text.floor_char_boundary(max)).unwrap_or(text)
+    let end = (0..=max.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    text.get(..end.unwrap_or(0)).unwrap_or(text)
 }
 
 /// The length of a string that [`cut`] has bounded.

@@ -181,7 +181,8 @@ impl FeatureName {
         let mut out = Vec::with_capacity(names.len() * NAME_ENTRY_BYTES);
         for feature in names {
             let end = out.len() + NAME_ENTRY_BYTES;
-            let stored = feature.name.floor_char_boundary(NAME_BYTES);
+            let mut ends = (0..=NAME_BYTES.min(feature.name.len())).rev();
+            let stored = ends.find(|&end| feature.name.is_char_boundary(end)).unwrap_or(0);
             out.extend([feature.kind.code(), feature.bit]);
             out.extend(part(feature.name.as_bytes(), 0, stored).unwrap_or_default());
             out.resize(end, 0);

@@ -143,7 +143,8 @@ impl OpenReply {
             Self::Open { bytes, period } => (1_u32, 0, *bytes, *period, ""),
             Self::Failed { number, words } => (0, *number, 0, 0, words.as_str()),
         };
-        let words = words.get(..words.floor_char_boundary(WORDS_BYTES_MAX)).unwrap_or_default();
+        let end = (0..=WORDS_BYTES_MAX.min(words.len())).rev().find(|&end| words.is_char_boundary(end));
+        let words = words.get(..end.unwrap_or(0)).unwrap_or_default();
         let mut message = Vec::new();
         message.extend(is_open.to_le_bytes());
         message.extend(number.to_le_bytes());
