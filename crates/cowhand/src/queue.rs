@@ -1,5 +1,6 @@
 //! A queue of requests with its completions, for loops that wait on descriptors.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -56,7 +57,7 @@ struct Done {
 
 #[derive(Debug, Default)]
 struct State {
-    list: Vec<Completion>,
+    list: VecDeque<Completion>,
     /// A caller waits for so many.
     awaited: Option<usize>,
     /// The event is readable: it is exactly while the list is not empty.
@@ -66,7 +67,7 @@ struct State {
 impl Done {
     fn push(&self, completion: Completion) {
         let mut state = self.state.lock();
-        state.list.push(completion);
+        state.list.push_back(completion);
         self.signal(&mut state);
         let enough = state.awaited.is_some_and(|count| state.list.len() >= count);
         drop(state);
@@ -85,15 +86,18 @@ impl Done {
         }
     }
 
-    /// Gives all that are there, to `into`.
-    fn take(&self, state: &mut State, into: &mut Vec<Completion>) {
+    /// Moves at most `max` of those that are there to `into`, the oldest first; gives their count.
+    fn take(&self, state: &mut State, into: &mut Vec<Completion>, max: usize) -> usize {
+        let count = state.list.len().min(max);
+        into.extend(state.list.drain(..count));
         if let Some(event) = self.event.get()
             && state.is_readable
+            && state.list.is_empty()
         {
             let _ = rustix::io::read(event, &mut [0; 8]);
             state.is_readable = false;
         }
-        into.append(&mut state.list);
+        count
     }
 
     fn event(&self) -> io::Result<&OwnedFd> {
@@ -180,7 +184,21 @@ impl Queue {
         min: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
-        let min = min.min(self.in_flight);
+        self.completions_at_most(into, min, usize::MAX, timeout)
+    }
+
+    /// As [`Queue::completions`], of at most `max` completions; of those that it leaves the descriptor stays readable.
+    ///
+    /// # Errors
+    /// As [`Queue::completions`].
+    pub fn completions_at_most(
+        &mut self,
+        into: &mut Vec<Completion>,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let min = min.min(self.in_flight).min(max);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.done.state.lock();
         if state.list.len() < min && is_loop() {
@@ -195,8 +213,7 @@ impl Queue {
             }
         }
         state.awaited = None;
-        let count = state.list.len();
-        self.done.take(&mut state, into);
+        let count = self.done.take(&mut state, into, max);
         self.in_flight -= count;
         Ok(count)
     }

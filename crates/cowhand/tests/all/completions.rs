@@ -181,6 +181,37 @@ fn the_eventfd_is_readable_exactly_while_there_are_completions() {
 }
 
 #[test]
+fn completions_that_were_left_keep_the_eventfd_readable_and_come_in_order() {
+    let scratch = Scratch::new();
+    let disk = scratch.open();
+    let mut queue = disk.queue(8).unwrap();
+    let mut done = Vec::new();
+    end_in_order(&disk, &mut queue, 5);
+    for left in [3, 1, 0] {
+        let count = queue.completions_at_most(&mut done, 2, 2, None).unwrap();
+        assert_eq!((count, queue.in_flight()), (if left == 0 { 1 } else { 2 }, left));
+        assert_eq!(is_readable(&queue), left > 0, "{left} are left");
+    }
+    let numbers: Vec<_> = done.iter().map(|completion| completion.user_data).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    drop(queue);
+    disk.close().wait().unwrap();
+}
+
+/// Submits `count` writes, each after the end of the one before it, and returns when the completions of all are there.
+fn end_in_order(disk: &Disk, queue: &mut Queue, count: u64) {
+    for number in 0..count {
+        queue.submit(write(number * 4096, 1), number).unwrap();
+        while disk.statistics().unwrap().of(Kind::Write).requests <= number {
+            std::thread::yield_now();
+        }
+    }
+    // The loop carries it out after it has added the last completion.
+    disk.flush().wait().unwrap();
+    assert!(is_readable(queue));
+}
+
+#[test]
 fn waiting_for_completions_ends_with_the_time_that_was_given() {
     let scratch = Scratch::new();
     let disk = scratch.options().limit("iops-total", 1).open().wait().unwrap();
