@@ -1,5 +1,7 @@
 //! The programs of others that the tests compare with, and how a Debian machine gets them.
 
+mod apt_beside;
+mod fio_sources;
 mod guest_kernel;
 
 use std::path::{Path, PathBuf};
@@ -53,6 +55,14 @@ const PEERS: &[Peer] = &[
     Peer { package: "util-linux", found: || all(&["unshare", "fsfreeze", "partx", "chrt"]) },
     Peer { package: "socat", found: || all(&["socat"]) },
     Peer { package: "python3-prometheus-client", found: || imports("prometheus_client.openmetrics.parser") },
+    Peer { package: "gcc", found: || all(&["cc"]) },
+    Peer { package: "g++", found: || all(&["c++"]) },
+    Peer { package: "binutils", found: || all(&["nm", "readelf"]) },
+    Peer { package: "make", found: || all(&["make"]) },
+    Peer { package: "pkg-config", found: || all(&["pkg-config"]) },
+    Peer { package: "valgrind", found: || all(&["valgrind"]) },
+    Peer { package: "golang-go", found: || all(&["go", "gofmt"]) },
+    Peer { package: "python3-cffi", found: || imports("cffi") },
     Peer { package: "python3-pip", found: || imports("pip") },
 ];
 
@@ -84,6 +94,7 @@ const MOTO: [&str; 3] = ["moto[s3]==5.2.5", "flask", "flask-cors"];
 pub fn ensure() -> Result<(), String> {
     ensure_packages(PEERS, "the tests compare with", "test")?;
     guest_kernel::ensure()?;
+    fio_sources::ensure()?;
     let (python, moto) = (python_packages(), target_directory().join("moto"));
     ensure_from_pypi(&[QMP_CLIENT], "--no-deps", &python, &python.join("qemu").join("qmp"))?;
     ensure_from_pypi(&MOTO, "--no-cache-dir", &moto, &moto.join("moto"))

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use super::apt_beside::{self, apt, run};
 use crate::workspace::target_directory;
 
 /// Where the backport is.
@@ -28,10 +29,7 @@ pub fn ensure() -> Result<(), String> {
     println!("unpacking a kernel with ublk for the tests");
     let work = target_directory().join("guest-kernel-download");
     let failed = |error: std::io::Error| format!("{}: {error}", work.display());
-    fs::create_dir_all(work.join("lists").join("partial")).map_err(failed)?;
-    fs::create_dir_all(work.join("cache").join("archives").join("partial")).map_err(failed)?;
-    fs::write(work.join("sources.list"), SOURCE).map_err(failed)?;
-    apt(&work, "apt-get", &["update"])?;
+    apt_beside::prepare(&work, SOURCE)?;
     let depends = apt(&work, "apt-cache", &["depends", PACKAGE])?;
     let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
     let image = image.ok_or_else(|| format!("{PACKAGE} of the backports brings no kernel: {depends}"))?;
@@ -53,24 +51,4 @@ fn has_module(root: &Path) -> bool {
     cloud
         .map(|entry| fs::read_to_string(entry.path().join("modules.dep")).unwrap_or_default())
         .any(|list| list.contains(MODULE))
-}
-
-/// Runs a program of apt with lists and archives of its own.
-fn apt(work: &Path, program: &str, arguments: &[&str]) -> Result<String, String> {
-    let own =
-        [("Dir::Etc::SourceList", "sources.list"), ("Dir::State::Lists", "lists"), ("Dir::Cache", "cache")];
-    let own = own
-        .iter()
-        .flat_map(|(name, place)| ["-o".to_owned(), format!("{name}={}", work.join(place).display())]);
-    let quiet = ["-q", "-o", "Dir::Etc::SourceParts=-", "-o", "APT::Sandbox::User=root"];
-    run(Command::new(program).args(quiet).args(own).args(arguments).env("LC_ALL", "C").current_dir(work))
-}
-
-fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(said),
-        false => Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr))),
-    }
 }
