@@ -1,0 +1,3 @@
+module github.com/cowhand/cowhand/bindings/go
+
+go 1.19

@@ -1,0 +1,101 @@
+"""The library, loaded; its errors as exceptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Mapping, Union
+
+import cffi
+
+PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+Option = Union[bool, int, str, bytes, "os.PathLike[str]"]
+
+ffi = cffi.FFI()
+
+
+def _declarations() -> str:
+    """What cffi reads of the header: no conditions, no C++, and the numbers that are plain."""
+    text = (Path(__file__).parent / "cowhand.h").read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"#ifdef __cplusplus.*?#endif[^\n]*", "", text, flags=re.DOTALL)
+    kept = []
+    for line in text.splitlines():
+        if not line.startswith("#") or re.match(r"#define \w+ \d+$", line):
+            kept.append(line)
+    return "struct iovec { void *iov_base; size_t iov_len; };\n" + "\n".join(kept)
+
+
+ffi.cdef(_declarations())
+lib: Any = ffi.dlopen(os.environ.get("COWHAND_LIBRARY", "libcowhand.so.0"))
+
+
+class Error(OSError):
+    """A call or a request failed: `errno` is the system's number, `strerror` the library's words."""
+
+
+def version() -> str:
+    """The version of the library."""
+    return ffi.string(lib.cowhand_version()).decode()
+
+
+def check(result: int) -> int:
+    """Gives the result of a call, or raises what it says."""
+    if result < 0:
+        raise Error(-result, ffi.string(lib.cowhand_error_message()).decode("utf-8", "replace"))
+    return result
+
+
+def parsed(function: Any, disk: Any) -> Any:
+    """The JSON that a function returns about a disk."""
+    text = ffi.new("char **")
+    check(function(disk, text))
+    try:
+        return json.loads(ffi.string(text[0]))
+    finally:
+        lib.cowhand_free(text[0])
+
+
+def number(disk: Any, name: str) -> int:
+    """A property that is a number."""
+    value = ffi.new("uint64_t *")
+    check(lib.cowhand_get_u64(disk, name.encode(), value))
+    return value[0]
+
+
+def connect(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
+    """Opens a disk; gives its handle, which the caller destroys."""
+    place = ffi.new("cowhand_disk **")
+    check(lib.cowhand_create(driver.encode(), place))
+    try:
+        check(lib.cowhand_set_str(place[0], b"path", os.fsencode(path)))
+        for name, value in {**{key.replace("_", "-"): given for key, given in named.items()}, **options}.items():
+            _set(place[0], name.encode(), value)
+        check(lib.cowhand_connect(place[0]))
+    except BaseException:
+        lib.cowhand_destroy(place)
+        raise
+    return place
+
+
+def _set(disk: Any, name: bytes, value: Option) -> None:
+    if isinstance(value, bool):
+        check(lib.cowhand_set_bool(disk, name, value))
+    elif isinstance(value, int):
+        check(lib.cowhand_set_u64(disk, name, value))
+    else:
+        check(lib.cowhand_set_str(disk, name, os.fsencode(value)))
+
+
+def write_flags(fua: bool) -> int:
+    """Flags of a write."""
+    return lib.COWHAND_REQ_FUA if fua else 0
+
+
+def zero_flags(unmap: bool, fallback: bool, fua: bool) -> int:
+    """Flags of a request for zeroes."""
+    flags = write_flags(fua)
+    flags |= 0 if unmap else lib.COWHAND_REQ_NO_UNMAP
+    return flags | (0 if fallback else lib.COWHAND_REQ_NO_FALLBACK)

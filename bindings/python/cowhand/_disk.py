@@ -1,0 +1,224 @@
+"""Disks, used by threads that wait."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
+
+from ._call import (
+    Error,
+    Option,
+    PathLike,
+    check,
+    connect,
+    ffi,
+    lib,
+    number,
+    parsed,
+    write_flags,
+    zero_flags,
+)
+
+# Extents that one call of the library is asked for.
+_EXTENTS = 256
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A range of a disk in one state."""
+
+    offset: int
+    length: int
+    #: Which image knows of the range: 0 is the disk's own, 1 its backing image, and so on.
+    depth: int
+    #: An image of the chain knows of the range, be it data or zeroes.
+    present: bool
+    #: There are bytes to read.
+    data: bool
+    #: It reads as zeroes.
+    zero: bool
+    #: No space is behind it in the disk's own file.
+    hole: bool
+    compressed: bool
+    #: Where the bytes are in the file of their image, if they are there as they are.
+    file_offset: Optional[int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An internal snapshot of a qcow2 image."""
+
+    id: str
+    name: str
+    taken: datetime
+    #: How long the guest had been running.
+    vm_clock: timedelta
+    #: Size of the disk at that time; None in old images.
+    size: Optional[int]
+
+
+def create(
+    path: PathLike,
+    size: int,
+    format: str = "qcow2",
+    backing: Optional[str] = None,
+    backing_format: Optional[str] = None,
+) -> None:
+    """Makes an image for a disk of `size` bytes. A file that exists is refused (EEXIST)."""
+    name = ffi.NULL if backing is None else ffi.new("char[]", backing.encode())
+    of = ffi.NULL if backing_format is None else ffi.new("char[]", backing_format.encode())
+    check(lib.cowhand_create_image(os.fsencode(path), format.encode(), size, name, of))
+
+
+def open(
+    path: PathLike, *, driver: str = "auto", options: Optional[Mapping[str, Option]] = None, **named: Option
+) -> "Disk":
+    """Opens the image at `path`. Every option of a drive is a keyword, with `_` for `-`; or stands in `options`."""
+    return Disk(connect(path, driver, options or {}, named))
+
+
+class Disk:
+    """An open disk. Its methods may be called from any thread; they block."""
+
+    def __init__(self, place: Any) -> None:
+        self._place = place
+
+    @property
+    def _disk(self) -> Any:
+        return self._place[0]
+
+    def __enter__(self) -> "Disk":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_place"):
+            lib.cowhand_destroy(self._place)
+
+    def close(self) -> None:
+        """Writes what is in memory, and gives the locks back. A second call does nothing."""
+        check(lib.cowhand_destroy(self._place))
+
+    @property
+    def size(self) -> int:
+        """Bytes, now."""
+        return number(self._disk, "capacity")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The `length` bytes at `offset`."""
+        buffer = bytearray(length)
+        self.readinto(offset, buffer)
+        return bytes(buffer)
+
+    def readinto(self, offset: int, buffer: Any) -> None:
+        """Fills a writable buffer with the bytes at `offset`."""
+        memory = ffi.from_buffer("char[]", buffer, require_writable=True)
+        check(lib.cowhand_read_blocking(self._disk, offset, memory, len(memory)))
+
+    def write(self, offset: int, data: Any, *, fua: bool = False) -> None:
+        """Writes a buffer at `offset`; with `fua` it is durable then, otherwise after `flush`."""
+        memory = ffi.from_buffer("char[]", data)
+        check(lib.cowhand_write_blocking(self._disk, offset, memory, len(memory), write_flags(fua)))
+
+    def flush(self) -> None:
+        """Makes durable what was written before."""
+        check(lib.cowhand_flush_blocking(self._disk))
+
+    def discard(self, offset: int, length: int) -> None:
+        """The range is of no use any more; a disk that was opened with `discard=True` gives its space back."""
+        check(lib.cowhand_discard_blocking(self._disk, offset, length))
+
+    def write_zeroes(
+        self, offset: int, length: int, *, unmap: bool = True, fallback: bool = True, fua: bool = False
+    ) -> None:
+        """Makes a range read as zeroes. Without `fallback` it fails (EOPNOTSUPP) rather than write them."""
+        flags = zero_flags(unmap, fallback, fua)
+        check(lib.cowhand_write_zeroes_blocking(self._disk, offset, length, flags))
+
+    def map(self, offset: int = 0, length: Optional[int] = None) -> Iterator[Extent]:
+        """The extents from `offset` on, in order and without gaps, asked for while the iterator advances."""
+        end = self.size if length is None else offset + length
+        found = ffi.new("cowhand_extent[]", _EXTENTS)
+        while offset < end:
+            count = check(lib.cowhand_extents(self._disk, offset, end - offset, found, _EXTENTS))
+            if count == 0:
+                raise Error(errno.EIO, f"no extent is at offset {offset}")
+            # The array is filled again while the caller has what came before.
+            extents = [_extent(found[index]) for index in range(count)]
+            yield from extents
+            offset = extents[-1].offset + extents[-1].length
+
+    def snapshots(self) -> List[Snapshot]:
+        """The internal snapshots, in the order in which they were taken."""
+        return [_snapshot(entry) for entry in parsed(lib.cowhand_snapshots, self._disk)]
+
+    def create_snapshot(self, name: str) -> None:
+        """Takes a snapshot of the disk as it is."""
+        check(lib.cowhand_create_snapshot(self._disk, name.encode()))
+
+    def apply_snapshot(self, id_or_name: str) -> None:
+        """Goes back to a snapshot; everything written since is lost."""
+        check(lib.cowhand_apply_snapshot(self._disk, id_or_name.encode()))
+
+    def delete_snapshot(self, id_or_name: str) -> None:
+        """Deletes a snapshot."""
+        check(lib.cowhand_delete_snapshot(self._disk, id_or_name.encode()))
+
+    def limits(self) -> Dict[str, int]:
+        """The limits in force, by QEMU's names."""
+        return parsed(lib.cowhand_get_limits, self._disk)
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Puts limits in force instead of all that were; none lifts them."""
+        names = [ffi.new("char[]", name.encode()) for name in limits]
+        array = ffi.new("cowhand_limit[]", [{"name": name, "value": limits[key]} for name, key in zip(names, limits)])
+        check(lib.cowhand_set_limits(self._disk, array, len(names)))
+
+    def statistics(self) -> Dict[str, Any]:
+        """What has passed since the disk was opened: of each kind of request count, failures, bytes and time."""
+        return parsed(lib.cowhand_statistics, self._disk)
+
+    def resize(self, size: int, *, shrink: bool = False) -> None:
+        """Changes the size; a smaller one is meant only with `shrink`."""
+        check(lib.cowhand_resize(self._disk, size, lib.COWHAND_RESIZE_SHRINK if shrink else 0))
+
+
+def _extent(found: Any) -> Extent:
+    flags = found.flags
+
+    def has(flag: int) -> bool:
+        return bool(flags & flag)
+
+    return Extent(
+        offset=found.offset,
+        length=found.len,
+        depth=found.depth,
+        present=has(lib.COWHAND_EXTENT_PRESENT),
+        data=has(lib.COWHAND_EXTENT_DATA),
+        zero=has(lib.COWHAND_EXTENT_ZERO),
+        hole=has(lib.COWHAND_EXTENT_HOLE),
+        compressed=has(lib.COWHAND_EXTENT_COMPRESSED),
+        file_offset=found.file_offset if has(lib.COWHAND_EXTENT_FILE_OFFSET) else None,
+    )
+
+
+def _snapshot(entry: Mapping[str, Any]) -> Snapshot:
+    since_epoch = timedelta(seconds=entry["date-sec"], microseconds=entry["date-nsec"] // 1000)
+    return Snapshot(
+        id=entry["id"],
+        name=entry["name"],
+        taken=datetime(1970, 1, 1, tzinfo=timezone.utc) + since_epoch,
+        vm_clock=timedelta(microseconds=entry["vm-clock-nsec"] // 1000),
+        size=entry["size"],
+    )

@@ -1,0 +1,158 @@
+"""Disks, used by threads that wait."""
+
+import errno
+import subprocess
+import sys
+import tempfile
+import threading
+import typing
+import unittest
+from datetime import datetime, timezone
+from pathlib import Path
+
+import cowhand
+import cowhand.aio
+
+SIZE = 64 << 20
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+class Scratch(unittest.TestCase):
+    """A directory with an empty image."""
+
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        self.path = self.directory / "disk.qcow2"
+        cowhand.create(self.path, SIZE)
+
+
+class Disks(Scratch):
+    def test_what_is_written_is_read_back_by_us_and_by_qemu(self) -> None:
+        data = bytes(range(256)) * 1024
+        with cowhand.open(self.path, cache="writeback") as disk:
+            self.assertEqual(disk.size, SIZE)
+            disk.write(512, data)
+            disk.write(1 << 20, memoryview(data)[:1000], fua=True)
+            buffer = bytearray(1000)
+            disk.readinto(1 << 20, buffer)
+            self.assertEqual(bytes(buffer), data[:1000])
+            disk.flush()
+            self.assertEqual(disk.read(512, len(data)), data)
+        raw = self.directory / "disk.raw"
+        subprocess.run(["qemu-img", "convert", "-O", "raw", self.path, raw], check=True)
+        self.assertEqual(raw.read_bytes()[512 : 512 + len(data)], data)
+
+    def test_a_failure_has_number_and_words(self) -> None:
+        with cowhand.open(self.path, read_only=True) as disk:
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.read(SIZE, 1)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            self.assertIn("past the end of the disk", caught.exception.strerror)
+            with self.assertRaises(OSError) as caught:
+                disk.write(0, b"x")
+            self.assertEqual(caught.exception.errno, errno.EROFS)
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.open(self.directory / "none")
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.open(self.path, options={"l2-cache-sise": "1M"})
+        self.assertIn("l2-cache-sise", caught.exception.strerror)
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.create(self.path, SIZE)
+        self.assertEqual(caught.exception.errno, errno.EEXIST)
+
+    def test_a_disk_that_is_closed_is_an_error_and_can_be_opened_again(self) -> None:
+        disk = cowhand.open(self.path)
+        disk.close()
+        disk.close()
+        with self.assertRaises(cowhand.Error) as caught:
+            disk.read(0, 1)
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+        cowhand.open(self.path).close()
+
+    def test_the_map_covers_the_disk_and_is_asked_for_step_by_step(self) -> None:
+        with cowhand.open(self.path, discard=True) as disk:
+            # More ranges than one call gives.
+            for index in range(300):
+                disk.write(index * 131072, b"x" * 65536)
+            disk.write_zeroes(0, 65536, unmap=False)
+            disk.discard(131072, 65536)
+            extents = list(disk.map())
+            self.assertEqual(sum(extent.length for extent in extents), SIZE)
+            self.assertEqual(sum(extent.length for extent in extents if extent.data), 298 * 65536)
+            for one, other in zip(extents, extents[1:]):
+                self.assertEqual(one.offset + one.length, other.offset)
+            self.assertTrue(extents[0].zero and extents[0].present and not extents[0].data)
+            part = list(disk.map(262144, 65536))
+            self.assertEqual([(extent.offset, extent.length) for extent in part], [(262144, 65536)])
+            self.assertIsNotNone(part[0].file_offset)
+
+    def test_snapshots_are_taken_listed_applied_and_deleted(self) -> None:
+        with cowhand.open(self.path) as disk:
+            disk.write(0, b"one")
+            disk.create_snapshot("first")
+            disk.write(0, b"two")
+            (snapshot,) = disk.snapshots()
+            self.assertEqual((snapshot.name, snapshot.size), ("first", SIZE))
+            self.assertLess(abs((datetime.now(timezone.utc) - snapshot.taken).total_seconds()), 3600)
+            disk.apply_snapshot("first")
+            self.assertEqual(disk.read(0, 3), b"one")
+            disk.delete_snapshot(snapshot.id)
+            self.assertEqual(disk.snapshots(), [])
+
+    def test_limits_figures_and_size(self) -> None:
+        with cowhand.open(self.path, options={"throttling.iops-total": 5000}) as disk:
+            self.assertEqual(disk.limits(), {"iops-total": 5000})
+            disk.set_limits({"bps-read": 1 << 30, "bps-write": 1 << 30})
+            self.assertEqual(disk.limits(), {"bps-read": 1 << 30, "bps-write": 1 << 30})
+            disk.set_limits({})
+            self.assertEqual(disk.limits(), {})
+            disk.write(0, b"x" * 512)
+            self.assertEqual(disk.statistics()["write"]["bytes"], 512)
+            disk.resize(2 * SIZE)
+            self.assertEqual(disk.size, 2 * SIZE)
+            with self.assertRaises(cowhand.Error):
+                disk.resize(SIZE)
+            disk.resize(SIZE, shrink=True)
+
+    def test_threads_use_one_disk_at_once(self) -> None:
+        with cowhand.open(self.path) as disk:
+
+            def work(number: int) -> None:
+                for block in range(64):
+                    disk.write((number * 64 + block) * 4096, bytes([number + 1]) * 4096)
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            for number in range(4):
+                self.assertEqual(disk.read(number * 64 * 4096, 64 * 4096), bytes([number + 1]) * 64 * 4096)
+
+    def test_the_example_lists_what_an_overlay_has_of_its_own(self) -> None:
+        with cowhand.open(self.path) as disk:
+            disk.write(0, b"x" * (1 << 20))
+        overlay = self.directory / "overlay.qcow2"
+        cowhand.create(overlay, SIZE, backing="disk.qcow2", backing_format="qcow2")
+        with cowhand.open(overlay) as disk:
+            disk.write(131072, b"y" * 65536)
+            disk.write(196608, b"y" * 65536)
+            disk.write_zeroes(524288, 65536, unmap=False)
+        example = [sys.executable, str(EXAMPLES / "changed_blocks.py"), str(overlay)]
+        printed = subprocess.run(example, check=True, capture_output=True, text=True).stdout
+        self.assertEqual(printed, "131072 131072 data\n524288 65536 zeroes\n")
+
+    def test_everything_that_is_public_has_types(self) -> None:
+        for holder in (cowhand.Disk, cowhand.aio.Disk, cowhand.Extent, cowhand.Snapshot):
+            for name, member in vars(holder).items():
+                function = member.fget if isinstance(member, property) else member
+                if callable(function) and not name.startswith("_"):
+                    self.assertIn("return", typing.get_type_hints(function), f"{holder}.{name}")
+        for function in (cowhand.open, cowhand.create, cowhand.version, cowhand.aio.open):
+            self.assertIn("return", typing.get_type_hints(function))
+        self.assertTrue((Path(cowhand.__file__).parent / "py.typed").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

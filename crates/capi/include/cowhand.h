@@ -1,0 +1,460 @@
+/*
+ * cowhand: qcow2 and raw disks for virtual machine monitors, in process.
+ *
+ * Made from crates/capi/src by cbindgen. Do not edit.
+ *
+ * The life of a disk: cowhand_create, properties, cowhand_connect (opens the image), properties of queues,
+ * cowhand_start (makes the queues), requests, cowhand_destroy (closes the image).
+ *
+ * Errors. A function that returns int returns a number of at least 0, or a negative errno. The words for the last
+ * failure of a thread are in cowhand_error_message. A completion has its own number and words.
+ *
+ * Handles. A handle is valid until its disk is destroyed. Every function refuses a null handle, one of the other
+ * type and one that was destroyed with -EBADF, and never follows it.
+ *
+ * Threads. A disk may be used by any number of threads at a time. A queue is used by one thread at a time; a second
+ * one gets -EBUSY. The library starts threads of its own and installs no signal handler. After fork() only the
+ * parent may use its disks.
+ *
+ * Memory. Buffers of cowhand_read, cowhand_write, cowhand_readv and cowhand_writev belong to the request until its
+ * completion was taken, or until cowhand_destroy of the disk has returned. They may be a guest's memory. Arrays of
+ * iovec, names and texts are read before the call returns. Texts that a function returns through char ** are
+ * released with cowhand_free.
+ */
+
+
+#ifndef COWHAND_H
+#define COWHAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define COWHAND_VERSION_MAJOR 0
+#define COWHAND_VERSION_MINOR 1
+
+
+/**
+ * A smaller size is meant: what lies beyond it is lost.
+ */
+#define COWHAND_RESIZE_SHRINK 1
+
+/**
+ * The request is durable when it completes. Of writes and of zeroes.
+ */
+#define COWHAND_REQ_FUA 1
+
+/**
+ * Space stays reserved. Of zeroes.
+ */
+#define COWHAND_REQ_NO_UNMAP 2
+
+/**
+ * Fails with -EOPNOTSUPP rather than write zeroes one by one. Of zeroes.
+ */
+#define COWHAND_REQ_NO_FALLBACK 4
+
+/**
+ * An image of the chain knows of the range, be it data or zeroes.
+ */
+#define COWHAND_EXTENT_PRESENT 1
+
+/**
+ * There are bytes to read.
+ */
+#define COWHAND_EXTENT_DATA 2
+
+/**
+ * It reads as zeroes, as far as maps and file systems know.
+ */
+#define COWHAND_EXTENT_ZERO 4
+
+/**
+ * No space is behind it in the disk's own file, reserved space included.
+ */
+#define COWHAND_EXTENT_HOLE 8
+
+/**
+ * The bytes are compressed.
+ */
+#define COWHAND_EXTENT_COMPRESSED 16
+
+/**
+ * file_offset is where the bytes are in the file of their image, as they are.
+ */
+#define COWHAND_EXTENT_FILE_OFFSET 32
+
+/**
+ * A disk.
+ */
+typedef struct cowhand_disk cowhand_disk;
+
+/**
+ * A queue of requests, used by one thread at a time.
+ */
+typedef struct cowhand_queue cowhand_queue;
+
+/**
+ * How a request ended.
+ */
+typedef struct cowhand_completion {
+    /**
+     * The number that it was submitted with.
+     */
+    uint64_t user_data;
+    /**
+     * Null, or the words for a failure. They are valid until the next cowhand_do_io of the queue.
+     */
+    const char *message;
+    /**
+     * 0, or a negative errno.
+     */
+    int32_t ret;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} cowhand_completion;
+
+/**
+ * A range of a disk in one state.
+ */
+typedef struct cowhand_extent {
+    /**
+     * First byte.
+     */
+    uint64_t offset;
+    /**
+     * Bytes, never 0.
+     */
+    uint64_t len;
+    /**
+     * Valid with COWHAND_EXTENT_FILE_OFFSET, otherwise 0.
+     */
+    uint64_t file_offset;
+    /**
+     * Which image knows of the range: 0 is the disk's own, 1 its backing image, and so on.
+     */
+    uint32_t depth;
+    /**
+     * Bits COWHAND_EXTENT_....
+     */
+    uint32_t flags;
+} cowhand_extent;
+
+/**
+ * A limit.
+ */
+typedef struct cowhand_limit {
+    /**
+     * QEMU's name of it, such as "iops-total", "bps-read" or "iops-total-max".
+     */
+    const char *name;
+    /**
+     * Requests, bytes or seconds.
+     */
+    uint64_t value;
+} cowhand_limit;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the library, "0.1.0". It never changes while the program runs.
+ */
+const char *cowhand_version(void);
+
+/**
+ * The words for the last call that failed on this thread; empty if none has. They are valid until the next call
+ * on this thread fails.
+ */
+const char *cowhand_error_message(void);
+
+/**
+ * Releases a text that a function has returned through a char **. A null pointer is allowed.
+ */
+void cowhand_free(char *text);
+
+/**
+ * Makes an image for a disk of size bytes, with QEMU's defaults. format is "qcow2" or "raw". backing is null, or the
+ * name of a backing file as it is to be stored, and backing_format its format; a relative name begins at the new
+ * image's directory. A file that exists is refused with -EEXIST. Durable when the call returns.
+ */
+int cowhand_create_image(const char *path,
+                         const char *format,
+                         uint64_t size,
+                         const char *backing,
+                         const char *backing_format);
+
+/**
+ * Changes the size of an open disk to size bytes, while it is in use. What is added reads as zeroes. A smaller size is
+ * refused unless flags has COWHAND_RESIZE_SHRINK. Durable when the call returns.
+ */
+int cowhand_resize(struct cowhand_disk *disk,
+                   uint64_t size,
+                   uint32_t flags);
+
+/**
+ * Makes a disk, which opens nothing yet. driver is the image's format: "qcow2", "raw", "luks", "vdi", "vpc", or
+ * "auto", with which the content decides. *disk becomes its handle.
+ */
+int cowhand_create(const char *driver,
+                   struct cowhand_disk **disk);
+
+/**
+ * Opens the image with its backing chain, under QEMU's file locks. Blocks; an image that another process has locked is
+ * waited for, up to two seconds. After a failure properties may be changed and the call be repeated.
+ */
+int cowhand_connect(struct cowhand_disk *disk);
+
+/**
+ * Makes the queues, as many as the property num-queues says. Only requests through queues need it.
+ */
+int cowhand_start(struct cowhand_disk *disk);
+
+/**
+ * The queue with this number, of a disk that was started. Numbers begin with 0.
+ */
+int cowhand_get_queue(struct cowhand_disk *disk, uint32_t index, struct cowhand_queue **queue);
+
+/**
+ * Ends a disk: waits for all its requests (limits hold none of them back any more), closes the image, gives its
+ * locks back, and ends the handles of the disk and of its queues. *disk becomes null. Returns how closing went: with
+ * an error something that was not flushed may be lost, and the disk is ended all the same. A disk that is null
+ * already is no error.
+ */
+int cowhand_destroy(struct cowhand_disk **disk);
+
+/**
+ * Sets a property to a text.
+ *
+ * Before cowhand_connect: "path" (the image), or instead of it "drive" (a drive as cowhand serve takes it, such as
+ * "json:{...}"); "allow-path" and "allow-name" (directories and NBD servers to which names inside images may lead; each
+ * call adds one); and every option of a drive by its name, such as "cache", "read-only", "discard", "l2-cache-size" or
+ * "throttling.iops-total". Wrong names and values of options are found by cowhand_connect.
+ *
+ * Before cowhand_start: "num-queues" (1 to 1024, 1 unless set) and "queue-size" (requests in flight in a queue, 1 to
+ * 32768, 256 unless set).
+ */
+int cowhand_set_str(struct cowhand_disk *disk,
+                    const char *name,
+                    const char *value);
+
+/**
+ * Sets a property that is yes or no: "on" or "off", of "discard" "unmap" or "ignore".
+ */
+int cowhand_set_bool(struct cowhand_disk *disk, const char *name, bool value);
+
+/**
+ * Sets a property to a number.
+ */
+int cowhand_set_u64(struct cowhand_disk *disk, const char *name, uint64_t value);
+
+/**
+ * Gets a property that is a text; the caller releases it with cowhand_free. "driver" and "path" always; what was set
+ * of "drive" and of an option; of an open disk "chain", the paths of its images as a list in JSON, the disk's own
+ * first. "driver" of an open disk is what its content has decided.
+ */
+int cowhand_get_str(struct cowhand_disk *disk,
+                    const char *name,
+                    char **value);
+
+/**
+ * Gets a property that is yes or no: "connected", "started"; of an open disk "read-only" and "discard" (whether
+ * discards give space back).
+ */
+int cowhand_get_bool(struct cowhand_disk *disk,
+                     const char *name,
+                     bool *value);
+
+/**
+ * Gets a property that is a number: "num-queues", "queue-size"; of an open disk "capacity" (bytes, now),
+ * "request-alignment" (requests that are multiples of it reach the device as they are; others work too, and cost
+ * more), "optimal-io-alignment" and "discard-alignment" (what is given back together).
+ */
+int cowhand_get_u64(struct cowhand_disk *disk,
+                    const char *name,
+                    uint64_t *value);
+
+/**
+ * Submits a read of len bytes at offset into buf. user_data comes back with its completion. After a failed read any
+ * byte of buf may have changed. flags must be 0. Returns -EAGAIN while the queue is full: take completions first.
+ */
+int cowhand_read(struct cowhand_queue *queue,
+                 uint64_t offset,
+                 void *buf,
+                 size_t len,
+                 uint64_t user_data,
+                 uint32_t flags);
+
+/**
+ * Submits a write of len bytes from buf at offset. Durable once a flush that was submitted after its completion has
+ * completed, or with COWHAND_REQ_FUA when it completes.
+ */
+int cowhand_write(struct cowhand_queue *queue,
+                  uint64_t offset,
+                  const void *buf,
+                  size_t len,
+                  uint64_t user_data,
+                  uint32_t flags);
+
+/**
+ * As cowhand_read, into iovcnt buffers one after the other; at most 1024.
+ */
+int cowhand_readv(struct cowhand_queue *queue,
+                  uint64_t offset,
+                  const struct iovec *iov,
+                  int iovcnt,
+                  uint64_t user_data,
+                  uint32_t flags);
+
+/**
+ * As cowhand_write, from iovcnt buffers one after the other; at most 1024.
+ */
+int cowhand_writev(struct cowhand_queue *queue,
+                   uint64_t offset,
+                   const struct iovec *iov,
+                   int iovcnt,
+                   uint64_t user_data,
+                   uint32_t flags);
+
+/**
+ * Submits a flush: what completed before it was submitted is durable when it completes. flags must be 0.
+ */
+int cowhand_flush(struct cowhand_queue *queue, uint64_t user_data, uint32_t flags);
+
+/**
+ * Submits a discard: the bytes are of no use any more. A disk that was opened with the property discard gives their
+ * space back. flags must be 0.
+ */
+int cowhand_discard(struct cowhand_queue *queue,
+                    uint64_t offset,
+                    uint64_t len,
+                    uint64_t user_data,
+                    uint32_t flags);
+
+/**
+ * Submits a request after which the bytes read as zeroes. Space may be given back, unless flags has
+ * COWHAND_REQ_NO_UNMAP.
+ */
+int cowhand_write_zeroes(struct cowhand_queue *queue,
+                         uint64_t offset,
+                         uint64_t len,
+                         uint64_t user_data,
+                         uint32_t flags);
+
+/**
+ * Takes completions, at most max, in the order in which requests ended; returns their count. Waits until there are
+ * min, or as many as are in flight if these are fewer, or until timeout_ns nanoseconds have passed; a negative timeout
+ * is none. With a min of 0 it never waits. After a timeout there may be fewer than min, also none.
+ */
+int cowhand_do_io(struct cowhand_queue *queue,
+                  struct cowhand_completion *completions,
+                  int min,
+                  int max,
+                  int64_t timeout_ns);
+
+/**
+ * An eventfd that is readable exactly while there are completions to be taken; taking them resets it. It belongs to
+ * the queue: do not read, write or close it. It is made by the first call, and costs a system call for each batch of
+ * completions from then on.
+ */
+int cowhand_completion_fd(struct cowhand_queue *queue);
+
+/**
+ * Reads len bytes at offset into buf; blocks until that is done. All of them are read, or the call fails.
+ */
+int cowhand_read_blocking(struct cowhand_disk *disk, uint64_t offset, void *buf, size_t len);
+
+/**
+ * Writes len bytes of buf at offset; blocks until that is done. flags: 0 or COWHAND_REQ_FUA.
+ */
+int cowhand_write_blocking(struct cowhand_disk *disk,
+                           uint64_t offset,
+                           const void *buf,
+                           size_t len,
+                           uint32_t flags);
+
+/**
+ * Makes durable what has completed before; blocks until that is done.
+ */
+int cowhand_flush_blocking(struct cowhand_disk *disk);
+
+/**
+ * As cowhand_discard; blocks until it is done.
+ */
+int cowhand_discard_blocking(struct cowhand_disk *disk, uint64_t offset, uint64_t len);
+
+/**
+ * As cowhand_write_zeroes; blocks until it is done.
+ */
+int cowhand_write_zeroes_blocking(struct cowhand_disk *disk, uint64_t offset, uint64_t len, uint32_t flags);
+
+/**
+ * Gives the extents from offset on, in order and without gaps, of len bytes; returns their count. There are at most
+ * max, and at most 4096 a call: the next call begins where the last extent ends. Asks maps and file systems, reads no
+ * data, and blocks until that is done.
+ */
+int cowhand_extents(struct cowhand_disk *disk,
+                    uint64_t offset,
+                    uint64_t len,
+                    struct cowhand_extent *extents,
+                    size_t max);
+
+/**
+ * Puts limits in force at once, instead of all that were; a count of 0 lifts them. After a failure nothing has
+ * changed.
+ */
+int cowhand_set_limits(struct cowhand_disk *disk,
+                       const struct cowhand_limit *limits,
+                       size_t count);
+
+/**
+ * Gets the limits in force as an object in JSON, names with values; those that are not set are left out. The caller
+ * releases the text with cowhand_free.
+ */
+int cowhand_get_limits(struct cowhand_disk *disk,
+                       char **json);
+
+/**
+ * Gets what has passed since the disk was opened, as an object in JSON: for "read", "write", "write-zeroes", "discard",
+ * "flush" and "status" an object of "requests", "failed", "bytes", "total-ns" and "in-flight"; and "idle-ns", the time
+ * since the last request ended, or null. The caller releases the text with cowhand_free.
+ */
+int cowhand_statistics(struct cowhand_disk *disk,
+                       char **json);
+
+/**
+ * Gets the internal snapshots as a list in JSON, in the order in which they were taken: "id", "name", "date-sec" and
+ * "date-nsec" (since 1970), "vm-clock-nsec", and "size" (bytes, or null in old images). The caller releases the text
+ * with cowhand_free.
+ */
+int cowhand_snapshots(struct cowhand_disk *disk,
+                      char **json);
+
+/**
+ * Takes an internal snapshot of the disk as it is, while it is in use. What completed before is in it. Durable when
+ * the call returns.
+ */
+int cowhand_create_snapshot(struct cowhand_disk *disk,
+                            const char *name);
+
+/**
+ * Goes back to the snapshot with this id, or else of this name, and to the size that the disk had. Everything written
+ * since is lost; the snapshot stays. The guest must not use the disk meanwhile.
+ */
+int cowhand_apply_snapshot(struct cowhand_disk *disk,
+                           const char *id_or_name);
+
+/**
+ * Deletes the snapshot with this id, or else of this name.
+ */
+int cowhand_delete_snapshot(struct cowhand_disk *disk, const char *id_or_name);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* COWHAND_H */
