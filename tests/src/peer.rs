@@ -1,6 +1,6 @@
 //! The tools of others, as oracles and as neighbours.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -69,6 +69,18 @@ pub fn dirty_by_qemu(path: &str, bitmap: &str) -> Vec<(u64, u64)> {
     let context = format!("--map=qemu:dirty-bitmap:{bitmap}");
     let server = ["--", "[", "qemu-nbd", "-r", "-f", "qcow2", "-B", bitmap, path, "]"];
     dirty(&Run::new("nbdinfo").args(["--json", &context]).args(server).json())
+}
+
+/// A program of QEMU 10.0 or later: the system's, or else that of the release that `cargo xtask peers` unpacks.
+pub fn newer_qemu(program: &str) -> PathBuf {
+    if qemu_version() >= (10, 0) {
+        return program.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's directory");
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let path = root.join(target).join("peers/qemu-bookworm-backports/bin").join(program);
+    assert!(path.is_file(), "{} is missing: `cargo xtask peers` as root unpacks it", path.display());
+    path
 }
 
 /// Version of QEMU, major number first.

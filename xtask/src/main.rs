@@ -51,6 +51,8 @@ enum Command {
     Library(library::Args),
     /// Make Debian packages, and test them in a clean Debian
     Package(package::Args),
+    /// Install what the tests compare with (as root, on Debian), and unpack QEMU of other releases beside the system's
+    Peers(peers::Args),
     /// Check one crate and run its tests, within a minute
     Quick(quick::Args),
     /// Hold what the tree says of itself against the tree
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Interleave(args) => interleave::run(&args),
         Command::Library(args) => library::run(&args),
         Command::Package(args) => package::run(&args),
+        Command::Peers(args) => peers::run(&args),
         Command::Quick(args) => quick::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Tidy(args) => tidy::run(&args),

@@ -1,14 +1,35 @@
 //! The programs of others that the tests compare with, and how a Debian machine gets them.
 
-mod apt_beside;
 mod fio_sources;
 mod guest_kernel;
+mod own_lists;
+pub mod qemu_releases;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use crate::workspace::target_directory;
+
+/// Arguments of `cargo xtask peers`: none.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Installs and unpacks all of them, and prints the versions of QEMU among them.
+pub fn run(_: &Args) -> ExitCode {
+    match ensure().and_then(|()| qemu_releases::ensure()) {
+        Ok(unpacked) => {
+            for qemu in unpacked {
+                println!("QEMU {} ({}): {}", qemu.upstream(), qemu.version, qemu.programs.display());
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Something that must be there, and the package that brings it. What counts is the thing, not the
 /// package: a machine with QEMU from another source keeps it.
@@ -95,6 +116,7 @@ pub fn ensure() -> Result<(), String> {
     ensure_packages(PEERS, "the tests compare with", "test")?;
     guest_kernel::ensure()?;
     fio_sources::ensure()?;
+    qemu_releases::ensure_one_for_tests()?;
     let (python, moto) = (python_packages(), target_directory().join("moto"));
     ensure_from_pypi(&[QMP_CLIENT], "--no-deps", &python, &python.join("qemu").join("qmp"))?;
     ensure_from_pypi(&MOTO, "--no-cache-dir", &moto, &moto.join("moto"))

@@ -1,14 +1,13 @@
 //! The sources of the installed fio, unpacked and configured in the build's directory: an engine that fio loads is compiled with its headers, which
 //! no package has.
 
-use std::fs;
 use std::process::Command;
 
-use super::apt_beside::{self, run};
+use super::own_lists::{OwnLists, run};
 use crate::workspace::target_directory;
 
-/// Where Debian's sources are.
-const SOURCE: &str = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n";
+/// The release whose fio is installed.
+const SUITE: &str = "bookworm";
 
 /// What `configure` writes.
 const CONFIGURED: &str = "config-host.h";
@@ -24,14 +23,13 @@ pub fn ensure() -> Result<(), String> {
     }
     println!("unpacking fio's sources for the tests");
     let work = target_directory().join("fio-download");
-    let failed = |error: std::io::Error| format!("{}: {error}", work.display());
-    apt_beside::prepare(&work, SOURCE)?;
+    let lists = OwnLists::fetch_of_sources(&work, &[SUITE])?;
     let version = run(Command::new("dpkg-query").args(["--show", "--showformat=${source:Version}", "fio"]))?;
-    apt_beside::apt(&work, "apt-get", &["source", "--download-only", &format!("fio={}", version.trim())])?;
+    lists.download_source(&format!("fio={}", version.trim()))?;
     let unpack = "rm -rf \"$1\" && mkdir \"$1\" && tar -xf fio_*.orig.tar.?z --strip-components=1 -C \"$1\"";
     run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
     run(Command::new("./configure").current_dir(&into))?;
-    fs::remove_dir_all(&work).map_err(failed)?;
+    lists.remove()?;
     match into.join(CONFIGURED).exists() {
         true => Ok(()),
         false => Err(format!("{}: configure wrote no {CONFIGURED}", into.display())),

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::apt_beside::{self, apt, run};
+use super::own_lists::{OwnLists, run};
 use crate::workspace::target_directory;
 
 /// Where the backport is.
-const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main\n";
+const SUITE: &str = "bookworm-backports";
 
 /// Brings the newest kernel of a release.
 const PACKAGE: &str = "linux-image-cloud-amd64";
@@ -28,15 +28,13 @@ pub fn ensure() -> Result<(), String> {
     }
     println!("unpacking a kernel with ublk for the tests");
     let work = target_directory().join("guest-kernel-download");
-    let failed = |error: std::io::Error| format!("{}: {error}", work.display());
-    apt_beside::prepare(&work, SOURCE)?;
-    let depends = apt(&work, "apt-cache", &["depends", PACKAGE])?;
-    let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-    let image = image.ok_or_else(|| format!("{PACKAGE} of the backports brings no kernel: {depends}"))?;
-    apt(&work, "apt-get", &["download", image])?;
+    let lists = OwnLists::fetch(&work, &[SUITE])?;
+    let image = lists.dependencies(PACKAGE)?.into_iter().next();
+    let image = image.ok_or_else(|| format!("{PACKAGE} of the backports depends on no kernel"))?;
+    lists.download(&image)?;
     let unpack = "dpkg-deb -x linux-image-*.deb \"$1\" && depmod -b \"$1\" \"$(ls \"$1/lib/modules\")\"";
     run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
-    fs::remove_dir_all(&work).map_err(failed)?;
+    lists.remove()?;
     match has_module(&into) {
         true => Ok(()),
         false => Err(format!("{image} has no {MODULE}")),
