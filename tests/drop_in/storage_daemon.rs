@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use black_box::Run;
-use black_box::peer::qemu_io_ok;
+use black_box::peer::{newer_qemu, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
@@ -316,4 +316,38 @@ fn chains_open_and_are_committed_as_by_qemus() {
     };
     look(Path::new("qemu-storage-daemon"));
     look(&ours("qemu-storage-daemon"));
+}
+
+/// A monitor may be in files and pipes, and write for people; one on nothing hears of nothing.
+#[test]
+fn monitors_are_where_their_character_devices_are_as_qemus() {
+    let commands =
+        "{\"execute\":\"qmp_capabilities\"}{\"execute\":\"query-block-exports\"}{\"execute\":\"quit\"}\n";
+    let look = |program: &Path, chardev: &str, monitor: &str| {
+        let scratch = images();
+        std::fs::write(scratch.file("in"), commands).expect("a file");
+        let words = ["--chardev", "null,id=n", "--monitor", "n", "--chardev", chardev, "--monitor", monitor];
+        let run = Run::new(program).args(words).input(commands).current_dir(scratch.path()).outcome();
+        assert!(run.status.success(), "{run}");
+        let text = match std::fs::read_to_string(scratch.file("out")) {
+            Ok(text) => text,
+            Err(_) => run.stdout,
+        };
+        let values: Vec<Value> =
+            serde_json::Deserializer::from_str(&text).into_iter().map(|value| value.expect("JSON")).collect();
+        let returned: Vec<Value> = values.into_iter().filter(|value| value.get("return").is_some()).collect();
+        // A line for each member, or for each object.
+        (returned, text.lines().count() > 8)
+    };
+    for (chardev, monitor) in [
+        ("stdio,id=c", "c,pretty=on"),
+        ("stdio,id=c", "c,pretty=off"),
+        ("file,id=c,path=out,input-path=in", "c"),
+        ("file,id=c,path=out,input-path=in,append=on", "c,pretty=on,mode=control"),
+    ] {
+        // QEMU 7.2 reads no commands from a file.
+        let theirs = look(&newer_qemu("qemu-storage-daemon"), chardev, monitor);
+        assert_eq!(look(&ours("qemu-storage-daemon"), chardev, monitor), theirs, "{chardev} {monitor}");
+        assert_eq!(theirs.0.len(), 3, "{theirs:?}");
+    }
 }

@@ -33,3 +33,4 @@ pub use passed::Passed;
 pub use schema::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
 pub use server::{Handler, Outcome, Server, ServerOptions};
 pub use session::{Session, Step};
+pub use wire::Form;

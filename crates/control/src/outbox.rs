@@ -9,10 +9,12 @@ use event_listener::Event;
 use reactor::net::Stream;
 
 use crate::limits::{BACKLOG_BYTES, BACKLOG_BYTES_MAX};
+use crate::wire::Form;
 
 /// Lines on their way to a client. Putting one in never waits.
 pub(crate) struct Outbox {
     stream: Rc<Stream>,
+    form: Form,
     lines: RefCell<VecDeque<Vec<u8>>>,
     /// In `lines`, and in the piece that is being sent.
     bytes: Cell<usize>,
@@ -21,9 +23,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(stream: Rc<Stream>) -> Rc<Self> {
+    pub(crate) fn new(stream: Rc<Stream>, form: Form) -> Rc<Self> {
         Rc::new(Self {
             stream,
+            form,
             lines: RefCell::default(),
             bytes: Cell::new(0),
             closed: Cell::new(false),
@@ -36,6 +39,7 @@ impl Outbox {
         if self.closed.get() {
             return;
         }
+        let line = self.form.of(line);
         let bytes = self.bytes.get() + line.len();
         // The answer to a single question may be larger than the bound: it is its only one then.
         if bytes > BACKLOG_BYTES_MAX && self.bytes.get() > 0 {

@@ -20,6 +20,7 @@ use crate::outbox::Outbox;
 use crate::passed::Passed;
 use crate::schema::{CommandSpec, EventSpec};
 use crate::session::{Session, Step};
+use crate::wire::Form;
 use crate::{QmpError, wire};
 
 /// What a command comes to.
@@ -71,10 +72,10 @@ impl Server {
     }
 
     /// Accepts clients for ever.
-    pub async fn accept(self: Rc<Self>, listener: Listener) {
+    pub async fn accept(self: Rc<Self>, listener: Listener, form: Form) {
         loop {
             match listener.accept().await {
-                Ok(stream) => self.start(stream),
+                Ok(stream) => self.start(stream, form),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a control client");
                     reactor::sleep(ACCEPT_PAUSE).await;
@@ -91,14 +92,14 @@ impl Server {
         outboxes.iter().for_each(|outbox| outbox.close());
     }
 
-    /// Serves a client that is connected.
-    pub fn start(self: &Rc<Self>, stream: Stream) {
+    /// Serves a client that is connected, and reads answers in `form`.
+    pub fn start(self: &Rc<Self>, stream: Stream, form: Form) {
         if self.clients.get() >= self.options.clients {
             let most = self.options.clients;
             let error = QmpError::generic(format!("{most} clients are connected; no more are allowed"));
             tracing::warn!("{error}");
             let stream = Rc::new(stream);
-            let outbox = Outbox::new(Rc::clone(&stream));
+            let outbox = Outbox::new(Rc::clone(&stream), form);
             outbox.push(wire::reply(Err(error), None));
             // The socket's own buffer takes a line; a client that does not read it has lost nothing.
             reactor::spawn(async move {
@@ -112,14 +113,14 @@ impl Server {
         self.clients.set(self.clients.get() + 1);
         let server = Rc::clone(self);
         reactor::spawn(async move {
-            server.serve(Rc::new(stream)).await;
+            server.serve(Rc::new(stream), form).await;
             server.clients.set(server.clients.get() - 1);
         })
         .detach();
     }
 
-    async fn serve(&self, stream: Rc<Stream>) {
-        let outbox = Outbox::new(Rc::clone(&stream));
+    async fn serve(&self, stream: Rc<Stream>, form: Form) {
+        let outbox = Outbox::new(Rc::clone(&stream), form);
         self.outboxes.borrow_mut().retain(|other| other.strong_count() > 0);
         self.outboxes.borrow_mut().push(Rc::downgrade(&outbox));
         let sender = reactor::spawn(Rc::clone(&outbox).send());

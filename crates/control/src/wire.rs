@@ -4,11 +4,38 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::QmpError;
 use crate::text::shown_json;
+
+/// How what leaves for a client is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Each object is one line.
+    #[default]
+    Lines,
+    /// Each member is one line, for people to read.
+    Indented,
+}
+
+impl Form {
+    /// `line`, in this form.
+    pub(crate) fn of(self, line: Vec<u8>) -> Vec<u8> {
+        if self == Self::Lines {
+            return line;
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(&line) else { return line };
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        let _ = value
+            .serialize(&mut Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"    ")));
+        let mut bytes = shown_json(&String::from_utf8_lossy(&text)).into_owned().into_bytes();
+        bytes.extend_from_slice(b"\r\n");
+        bytes
+    }
+}
 
 /// The first line: who speaks. `version` is what `query-version` returns.
 pub fn greeting(version: &Value) -> Vec<u8> {
@@ -87,5 +114,13 @@ mod tests {
             text(event("SHUTDOWN", &json!({"guest": false}), now)),
             "{\"timestamp\": {\"seconds\": 5, \"microseconds\": 7}, \"event\": \"SHUTDOWN\", \"data\": {\"guest\": false}}\r\n"
         );
+    }
+
+    #[test]
+    fn indented_objects_are_the_same_objects() {
+        let line = reply(Ok(json!({ "a": [1] })), None);
+        assert_eq!(Form::Lines.of(line.clone()), line);
+        let text = String::from_utf8(Form::Indented.of(line)).unwrap();
+        assert_eq!(text, "{\n    \"return\": {\n        \"a\": [\n            1\n        ]\n    }\n}\r\n");
     }
 }

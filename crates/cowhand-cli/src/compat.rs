@@ -3,6 +3,8 @@
 //! The name is the last part of `argv[0]`; `cowhand compat install DIR` makes links of these names. Each program is one folder
 //! here, which turns words into what cowhand's own commands take. Forms of results are QEMU's, sentences are ours.
 
+mod carried;
+mod chardev;
 mod daemon;
 pub mod img;
 mod io;
@@ -11,7 +13,6 @@ mod last_wins;
 pub mod links;
 mod nbd;
 mod objects;
-mod stdio;
 mod storage_daemon;
 
 use std::ffi::OsString;

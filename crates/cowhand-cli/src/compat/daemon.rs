@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread::available_parallelism;
 
-use control::{Command, Events, Handler, Passed};
+use control::{Command, Events, Form, Handler, Passed};
 use door_nbd::{Server, ServerOptions};
 use door_vhost_user_blk::FilePolicy;
 use export::{Exports, Loops, Shutdown};
@@ -14,8 +14,9 @@ use graph::OpenRules;
 use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
+use super::carried::{Carried, Input, Output};
 use super::keyval::typed;
-use super::stdio::Stdio;
+
 use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::brokers;
@@ -38,7 +39,7 @@ pub struct Daemon {
     steering: Rc<Steering>,
     signals: Signals,
     sockets: Option<Sockets>,
-    stdio: Option<Stdio>,
+    carried: Vec<Carried>,
     pid_file: Option<(PathBuf, PidFile)>,
 }
 
@@ -63,7 +64,7 @@ impl Daemon {
         let inventory =
             Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, (memory, true));
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
-        Ok(Self { reactor, inventory, steering, signals, sockets: None, stdio: None, pid_file: None })
+        Ok(Self { reactor, inventory, steering, signals, sockets: None, carried: Vec::new(), pid_file: None })
     }
 
     /// Does a command of the control socket. Texts among the arguments may stand for numbers and switches.
@@ -86,34 +87,32 @@ impl Daemon {
     ///
     /// # Errors
     /// When a socket cannot be had there.
-    pub fn listen_for_commands(&mut self, path: &Path) -> Result<(), Failure> {
-        match &mut self.sockets {
-            Some(sockets) => sockets.listen_too(path)?,
-            None => self.sockets = Some(Sockets::open(Some(path), None, None)?),
-        }
+    pub fn listen_for_commands(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
+        self.sockets()?.listen_too(path, form)
+    }
+
+    /// Takes commands from `input`, and answers on `output`; messages call them `name`.
+    ///
+    /// # Errors
+    /// When the system lets us have no socket or thread.
+    pub fn carry_commands(
+        &mut self,
+        name: &'static str,
+        (input, output): (Input, Output),
+        form: Form,
+    ) -> Result<(), Failure> {
+        let failed = |error| Failure::because(&format!("cannot talk on {name}"), &error);
+        let (stream, carried) = Carried::begin(name, input, output).map_err(failed)?;
+        self.carried.push(carried);
+        self.sockets()?.serve_too(stream, form);
         Ok(())
     }
 
-    /// Takes commands from standard input, and answers on standard output.
-    ///
-    /// # Errors
-    /// When that is so already, or the system lets us have no socket or thread.
-    pub fn take_commands_from_stdio(&mut self) -> Result<(), Failure> {
-        if self.stdio.is_some() {
-            return Err(Failure::new("one monitor is on standard input and output already"));
+    fn sockets(&mut self) -> Result<&mut Sockets, Failure> {
+        if self.sockets.is_none() {
+            self.sockets = Some(Sockets::open(None, None, None)?);
         }
-        let failed = |error| Failure::because("cannot talk on standard input and output", &error);
-        let (stream, stdio) = Stdio::open().map_err(failed)?;
-        self.stdio = Some(stdio);
-        match &mut self.sockets {
-            Some(sockets) => sockets.serve_too(stream),
-            None => {
-                let mut sockets = Sockets::open(None, None, None)?;
-                sockets.serve_too(stream);
-                self.sockets = Some(sockets);
-            }
-        }
-        Ok(())
+        self.sockets.as_mut().ok_or_else(|| Failure::new("there are no sockets"))
     }
 
     /// Writes the process's number.
@@ -150,7 +149,7 @@ impl Daemon {
         // Tasks of the loop have disks: a caller that sees the sockets gone finds the files free.
         drop(self.reactor);
         // The last answers are on their way.
-        self.stdio.map_or(Ok(()), Stdio::finish)?;
+        self.carried.into_iter().try_for_each(Carried::finish)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,7 +1,7 @@
 //! `qemu-storage-daemon`: nodes, exports and sockets out of options, in the order in which they were given.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -10,6 +10,7 @@ use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
+use super::chardev::{Chardev, chardev, monitor};
 use super::daemon::Daemon;
 use super::keyval::parse;
 use crate::background::{Background, Side, absolute};
@@ -25,9 +26,9 @@ const STEPS: [(&str, &str, &str); 6] = [
     (
         "chardev",
         "socket,id=ID,path=PATH,server=on,wait=off",
-        "A Unix socket for a monitor; stdio,id=ID: standard input and output",
+        "A Unix socket for a monitor; also stdio, file,path=PATH, pipe,path=PATH and null, each with id=ID",
     ),
-    ("monitor", "chardev=ID", "Listen for commands (QMP) there"),
+    ("monitor", "chardev=ID[,pretty=on]", "Listen for commands (QMP) there"),
     (
         "nbd-server",
         "addr.type=unix,addr.path=PATH,...",
@@ -102,23 +103,7 @@ fn in_order(matches: &ArgMatches) -> Vec<(&'static str, &str)> {
     steps.into_iter().map(|(_, name, value)| (name, value)).collect()
 }
 
-/// A character device that a monitor may name.
-#[derive(Debug, PartialEq, Eq)]
-struct Chardev {
-    id: String,
-    place: Place,
-}
-
-/// Where the client of a monitor is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    /// At a Unix socket.
-    Socket(PathBuf),
-    /// On standard input and output.
-    Stdio,
-}
-
-fn step(daemon: &mut Daemon, sockets: &mut Vec<Chardev>, name: &str, value: &str) -> Result<(), Failure> {
+fn step(daemon: &mut Daemon, devices: &mut Vec<Chardev>, name: &str, value: &str) -> Result<(), Failure> {
     let option = format!("--{name}");
     let said = format!("{option} {value}");
     match name {
@@ -127,13 +112,13 @@ fn step(daemon: &mut Daemon, sockets: &mut Vec<Chardev>, name: &str, value: &str
         "export" => daemon.command(&said, "block-export-add", export(parse(&option, value, "type")?)?),
         "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
         "chardev" => {
-            sockets.push(chardev(&said, parse(&option, value, "backend")?)?);
+            devices.push(chardev(&said, parse(&option, value, "backend")?)?);
             Ok(())
         }
-        _ => match monitor(&said, parse(&option, value, "chardev")?, sockets)? {
-            Place::Socket(path) => daemon.listen_for_commands(&path),
-            Place::Stdio => daemon.take_commands_from_stdio(),
-        },
+        _ => {
+            let (place, form) = monitor(&said, parse(&option, value, "chardev")?, devices)?;
+            place.talk(daemon, &said, form)
+        }
     }
 }
 
@@ -163,67 +148,6 @@ fn nbd_server(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, F
     Ok(arguments)
 }
 
-/// A character device of a kind that a monitor can have here.
-fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Failure> {
-    let refused = |why: &str| Failure::new(format!("{said}: {why}"));
-    let mut take = |name: &str| match given.remove(name) {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
-    };
-    let (backend, id, path) = (take("backend"), take("id"), take("path"));
-    let (server, wait) = (take("server"), take("wait"));
-    if backend.as_deref() == Some("stdio") {
-        // A signal of the terminal ends this program whatever is given.
-        let _ = take("signal");
-        let is_alone = path.is_none() && server.is_none() && wait.is_none() && given.is_empty();
-        return match id.filter(|_| is_alone) {
-            Some(id) => Ok(Chardev { id, place: Place::Stdio }),
-            None => Err(refused("stdio needs id, and takes signal beside it")),
-        };
-    }
-    if backend.as_deref() != Some("socket") {
-        return Err(refused(
-            "monitors are on Unix sockets or on standard input and output here: socket,id=ID,path=PATH,server=on,wait=off, or stdio,id=ID",
-        ));
-    }
-    if !is_on(server.as_deref()) || is_on(wait.as_deref()) {
-        return Err(refused("the socket is listened at, and nobody is waited for: write server=on,wait=off"));
-    }
-    if let Some(name) = given.keys().next() {
-        return Err(refused(&format!("{name} is not known; allowed: id, path, server, wait")));
-    }
-    match (id, path) {
-        (Some(id), Some(path)) => Ok(Chardev { id, place: Place::Socket(absolute(Path::new(&path))?) }),
-        _ => Err(refused("it needs id and path")),
-    }
-}
-
-/// Where the character device is that a monitor names.
-fn monitor(said: &str, mut given: Map<String, Value>, sockets: &[Chardev]) -> Result<Place, Failure> {
-    let refused = |why: String| Failure::new(format!("{said}: {why}"));
-    let chardev = given.remove("chardev");
-    let mode = given.remove("mode");
-    if mode.is_some_and(|mode| mode != "control") {
-        return Err(refused("only QMP is spoken here: mode=control".to_owned()));
-    }
-    let pretty = given.remove("pretty");
-    if is_on(pretty.as_ref().and_then(Value::as_str)) {
-        return Err(refused("answers are one line each: pretty=off".to_owned()));
-    }
-    if let Some(name) = given.keys().next() {
-        return Err(refused(format!("{name} is not known; allowed: chardev, mode, pretty")));
-    }
-    let named = chardev.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let found = sockets.iter().find(|socket| socket.id == named);
-    found
-        .map(|socket| socket.place.clone())
-        .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
-}
-
-fn is_on(text: Option<&str>) -> bool {
-    matches!(text, Some("on" | "yes" | "true" | "y"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,35 +171,6 @@ mod tests {
             in_order(&matches),
             [("blockdev", "a"), ("export", "b"), ("blockdev", "c"), ("object", "d")]
         );
-    }
-
-    #[test]
-    fn a_monitor_has_a_unix_socket_that_is_listened_at_or_standard_input() {
-        let socket = |text: &str| chardev("--chardev", parse("--chardev", text, "backend").unwrap());
-        let made = socket("socket,id=c,path=/x,server=on,wait=off").unwrap();
-        assert_eq!(made, Chardev { id: "c".into(), place: Place::Socket("/x".into()) });
-        for text in ["stdio,id=s", "stdio,id=s,signal=off"] {
-            assert_eq!(socket(text).unwrap(), Chardev { id: "s".into(), place: Place::Stdio });
-        }
-        for text in [
-            "stdio",
-            "stdio,id=c,path=/x",
-            "pty,id=c",
-            "socket,id=c,path=/x",
-            "socket,id=c,path=/x,server=on,wait=on",
-            "socket,id=c,server=on,wait=off",
-            "socket,id=c,path=/x,server=on,wait=off,port=1",
-        ] {
-            assert!(socket(text).is_err(), "{text}");
-        }
-        let monitor = |text: &str| {
-            monitor("--monitor", parse("--monitor", text, "chardev").unwrap(), std::slice::from_ref(&made))
-        };
-        assert_eq!(monitor("c").unwrap(), Place::Socket("/x".into()));
-        assert_eq!(monitor("chardev=c,mode=control,pretty=off").unwrap(), Place::Socket("/x".into()));
-        for text in ["d", "c,mode=readline", "c,pretty=on", "c,x=y"] {
-            assert!(monitor(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use control::{Server, ServerOptions};
+use control::{Form, Server, ServerOptions};
 use export::Shutdown;
 use reactor::net::Stream;
 use serde_json::json;
@@ -24,9 +24,9 @@ use crate::failure::Failure;
 pub struct Sockets {
     control: Option<OwnersSocket>,
     /// Other places where commands come in.
-    more: Vec<OwnersSocket>,
-    /// A client on standard input and output, until it is served.
-    stdio: RefCell<Option<Stream>>,
+    more: Vec<(OwnersSocket, Form)>,
+    /// Clients that are connected, until they are served.
+    connected: RefCell<Vec<(Stream, Form)>>,
     metrics: Option<MetricsSocket>,
     take_over: Option<OwnersSocket>,
     pid_file: Option<PidFile>,
@@ -45,7 +45,7 @@ impl Sockets {
         Ok(Self {
             control: control.map(OwnersSocket::bind).transpose()?,
             more: Vec::new(),
-            stdio: RefCell::default(),
+            connected: RefCell::default(),
             metrics: metrics.map(MetricsSocket::bind).transpose()?,
             take_over: take_over.map(OwnersSocket::bind).transpose()?,
             pid_file: None,
@@ -56,19 +56,19 @@ impl Sockets {
     ///
     /// # Errors
     /// When a socket cannot be had there.
-    pub fn listen_too(&mut self, path: &Path) -> Result<(), Failure> {
-        self.more.push(OwnersSocket::bind(path)?);
+    pub fn listen_too(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
+        self.more.push((OwnersSocket::bind(path)?, form));
         Ok(())
     }
 
     /// Commands come from the client at the other end of `stream`, too.
-    pub fn serve_too(&mut self, stream: Stream) {
-        self.stdio = RefCell::new(Some(stream));
+    pub fn serve_too(&mut self, stream: Stream, form: Form) {
+        self.connected.borrow_mut().push((stream, form));
     }
 
     /// Whether commands can come in.
     pub fn take_commands(&self) -> bool {
-        self.control.is_some() || !self.more.is_empty() || self.stdio.borrow().is_some()
+        self.control.is_some() || !self.more.is_empty() || !self.connected.borrow().is_empty()
     }
 
     /// The control socket's name in the file system.
@@ -124,11 +124,13 @@ impl Running {
         let control = Server::new(handler, Rc::clone(&inventory.events), ServerOptions::default());
         let mut tasks = Vec::new();
         let takes_commands = sockets.take_commands();
-        for socket in sockets.control.iter().chain(&sockets.more) {
-            tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone())));
+        let own = sockets.control.iter().map(|socket| (socket, Form::Lines));
+        let more = sockets.more.iter().map(|(socket, form)| (socket, *form));
+        for (socket, form) in own.chain(more) {
+            tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone(), form)));
         }
-        if let Some(stream) = sockets.stdio.take() {
-            control.start(stream);
+        for (stream, form) in sockets.connected.take() {
+            control.start(stream, form);
         }
         if takes_commands {
             tasks.push(reactor::spawn(errors::tell(Rc::clone(inventory))));

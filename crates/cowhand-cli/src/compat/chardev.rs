@@ -1,0 +1,207 @@
+//! Character devices of `qemu-storage-daemon`: where the clients of its monitors are.
+
+use std::path::{Path, PathBuf};
+
+use control::Form;
+use serde_json::{Map, Value};
+
+use super::carried;
+use super::daemon::Daemon;
+use crate::background::absolute;
+use crate::failure::Failure;
+
+/// A character device that a monitor may name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chardev {
+    id: String,
+    place: Place,
+}
+
+/// Where the client of a monitor is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At a Unix socket.
+    Socket(PathBuf),
+    /// On standard input and output.
+    Stdio,
+    /// A file takes answers and events.
+    File {
+        path: PathBuf,
+        append: bool,
+        /// The file with the commands.
+        commands: Option<PathBuf>,
+    },
+    /// At the FIFOs `PATH.in` and `PATH.out`, or at one for both directions.
+    Pipe(PathBuf),
+    /// Nowhere: no command comes, and no answer is read.
+    Null,
+}
+
+impl Place {
+    /// Has `daemon` take commands there; `option` asked for that.
+    ///
+    /// # Errors
+    /// When the place is not to be had.
+    pub fn talk(&self, daemon: &mut Daemon, option: &str, form: Form) -> Result<(), Failure> {
+        let failed = |error| Failure::because(option, &error);
+        match self {
+            Self::Socket(path) => daemon.listen_for_commands(path, form),
+            Self::Stdio => daemon.carry_commands("standard output", carried::stdio().map_err(failed)?, form),
+            Self::File { path, append, commands } => {
+                let files = carried::files(path, *append, commands.as_deref()).map_err(failed)?;
+                daemon.carry_commands("the file of a monitor", files, form)
+            }
+            Self::Pipe(path) => {
+                daemon.carry_commands("the pipe of a monitor", carried::pipes(path).map_err(failed)?, form)
+            }
+            Self::Null => Ok(()),
+        }
+    }
+}
+
+/// A character device of a kind that a monitor can have here.
+///
+/// # Errors
+/// When it is of another kind, or an option is missing or unknown.
+pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Failure> {
+    let refused = |why: &str| Failure::new(format!("{said}: {why}"));
+    let mut take = |name: &str| match given.remove(name) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    };
+    let backend = take("backend").unwrap_or_default();
+    let id = take("id").ok_or_else(|| refused("it needs id"))?;
+    let path = take("path").map(|path| absolute(Path::new(&path))).transpose()?;
+    let needed = |path: Option<PathBuf>| path.ok_or_else(|| refused("it needs path"));
+    // Nothing is logged of what is carried, and a signal of the terminal ends this program whatever is given.
+    for name in ["logfile", "logappend", "signal", "mux"] {
+        if is_on(take(name).as_deref()) && name != "signal" {
+            return Err(refused(&format!("{name} is not done here; leave it out")));
+        }
+    }
+    let place = match backend.as_str() {
+        "stdio" => Place::Stdio,
+        "null" => Place::Null,
+        "pipe" => Place::Pipe(needed(path.clone())?),
+        "file" => Place::File {
+            path: needed(path.clone())?,
+            append: is_on(take("append").as_deref()),
+            commands: take("input-path").map(|path| absolute(Path::new(&path))).transpose()?,
+        },
+        "socket" => {
+            let (server, wait) = (take("server"), take("wait"));
+            if !is_on(server.as_deref()) || is_on(wait.as_deref()) {
+                return Err(refused(
+                    "the socket is listened at, and no client is waited for: write server=on,wait=off",
+                ));
+            }
+            Place::Socket(needed(path.clone())?)
+        }
+        _ => {
+            return Err(refused(
+                "a monitor is at a Unix socket (socket,id=ID,path=PATH,server=on,wait=off), stdio, file, pipe or null",
+            ));
+        }
+    };
+    if path.is_some() && matches!(place, Place::Stdio | Place::Null) {
+        return Err(refused("path is not known"));
+    }
+    match given.keys().next() {
+        Some(name) => Err(refused(&format!("{name} is not known"))),
+        None => Ok(Chardev { id, place }),
+    }
+}
+
+/// Where the character device is that a monitor names, and the form of its answers.
+///
+/// # Errors
+/// When there is none of that name, or an option is unknown.
+pub fn monitor(
+    said: &str,
+    mut given: Map<String, Value>,
+    devices: &[Chardev],
+) -> Result<(Place, Form), Failure> {
+    let refused = |why: String| Failure::new(format!("{said}: {why}"));
+    let chardev = given.remove("chardev");
+    let mode = given.remove("mode");
+    if mode.is_some_and(|mode| mode != "control") {
+        return Err(refused("only QMP is spoken here: mode=control".to_owned()));
+    }
+    let pretty = given.remove("pretty");
+    let form = if is_on(pretty.as_ref().and_then(Value::as_str)) { Form::Indented } else { Form::Lines };
+    // A monitor's own name means nothing here.
+    given.remove("id");
+    if let Some(name) = given.keys().next() {
+        return Err(refused(format!("{name} is not known; allowed: chardev, id, mode, pretty")));
+    }
+    let named = chardev.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let found = devices.iter().find(|device| device.id == named);
+    found
+        .map(|device| (device.place.clone(), form))
+        .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
+}
+
+fn is_on(text: Option<&str>) -> bool {
+    matches!(text, Some("on" | "yes" | "true" | "y"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keyval::parse;
+    use super::*;
+
+    fn device(text: &str) -> Result<Chardev, Failure> {
+        chardev("--chardev", parse("--chardev", text, "backend").unwrap())
+    }
+
+    #[test]
+    fn a_character_device_says_where_the_client_of_a_monitor_is() {
+        let file = |append, commands: Option<&str>| Place::File {
+            path: "/x".into(),
+            append,
+            commands: commands.map(PathBuf::from),
+        };
+        for (text, place) in [
+            ("socket,id=c,path=/x,server=on,wait=off", Place::Socket("/x".into())),
+            ("stdio,id=c", Place::Stdio),
+            ("stdio,id=c,signal=off", Place::Stdio),
+            ("null,id=c", Place::Null),
+            ("pipe,id=c,path=/x", Place::Pipe("/x".into())),
+            ("file,id=c,path=/x", file(false, None)),
+            ("file,id=c,path=/x,append=on,input-path=/y", file(true, Some("/y"))),
+        ] {
+            assert_eq!(device(text).unwrap(), Chardev { id: "c".into(), place }, "{text}");
+        }
+        for text in [
+            "stdio",
+            "stdio,id=c,path=/x",
+            "null,id=c,append=on",
+            "file,id=c",
+            "pipe,id=c",
+            "pty,id=c",
+            "socket,id=c,path=/x",
+            "socket,id=c,path=/x,server=on,wait=on",
+            "socket,id=c,server=on,wait=off",
+            "socket,id=c,path=/x,server=on,wait=off,port=1",
+        ] {
+            assert!(device(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_monitor_names_a_device_and_may_write_for_people() {
+        let devices = [device("null,id=c").unwrap()];
+        let monitor =
+            |text: &str| monitor("--monitor", parse("--monitor", text, "chardev").unwrap(), &devices);
+        for (text, form) in [
+            ("c", Form::Lines),
+            ("chardev=c,mode=control,pretty=off,id=m", Form::Lines),
+            ("c,pretty=on", Form::Indented),
+        ] {
+            assert_eq!(monitor(text).unwrap(), (Place::Null, form), "{text}");
+        }
+        for text in ["d", "c,mode=readline", "c,x=y"] {
+            assert!(monitor(text).is_err(), "{text}");
+        }
+    }
+}
