@@ -1,5 +1,6 @@
 //! `blkdebug`: a file whose requests fail or wait when an image engine does certain things (README.md beside this).
 
+mod bounded;
 mod config;
 mod rules;
 mod storage;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use ::storage::{Step, Storage};
 
+use self::bounded::{Bounded, Bounds};
 use self::rules::{Action, Inject, IoType, Rule, Rules};
 use self::storage::Blkdebug;
 use super::{Over, StorageDriver, StorageKind, Wrap};
@@ -29,12 +31,24 @@ pub(super) const BLKDEBUG: StorageDriver = StorageDriver {
 /// Rules that one drive can have.
 const RULES_MAX: usize = 1000;
 
+/// The largest alignment: a request from above is widened by so much on both sides.
+const ALIGN_MAX: u64 = 1 << 20;
+
+/// QEMU's largest bound.
+const BOUND_MAX: u64 = i32::MAX as u64;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Options {
     /// `config`: a file with rules.
     config: Option<PathBuf>,
     /// `inject-error`, `set-state`.
     rules: Vec<Rule>,
+    /// `align` and the like.
+    bounds: Bounds,
+}
+
+const fn bound(entry: Entry<Options>) -> Entry<Options> {
+    entry.at_most(BOUND_MAX).default("0")
 }
 
 const OPTIONS: &[Entry<Options>] = &in_group(
@@ -42,6 +56,37 @@ const OPTIONS: &[Entry<Options>] = &in_group(
     [
         Entry::part("image", Kind::File, "the file below").needed(),
         Entry::path("config", at!(Options, config), "a file with rules").default_follows("none"),
+        bound(Entry::size(
+            "align",
+            at!(Options, bounds.align),
+            "the file gets requests that are multiples of this, a power of two; 0: as they come",
+        ))
+        .at_most(ALIGN_MAX),
+        bound(Entry::size(
+            "max-transfer",
+            at!(Options, bounds.max_transfer),
+            "bytes of one read or write at most",
+        )),
+        bound(Entry::size(
+            "opt-write-zero",
+            at!(Options, bounds.opt_write_zero),
+            "multiples of this are zeroed, the rest is written",
+        )),
+        bound(Entry::size(
+            "max-write-zero",
+            at!(Options, bounds.max_write_zero),
+            "bytes that one request zeroes at most",
+        )),
+        bound(Entry::size(
+            "opt-discard",
+            at!(Options, bounds.opt_discard),
+            "multiples of this are discarded, the rest stays",
+        )),
+        bound(Entry::size(
+            "max-discard",
+            at!(Options, bounds.max_discard),
+            "bytes that one request discards at most",
+        )),
         Entry::part("inject-error", Kind::List, "requests that fail, as inject-error.0.event=EVENT")
             .default_follows("none"),
         Entry::part("set-state", Kind::List, "states of the rules, as set-state.0.event=EVENT")
@@ -60,6 +105,7 @@ struct Draft {
     io_type: Option<IoType>,
     once: bool,
     immediately: bool,
+    delay_ns: u64,
 }
 
 const EVENT: Entry<Draft> =
@@ -74,6 +120,12 @@ const INJECT_ERROR: &[Entry<Draft>] = &[
     Entry::size("sector", at!(Draft, sector), "only requests that touch this sector of 512 bytes"),
     Entry::choice("iotype", choice_at!(Draft, IoType::NAMED, io_type), "only requests of this type"),
     Entry::switch("once", at!(Draft, once), "for one request"),
+    Entry::size(
+        "delay-ns",
+        at!(Draft, delay_ns),
+        "nanoseconds for which such a request waits first; with errno=0 it does not fail",
+    )
+    .default("0"),
     Entry::switch("immediately", at!(Draft, immediately), "the error comes before anything else"),
 ];
 
@@ -105,8 +157,24 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
 fn read(reader: &mut Reader) -> Result<Arc<dyn Wrap>, OptionError> {
     let mut options = Options::default();
     read_all(OPTIONS, reader, &mut options)?;
+    check_bounds(&options.bounds, reader)?;
     options.rules = read_rules(reader)?;
     Ok(Arc::new(options))
+}
+
+/// Refuses bounds that no request could keep to.
+fn check_bounds(bounds: &Bounds, reader: &Reader) -> Result<(), OptionError> {
+    if bounds.align > ALIGN_MAX || (bounds.align != 0 && !bounds.align.is_power_of_two()) {
+        let allowed = format!("0, or a power of two up to {ALIGN_MAX}");
+        return Err(reader.value("align", &bounds.align.to_string(), allowed));
+    }
+    for (name, bytes, multiple_of) in bounds.multiples() {
+        if bytes > BOUND_MAX || !bytes.is_multiple_of(multiple_of) {
+            let allowed = format!("multiples of {multiple_of} up to {BOUND_MAX}");
+            return Err(reader.value(name, &bytes.to_string(), allowed));
+        }
+    }
+    Ok(())
 }
 
 /// All rules that stand in `reader`.
@@ -136,7 +204,7 @@ impl Draft {
     }
 
     fn inject(self, reader: &Reader) -> Result<Inject, OptionError> {
-        let Self { errno, sector, io_type, once, immediately, .. } = self;
+        let Self { errno, sector, io_type, once, immediately, delay_ns, .. } = self;
         let sector_bytes = block::SECTOR_BYTES;
         let offset = sector.map(|sector| {
             let allowed = || reader.value("sector", &sector.to_string(), "less than 2^55");
@@ -146,9 +214,15 @@ impl Draft {
         if errno > ERRNO_MAX {
             return Err(reader.value("errno", &errno.to_string(), format!("0 to {ERRNO_MAX}")));
         }
-        Ok(Inject { errno, offset: offset.transpose()?, io_type, once, immediately })
+        if delay_ns > DELAY_NS_MAX {
+            return Err(reader.value("delay-ns", &delay_ns.to_string(), format!("0 to {DELAY_NS_MAX}")));
+        }
+        Ok(Inject { errno, offset: offset.transpose()?, io_type, once, immediately, delay_ns })
     }
 }
+
+/// A request that is held back longer is better held back by a breakpoint.
+const DELAY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// The kernel has no errors beyond.
 const ERRNO_MAX: u32 = 4095;
@@ -182,6 +256,10 @@ impl Wrap for Options {
     fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>> {
         let mut rules = self.configured()?;
         rules.extend(&self.rules);
-        Ok(Arc::new(Blkdebug::new(below, Rules::new(rules))))
+        let storage: Arc<dyn Storage> = Arc::new(Blkdebug::new(below, Rules::new(rules)));
+        match self.bounds.are_given() {
+            true => Ok(Arc::new(Bounded::new(storage, self.bounds))),
+            false => Ok(storage),
+        }
     }
 }

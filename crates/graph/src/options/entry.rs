@@ -172,6 +172,12 @@ impl<O> Entry<O> {
         self
     }
 
+    /// It is a size of at most this.
+    pub(crate) const fn at_most(mut self, max: u64) -> Self {
+        self.spec.kind = Kind::Size { multiple_of: 1, max };
+        self
+    }
+
     /// What the option is.
     pub const fn spec(&self) -> &Spec {
         &self.spec
@@ -216,6 +222,9 @@ impl<O> Entry<O> {
         match (reader.size(name)?, self.spec.kind) {
             (Some(bytes), Kind::Size { multiple_of, .. }) if !bytes.is_multiple_of(multiple_of) => {
                 Err(reader.value(name, &bytes.to_string(), format!("multiples of {multiple_of}")))
+            }
+            (Some(bytes), Kind::Size { max, .. }) if bytes > max => {
+                Err(reader.value(name, &bytes.to_string(), format!("0 to {max}")))
             }
             (bytes, _) => Ok(bytes),
         }

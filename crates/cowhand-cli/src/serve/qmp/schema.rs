@@ -69,6 +69,7 @@ static INJECT_ERROR: Kind = Kind::Object(&[
     optional("sector", NUMBER),
     optional("once", Kind::Switch),
     optional("immediately", Kind::Switch),
+    optional("delay-ns", NUMBER),
 ]);
 
 static SET_STATE: Kind = Kind::Object(&[
@@ -138,6 +139,12 @@ pub static BLOCKDEV: Kind = Kind::Union {
             members: &[
                 required("image", Kind::Ref(&NODE_OR_OPTIONS)),
                 optional("config", Kind::Text),
+                optional("align", NUMBER),
+                optional("max-transfer", NUMBER),
+                optional("opt-write-zero", NUMBER),
+                optional("max-write-zero", NUMBER),
+                optional("opt-discard", NUMBER),
+                optional("max-discard", NUMBER),
                 optional("inject-error", Kind::List(&INJECT_ERROR)),
                 optional("set-state", Kind::List(&SET_STATE)),
             ],

@@ -69,6 +69,8 @@ pub struct Inject {
     pub once: bool,
     /// The error comes at once, before anything else on the loop.
     pub immediately: bool,
+    /// Nanoseconds for which a request waits first.
+    pub delay_ns: u64,
 }
 
 /// The rules at work.
@@ -123,7 +125,7 @@ impl Rules {
         self.holding.pop()
     }
 
-    /// How a request fails, if it does. `range` is empty for a flush.
+    /// How a request fails or is delayed, if it is. `range` is empty for a flush.
     pub fn failure(&mut self, io_type: IoType, range: Range<u64>) -> Option<Inject> {
         let fits = |inject: &Inject| {
             let is_type = inject.io_type.map_or(io_type != IoType::BlockStatus, |only| only == io_type);
@@ -136,7 +138,7 @@ impl Rules {
             let spent = self.rules.iter().position(|rule| rule.action == Action::Inject(found));
             spent.map(|rule| self.rules.remove(rule));
         }
-        (found.errno != 0).then_some(found)
+        (found.errno != 0 || found.delay_ns != 0).then_some(found)
     }
 
     /// Holds back the next request after `step`.
@@ -157,7 +159,8 @@ impl Rules {
 mod tests {
     use super::*;
 
-    const ANY: Inject = Inject { errno: 5, offset: None, io_type: None, once: false, immediately: false };
+    const ANY: Inject =
+        Inject { errno: 5, offset: None, io_type: None, once: false, immediately: false, delay_ns: 0 };
 
     fn inject(event: Step, state: u32, inject: Inject) -> Rule {
         Rule { event, state, action: Action::Inject(inject) }
@@ -182,6 +185,15 @@ mod tests {
         assert_eq!(errno(&mut rules, IoType::Write, 0..512), Some(28));
         rules.about_to(Step::WriteAio);
         assert_eq!(errno(&mut rules, IoType::Write, 0..512), None);
+    }
+
+    #[test]
+    fn a_request_is_delayed_also_where_it_does_not_fail() {
+        let delayed = Inject { errno: 0, delay_ns: 7, ..ANY };
+        let mut rules = Rules::new(vec![inject(Step::None, 0, delayed)]);
+        assert_eq!(rules.failure(IoType::Read, 0..512), Some(delayed));
+        let mut rules = Rules::new(vec![inject(Step::None, 0, Inject { delay_ns: 0, ..delayed })]);
+        assert_eq!(rules.failure(IoType::Read, 0..512), None);
     }
 
     #[test]

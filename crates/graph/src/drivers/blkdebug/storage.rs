@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -79,7 +80,10 @@ impl Blkdebug {
             self.wait(tag).await;
         }
         let failure = self.state.lock().rules.failure(io_type, range);
-        let Some(failure) = failure else {
+        if let Some(delay) = failure.map(|failure| failure.delay_ns).filter(|delay| *delay > 0) {
+            reactor::sleep(Duration::from_nanos(delay)).await;
+        }
+        let Some(failure) = failure.filter(|failure| failure.errno != 0) else {
             self.state.lock().below += 1;
             return Ok(Below(self));
         };

@@ -44,7 +44,18 @@ fn what_makes_no_rule_is_refused_by_name() {
             "file.driver=blkdebug,file.image=x,file.locking=off",
             "option file.locking is for files of this machine, and driver blkdebug has none",
         ),
-        ("file.driver=blkdebug,file.image=x,file.max-transfer=4k", "unknown option file.max-transfer"),
+        (
+            "file.driver=blkdebug,file.image=x,file.take-child-perms=write",
+            "unknown option file.take-child-perms",
+        ),
+        (
+            "file.driver=blkdebug,file.image=x,file.align=1000",
+            "option file.align is \"1000\"; allowed: 0, or a power of two up to 1048576",
+        ),
+        (
+            "file.driver=blkdebug,file.image=x,file.align=4k,file.max-transfer=5000",
+            "option file.max-transfer is \"5000\"; allowed: multiples of 4096 up to 2147483647",
+        ),
         (
             "file=blkdebug::x,file.inject-error.0.errno=5",
             "option file.inject-error.0.event is \"\"; allowed: it must be given",
@@ -153,8 +164,10 @@ fn every_step_is_said_by_an_engine_and_a_failure_there_corrupts_nothing() {
             false => (directory.path().join("image"), "qcow2"),
         };
         let drive = format!(
-            "driver={driver},discard=unmap,file.driver=blkdebug,file.image={},file.inject-error.0.event={name},file.inject-error.0.errno=28",
-            path.display()
+            "driver={driver},discard=unmap,file.driver=blkdebug,file.image={},file.inject-error.0.event={name},file.inject-error.0.errno=28{}",
+            path.display(),
+            // Only such a file has parts of blocks written.
+            if name.starts_with("pwritev_rmw") { ",file.align=4096" } else { "" },
         );
         let failed = run(async {
             make(directory.path()).await;
