@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 17] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -31,6 +31,9 @@ const SCRIPTS: [&str; 16] = [
      qemu-io -c 'read -b -P 0xcd 1000k 8k' -c 'read -b -P 0 0 64k' -c 'read -P 3 0 64k' a | grep -v ops",
     "qemu-img create -q -f qcow2 a 1M; qemu-io -c 'reopen -o cache-size=1M' -c 'reopen -o l2-cache-size=512k' -c 'reopen -o refcount-cache-size=128k' a; \
      echo $?; qemu-io -c 'reopen -r -o read-only=on' a 2>/dev/null; echo $?; qemu-io -c 'reopen -c none -o cache.direct=on' a 2>/dev/null; echo $?",
+    "qemu-img create -q -f qcow2 a 1M; qemu-img bitmap --add a b; qemu-io -c 'write 128k 64k' -c 'write -z 256k 64k' a >/dev/null; \
+     qemu-nbd -r -f qcow2 -B b -k $PWD/s -x '' --fork a; qemu-img map --output=json --image-opts \
+     driver=nbd,server.type=unix,server.path=s,x-dirty-bitmap=qemu:dirty-bitmap:b | sed 's/, .compressed.: [a-z]*//'; echo $?",
     "qemu-io -f null-co -c 'read 0 512' null-co:// | head -1; truncate -s 1M r; qemu-img convert -C --salvage -O qcow2 r a 2>/dev/null; echo $?",
 ];
 

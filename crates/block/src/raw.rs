@@ -147,7 +147,8 @@ impl Raw {
         let to_end = hole && host + extent.len >= end;
         let known =
             if to_end { (end - self.offset).next_multiple_of(SECTOR_BYTES) - offset } else { extent.len };
-        Ok(BlockStatus { len: known.min(len), zero: hole, hole, data: !hole, ..status })
+        let data = extent.kind == ExtentKind::Data;
+        Ok(BlockStatus { len: known.min(len), zero: hole, hole, data, ..status })
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Walk<'a> {
     disk: &'a Disk,
     /// Names of the chain's files, the active one first.
     files: Vec<String>,
+    /// Some image of the chain is a vmdk, which may have several files.
+    has_vmdk: bool,
     at: u64,
     end: u64,
 }
@@ -92,12 +94,14 @@ impl<'a> Walk<'a> {
         length: Option<u64>,
     ) -> Self {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
-        Self { reactor, disk, files, at: start, end }
+        let is_vmdk = |layer: Arc<dyn Block>| layer.downcast_ref::<Vmdk>().is_some();
+        let has_vmdk = block::layers(disk.root()).any(is_vmdk);
+        Self { reactor, disk, files, has_vmdk, at: start, end }
     }
 
     /// The file of the layer at `depth` that has what is at `start`. A vmdk image has several.
     fn file_of(&self, start: u64, depth: u32) -> Option<String> {
-        let layer = block::layers(self.disk.root()).nth(depth as usize);
+        let layer = self.has_vmdk.then(|| block::layers(self.disk.root()).nth(depth as usize)).flatten();
         if let Some(image) = layer.as_ref().and_then(|layer| layer.downcast_ref::<Vmdk>())
             && image.file_at(start) != image.name()
         {
@@ -123,16 +127,19 @@ impl Iterator for Walk<'_> {
             }
         };
         self.at += status.len;
-        let held = status.offset.is_some() || status.compressed;
+        // What a bitmap marks (`x-dirty-bitmap`) is shown as qemu-img does: neither data nor zeroes, and nowhere.
+        let is_marked = !status.data && !status.zero && !status.compressed;
+        let offset = status.offset.filter(|_| !is_marked);
+        let held = offset.is_some() || status.compressed;
         Some(Ok(Extent {
             start,
             length: status.len,
             depth: status.depth,
-            present: status.present,
+            present: status.present && !is_marked,
             zero: status.zero,
             data: status.data,
             compressed: status.compressed,
-            offset: status.offset,
+            offset,
             file: self.file_of(start, status.depth).filter(|_| held),
         }))
     }

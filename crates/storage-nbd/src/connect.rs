@@ -34,6 +34,8 @@ pub(crate) struct ExportInfo {
     pub(crate) name: String,
     target: Target,
     pub(crate) export: String,
+    /// The context of a bitmap that is asked for instead of `base:allocation`.
+    bitmap: Option<String>,
     /// With it nothing is said of an export, and nothing of a disk sent, before the connection is encrypted.
     tls: Option<ClientTls>,
 }
@@ -61,11 +63,16 @@ impl ExportInfo {
     ///
     /// # Errors
     /// When the host's name is none.
-    pub(crate) fn new(server: &Server, export: &str, tls: Option<ClientTls>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        server: &Server,
+        export: &str,
+        bitmap: Option<String>,
+        tls: Option<ClientTls>,
+    ) -> Result<Self, Error> {
         let name = server.to_string();
         let target = target_of(server).map_err(|error| connect_error(&name, &error))?;
         dial::name(target.clone());
-        Ok(Self { name, target, export: export.to_owned(), tls })
+        Ok(Self { name, target, export: export.to_owned(), bitmap, tls })
     }
 
     async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
@@ -118,7 +125,7 @@ impl ExportInfo {
             export: self.export.clone(),
             tls: self.tls.is_some(),
             dialect: Dialect::Extended,
-            contexts: vec!["base:allocation".to_owned()],
+            contexts: vec![self.bitmap.clone().unwrap_or_else(|| "base:allocation".to_owned())],
         });
         loop {
             let mut answer = Vec::new();
@@ -140,10 +147,20 @@ impl ExportInfo {
                     transport.send_all(IoBytes::copy_from(&first).into()).await.map_err(failed)?;
                 }
                 Step::Ready(negotiated) => {
-                    check(&negotiated).map_err(|what| Error::Export { server: self.name.clone(), what })?;
+                    self.check(&negotiated)
+                        .map_err(|what| Error::Export { server: self.name.clone(), what })?;
                     return Ok((negotiated, transport, inbox));
                 }
             }
+        }
+    }
+
+    fn check(&self, negotiated: &Negotiated) -> Result<(), String> {
+        match &self.bitmap {
+            Some(bitmap) if negotiated.contexts.is_empty() => {
+                Err(format!("the export has no metadata context {bitmap:?}"))
+            }
+            _ => check(negotiated),
         }
     }
 

@@ -71,7 +71,7 @@ impl Connection {
         Self { negotiated, owner, table: Mutex::new(table), room: Event::new(), unflushed, socket }
     }
 
-    /// The number by which the server calls `base:allocation`, if it has it.
+    /// The number by which the server calls the context that was asked for, if it has it.
     pub(crate) fn allocation_context(&self) -> Option<u32> {
         self.negotiated.contexts.first().map(|(_, id)| *id)
     }

@@ -17,7 +17,7 @@ use crate::blocks::CHANGE_BYTES_MAX;
 use crate::client::{Client, Opening};
 use crate::connect::{ExportInfo, block_sizes};
 use crate::errors::Error;
-use crate::extents::Extents;
+use crate::extents::{Extents, Meaning};
 use crate::name::Server;
 
 /// Most bytes that one status asks about where lengths have 32 bits.
@@ -32,6 +32,8 @@ pub struct Options {
     pub server: Server,
     /// The export; empty for the server's default.
     pub export: String,
+    /// The metadata context of a bitmap, whose dirty parts are shown instead of holes (`qemu:dirty-bitmap:NAME`).
+    pub bitmap: Option<String>,
     /// Whose certificate the server must show, and what is shown to it; `None`: the connection is not encrypted.
     pub tls: Option<ClientTls>,
     /// It will be written.
@@ -75,6 +77,7 @@ impl NbdStorage {
             name,
             server,
             export,
+            bitmap,
             tls,
             writable,
             no_flush,
@@ -82,7 +85,8 @@ impl NbdStorage {
             open_timeout,
             remote_timeout,
         } = options;
-        let found = ExportInfo::new(&server, &export, tls)?;
+        let meaning = if bitmap.is_some() { Meaning::Bitmap } else { Meaning::Allocation };
+        let found = ExportInfo::new(&server, &export, bitmap, tls)?;
         let mode = match (no_flush, reconnect_delay.is_zero()) {
             (true, _) => UnflushedMode::Forget,
             (false, true) => UnflushedMode::Count,
@@ -104,7 +108,7 @@ impl NbdStorage {
             no_flush,
             block: u64::from(blocks.minimum),
             request_bytes_max: u64::from(blocks.maximum),
-            extents: Extents::default(),
+            extents: Extents::new(meaning),
             blocks: RangeLocks::default(),
             making_room: async_lock::Mutex::new(()),
         })

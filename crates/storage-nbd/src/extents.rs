@@ -16,7 +16,21 @@ const BELIEVED: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     state: Mutex<State>,
+    meaning: Meaning,
 }
+
+/// What the numbers of an answer mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// `base:allocation`: which bytes read as zeroes.
+    #[default]
+    Allocation,
+    /// A bitmap: which bytes are dirty.
+    Bitmap,
+}
+
+/// A bitmap: the extent is dirty.
+const DIRTY: u64 = 1;
 
 #[derive(Debug, Default)]
 struct State {
@@ -28,7 +42,22 @@ struct State {
     changes: u64,
 }
 
+impl Meaning {
+    fn kind(self, flags: u64) -> ExtentKind {
+        match self {
+            Self::Allocation if flags & ALLOCATION_ZERO != 0 => ExtentKind::Hole,
+            Self::Bitmap if flags & DIRTY != 0 => ExtentKind::Marked,
+            Self::Allocation | Self::Bitmap => ExtentKind::Data,
+        }
+    }
+}
+
 impl Extents {
+    /// Of answers that mean this.
+    pub(crate) fn new(meaning: Meaning) -> Self {
+        Self { state: Mutex::default(), meaning }
+    }
+
     /// What is at `offset`, for at most `len` bytes, if the newest answer says so.
     pub(crate) fn at(&self, offset: u64, len: u64, now: Instant) -> Option<Extent> {
         let state = self.state.lock();
@@ -62,7 +91,7 @@ impl Extents {
         changes: u64,
         now: Instant,
     ) -> Option<Extent> {
-        let ends = ends(start, end, said);
+        let ends = ends(start, end, said, self.meaning);
         let first = ends.first().map(|(end, kind)| Extent { len: end - start, kind: *kind });
         let mut state = self.state.lock();
         if state.changes == changes {
@@ -74,11 +103,11 @@ impl Extents {
 
 /// Neighbours of one kind are one extent. Lengths are a server's: an extent without bytes ends what is believed, and none goes beyond
 /// `end`.
-fn ends(start: u64, end: u64, said: &[Descriptor]) -> Vec<(u64, ExtentKind)> {
+fn ends(start: u64, end: u64, said: &[Descriptor], meaning: Meaning) -> Vec<(u64, ExtentKind)> {
     let mut ends: Vec<(u64, ExtentKind)> = Vec::new();
     let mut at = start;
     for Descriptor { len, flags } in said.iter().take_while(|said| said.len > 0) {
-        let kind = if flags & ALLOCATION_ZERO != 0 { ExtentKind::Hole } else { ExtentKind::Data };
+        let kind = meaning.kind(*flags);
         at = at.saturating_add(*len).min(end);
         match ends.last_mut() {
             Some((last, known)) if *known == kind => *last = at,
@@ -119,6 +148,16 @@ mod tests {
         assert_eq!(extents.at(16384, 1 << 20, now), extent(4096, ExtentKind::Data));
         assert_eq!(extents.at(20480, 512, now), None);
         assert_eq!(extents.at(8192, 512, now + BELIEVED), None);
+    }
+
+    /// What is dirty is not zero: a copy that took it for a hole would leave out what changed.
+    #[test]
+    fn what_a_bitmap_marks_is_no_hole() {
+        let (extents, now) = (Extents::new(Meaning::Bitmap), Instant::now());
+        let answer = said(&[(4096, DIRTY), (4096, 0), (4096, DIRTY | ALLOCATION_ZERO)]);
+        assert_eq!(extents.take(0, 1 << 20, &answer, 0, now), extent(4096, ExtentKind::Marked));
+        assert_eq!(extents.at(4096, 512, now), extent(512, ExtentKind::Data));
+        assert_eq!(extents.at(8192, 512, now), extent(512, ExtentKind::Marked));
     }
 
     /// A hole that is believed after data was written there is data lost: a copy would leave it out.

@@ -85,6 +85,8 @@ pub enum ExtentKind {
     Data,
     /// A hole: reads as zeroes, no space behind it.
     Hole,
+    /// Bytes that a bitmap marks, which the user asked for instead of holes. They are read as any.
+    Marked,
 }
 
 /// A range of the device of one kind.

@@ -37,6 +37,8 @@ pub struct Nbd {
     path: Option<String>,
     /// `export`.
     export: Option<String>,
+    /// `x-dirty-bitmap`.
+    bitmap: Option<String>,
     /// `reconnect-delay`, in seconds.
     reconnect_delay_s: u32,
     /// `open-timeout`, in seconds.
@@ -74,6 +76,12 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
         Entry::text("server.port", at!(Nbd, port), "its TCP port").alias("port").default_follows("10809"),
         Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
         Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
+        Entry::text(
+            "x-dirty-bitmap",
+            at!(Nbd, bitmap),
+            "a metadata context of the export, qemu:dirty-bitmap:NAME: map shows what is dirty there as no data",
+        )
+        .default_follows("none: holes are shown"),
         Entry::whole(
             "reconnect-delay",
             at!(Nbd, reconnect_delay_s),
@@ -277,6 +285,7 @@ impl Target for Nbd {
                 name: self.name(),
                 server,
                 export,
+                bitmap: self.bitmap.clone(),
                 tls,
                 writable: access.writable,
                 no_flush: access.no_flush,

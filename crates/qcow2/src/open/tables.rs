@@ -107,7 +107,7 @@ async fn read_l1(source: Source<'_>, account: &Arc<TablesAccount>) -> Result<L1T
         // Whole words: a hole that ends inside of one is read with what follows.
         let len = extent.len.min(end - at);
         let (hole, rest) = (len / 8 * 8, end - at);
-        if extent.kind != ExtentKind::Data && hole > 0 {
+        if extent.kind == ExtentKind::Hole && hole > 0 {
             at += hole;
             continue;
         }

@@ -169,6 +169,7 @@ pub fn options(socket: &Path) -> Options {
         name: "disk".to_owned(),
         server: Server::Unix(socket.to_owned()),
         export: String::new(),
+        bitmap: None,
         tls: None,
         writable: true,
         no_flush: false,
