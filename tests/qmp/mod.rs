@@ -11,6 +11,7 @@ mod block_graph;
 mod chosen_snapshots;
 mod churn;
 mod commands;
+mod corruption;
 mod creation;
 mod each_command;
 mod fd_sets;

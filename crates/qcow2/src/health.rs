@@ -1,5 +1,6 @@
 //! Whether what memory holds can be trusted, and so be written.
 
+use sync::Mutex;
 use sync::atomic::{AtomicBool, Ordering};
 
 /// What an image contradicts itself in. docs/internals/on-disk.md ("What sets the corrupt bit") has the same list, with reasons.
@@ -33,6 +34,8 @@ impl Contradiction {
 pub(crate) struct Health {
     /// Metadata was caught lying.
     corrupt: AtomicBool,
+    /// What was found first, until it was reported.
+    news: Mutex<Option<String>>,
     /// The file may have another header than memory.
     stopped: AtomicBool,
 }
@@ -43,8 +46,16 @@ impl Health {
         self.corrupt.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_corrupt(&self) {
-        self.corrupt.store(true, Ordering::Relaxed);
+    /// Metadata was caught lying; `what` says how.
+    pub(crate) fn set_corrupt(&self, what: impl FnOnce() -> String) {
+        if !self.corrupt.swap(true, Ordering::Relaxed) {
+            *self.news.lock() = Some(what());
+        }
+    }
+
+    /// What was found first. Given once.
+    pub(crate) fn take_news(&self) -> Option<String> {
+        if self.is_corrupt() { self.news.lock().take() } else { None }
     }
 
     /// Whether the file may have another header than memory.

@@ -50,10 +50,10 @@ impl Medium {
         kind: Contradiction,
         result: Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Err(Error::Corrupt { .. }) = &result
+        if let Err(error @ Error::Corrupt { .. }) = &result
             && kind.stops_writes()
         {
-            self.health.set_corrupt();
+            self.health.set_corrupt(|| error.to_string());
         }
         result
     }

@@ -39,6 +39,11 @@ pub struct Status {
 }
 
 impl Qcow2 {
+    /// In what the image was found to contradict itself since it was opened. Given once.
+    pub fn news_of_corruption(&self) -> Option<String> {
+        self.inner.medium.health.take_news()
+    }
+
     /// What the image does and holds.
     pub fn status(&self) -> Status {
         let map = self.inner.map.cache.counters();

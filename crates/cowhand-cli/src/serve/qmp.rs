@@ -8,6 +8,7 @@ pub mod bitmaps;
 mod block_graph;
 pub mod blockdev;
 mod chain;
+pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
 pub mod errors;

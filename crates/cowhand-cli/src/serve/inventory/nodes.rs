@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::Inventory;
 use crate::failure::is_forbidden;
 use crate::serve::qmp::bitmaps;
+use crate::serve::qmp::corruption;
 use crate::serve::qmp::errors::io_error;
 use crate::serve::sandbox::Sandbox;
 
@@ -110,6 +111,9 @@ impl Inventory {
 
     /// Disks are to be closed: this is the last look at them.
     fn tell_of_bitmaps(&self) {
-        self.graph.disks().iter().for_each(|disk| bitmaps::tell(self, disk));
+        for disk in self.graph.disks() {
+            bitmaps::tell(self, &disk);
+            corruption::report(self, &disk);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use graph::front::{Kind, Statistics};
 use serde_json::json;
 
-use super::{bitmaps, quorum, remotes};
+use super::{bitmaps, corruption, quorum, remotes};
 use crate::serve::inventory::Inventory;
 
 /// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
@@ -46,6 +46,7 @@ pub async fn tell(inventory: Rc<Inventory>) {
         for node in inventory.graph.disks() {
             bitmaps::tell(&inventory, &node);
             quorum::tell(&inventory, &node);
+            corruption::report(&inventory, &node);
             let failures = failures(&node.disk.statistics());
             let before = known.get(&node.name());
             for (index, (operation, failed)) in failures.iter().enumerate() {

@@ -9,7 +9,7 @@ use throttle::{PARAMETERS, SETTINGS};
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::object_schema;
-use super::{amend, bitmap_bits, bitmaps, create, dirty_bitmaps, job_schema, quorum, remotes};
+use super::{amend, bitmap_bits, bitmaps, corruption, create, dirty_bitmaps, job_schema, quorum, remotes};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -223,6 +223,7 @@ pub static EVENTS: &[EventSpec] = &[
         ]),
     },
     bitmaps::INVALIDATED,
+    corruption::CORRUPTED,
     job_schema::STATUS_CHANGE,
     job_schema::READY,
     job_schema::CANCELLED,

@@ -1,0 +1,46 @@
+//! BLOCK_IMAGE_CORRUPTED: the metadata of an image contradicts itself.
+
+use control::{EventSpec, Kind, optional, required};
+use graph::DiskNode;
+use qcow2::Qcow2;
+use serde_json::json;
+
+use super::schema::NUMBER;
+use crate::serve::inventory::Inventory;
+
+const NAME: &str = "BLOCK_IMAGE_CORRUPTED";
+
+/// What is reported. No place: the message names it.
+pub const CORRUPTED: EventSpec = EventSpec {
+    name: NAME,
+    data: Kind::Object(&[
+        required("device", Kind::Text),
+        optional("node-name", Kind::Text),
+        required("msg", Kind::Text),
+        optional("offset", NUMBER),
+        optional("size", NUMBER),
+        required("fatal", Kind::Switch),
+    ]),
+};
+
+/// Reports it of each image of `node`, once while that is open.
+pub fn report(inventory: &Inventory, node: &DiskNode) {
+    let name = node.name();
+    let Ok(layers) = inventory.graph.layers(&name) else { return };
+    for (at, layer) in layers.iter().filter(|layer| !layer.is_filter).enumerate() {
+        let Some(news) = layer.block.downcast_ref::<Qcow2>().and_then(Qcow2::news_of_corruption) else {
+            continue;
+        };
+        let own = if at == 0 { Some(&name) } else { layer.name.as_ref() };
+        let mut data = json!({
+            "device": name,
+            "msg": news,
+            // One that is only read can lose nothing more.
+            "fatal": !layer.block.capabilities().read_only,
+        });
+        if let Some(own) = own {
+            data["node-name"] = json!(own);
+        }
+        inventory.events.emit(NAME, &data);
+    }
+}
