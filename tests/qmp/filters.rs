@@ -135,8 +135,8 @@ fn a_disk_is_read_as_it_was_at_one_moment_while_a_client_writes_on() {
         assert!(qmp.refused("blockdev-del", json!({ "node-name": "t" })).contains("in use by node \"cbw\""));
         let node = super::node(&mut qmp, "top").expect("it is there");
         assert_eq!(
-            (&node["drv"], &node["children"]["file"]),
-            (&json!("copy-on-read"), &json!("cbw")),
+            (&node["drv"], &node["children"]),
+            (&json!("copy-on-read"), &json!([{ "child": "file", "node-name": "cbw" }])),
             "{node}"
         );
         assert_eq!(

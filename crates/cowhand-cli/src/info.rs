@@ -14,7 +14,7 @@ use std::process::ExitCode;
 pub use self::chain::{read_chain, read_image};
 pub use self::human::{show_snapshots, show_specific};
 pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
-pub use self::read::snapshot_info;
+pub use self::read::{limits, snapshot_info, specific};
 use crate::cli::DRIVE_HELP;
 use graph::cache_mode::CacheMode;
 

@@ -95,7 +95,7 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
 }
 
 /// Limits of requests that reach `file`.
-fn limits(file: &dyn Storage) -> Limits {
+pub fn limits(file: &dyn Storage) -> Limits {
     let alignment = u64::from(file.capabilities().alignment);
     Limits {
         request_alignment: alignment,

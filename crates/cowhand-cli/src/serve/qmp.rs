@@ -16,6 +16,7 @@ mod export_schema;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
+mod image_info;
 mod job_schema;
 mod jobs;
 pub mod limits;
@@ -83,8 +84,8 @@ impl Steering {
             "query-status" => {
                 return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
             }
-            "query-block" => return Ok(query::devices(inventory).await),
-            "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
+            "query-block" => return Ok(query::devices(inventory, arguments.is_on("flat")).await),
+            "query-named-block-nodes" => return Ok(query::nodes(inventory, arguments.is_on("flat")).await),
             "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
             "x-query-remotes" => return Ok(remotes::query()),

@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 
-use block::{Block, layers};
 use graph::options::{DetectZeroes, DiskOptions};
-use graph::{DiskNode, LayerView, Node, NodeKind};
+use graph::{DiskNode, LayerView, Node, NodeKind, raw_of};
 use qcow2::Qcow2;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
 use super::bitmaps;
 use super::dirty_bitmaps;
+use super::image_info::{self, Images};
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
 
-/// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
-const LAYERS_SHOWN_MAX: usize = 32;
-
-/// Every disk as a device.
-pub async fn devices(inventory: &Inventory) -> Value {
-    let mut devices = Vec::new();
+/// Every disk as a device; `flat`: without the images below its own.
+pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
+    let (mut devices, images) = (Vec::new(), Images::new(flat));
     for node in inventory.graph.disks() {
-        let mut inserted = disk_value(&node.name(), &node, &snapshots(&node).await);
+        let mut inserted = disk_value(&images, &node.name(), &node, &snapshots(&node).await).await;
         add_bitmaps(inventory, &node, &mut inserted).await;
         devices.push(json!({
             "device": node.name(),
@@ -36,11 +33,11 @@ pub async fn devices(inventory: &Inventory) -> Value {
     Value::Array(devices)
 }
 
-/// Every node.
-pub async fn nodes(inventory: &Inventory) -> Value {
-    let mut values = Vec::new();
+/// Every node; `flat`: likewise.
+pub async fn nodes(inventory: &Inventory, flat: bool) -> Value {
+    let (mut values, images) = (Vec::new(), Images::new(flat));
     for node in inventory.graph.nodes() {
-        node_values(inventory, &node, &mut values).await;
+        node_values(inventory, &images, &node, &mut values).await;
     }
     for value in &mut values {
         let reach = value["node-name"].as_str().and_then(|name| inventory.graph.reach_of(name).ok());
@@ -63,21 +60,24 @@ async fn snapshots(node: &DiskNode) -> Value {
     }
 }
 
-async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>) {
+async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values: &mut Vec<Value>) {
     match &node.kind {
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
-            let mut value = disk_value(&node.name(), disk, &snapshots);
+            let mut value = disk_value(images, &node.name(), disk, &snapshots).await;
             add_bitmaps(inventory, disk, &mut value).await;
-            if let Some(filter) = &node.filter {
-                let below = filter.below().into_iter().map(|(role, name)| (role.to_owned(), json!(name)));
-                value["children"] = Value::Object(below.collect());
-                tell_image_below(inventory, node, &mut value);
+            let layers = inventory.graph.layers(&node.name()).unwrap_or_default();
+            match &node.filter {
+                Some(filter) => {
+                    value["children"] = children(filter.below());
+                    tell_image_below(inventory, images, node, &mut value).await;
+                }
+                None => value["children"] = children_of(inventory, node, &layers, &node.name()),
             }
             values.push(value);
-            let layers = inventory.graph.layers(&node.name()).unwrap_or_default();
             for part in node.parts() {
-                let mut value = part_value(&part, disk, &layers);
+                let mut value = part_value(images, &part, disk, &layers).await;
+                value["children"] = children_of(inventory, node, &layers, &part);
                 value["part-of"] = json!(node.name());
                 if let Ok(layer) = inventory.graph.disk(&part) {
                     add_bitmaps(inventory, &layer, &mut value).await;
@@ -87,38 +87,43 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
         }
         NodeKind::Throttle { group, child } => {
             let Ok(disk) = inventory.graph.disk(&child.get()) else { return };
-            let mut value = disk_value(&node.name(), &disk, &Value::Null);
+            let mut value = disk_value(images, &node.name(), &disk, &Value::Null).await;
             value["drv"] = json!("throttle");
             value["throttle-group"] = json!(*group.lock());
-            value["child"] = json!(child.get());
+            value["children"] = children(vec![("file", child.get())]);
             values.push(value);
         }
         NodeKind::JobFilter { driver, disk: name, job } => {
             let Ok(disk) = inventory.graph.disk(&name.get()) else { return };
-            let mut value = disk_value(&node.name(), &disk, &Value::Null);
+            let mut value = disk_value(images, &node.name(), &disk, &Value::Null).await;
             value["drv"] = json!(driver);
-            value["children"] = json!({ "file": name.get() });
+            value["children"] = children(vec![("file", name.get())]);
             value["job"] = json!(job.name);
             values.push(value);
         }
-        NodeKind::File(options) => values.push(json!({
-            "node-name": node.name(),
-            "drv": "file",
-            "file": options.get("filename"),
-            "ro": false,
-            "encrypted": false,
-            "detect_zeroes": "off",
-            "backing_file_depth": 0,
-            "write_threshold": 0,
-            "cache": { "writeback": true, "direct": false, "no-flush": false },
-        })),
+        NodeKind::File(options) => {
+            let mut value = json!({
+                "node-name": node.name(),
+                "drv": "file",
+                "file": options.get("filename"),
+                "ro": false,
+                "encrypted": false,
+                "detect_zeroes": "off",
+                "backing_file_depth": 0,
+                "write_threshold": 0,
+                "children": [],
+                "cache": { "writeback": true, "direct": false, "no-flush": false },
+            });
+            merge(&mut value, legacy_limits(&Limits::default()));
+            values.push(value);
+        }
         NodeKind::TakenOut => values.push(json!({ "node-name": node.name(), "drv": "closed", "ro": true })),
     }
 }
 
 /// What is named below a disk and goes with it: an image of its chain, or a file of one.
-fn part_value(name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
-    let mut value = disk_value(name, node, &Value::Null);
+async fn part_value(images: &Images, name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
+    let mut value = disk_value(images, name, node, &Value::Null).await;
     let image = layers.iter().find(|layer| layer.name.as_deref() == Some(name));
     let file = || layers.iter().find(|layer| layer.files.iter().any(|(_, file)| file == name));
     if let Some(object) = value.as_object_mut() {
@@ -129,7 +134,7 @@ fn part_value(name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
         value["drv"] = json!(block.driver());
         value["file"] = json!(block.name());
         value["ro"] = json!(block.capabilities().read_only);
-        merge(&mut value, chain_value(&layer.block));
+        merge(&mut value, images.chain(&layer.block).await);
         return value;
     }
     value["drv"] = json!("file");
@@ -137,24 +142,47 @@ fn part_value(name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
     if let Some(layer) = file() {
         let (block, is_main) = (&*layer.block, layer.files.contains(&("file", name.to_owned())));
         let path = if is_main { block.name().to_owned() } else { name.to_owned() };
-        let length = block.downcast_ref::<Qcow2>().filter(|_| is_main).map(|image| image.file().length());
         value["ro"] = json!(block.capabilities().read_only);
         value["file"] = json!(path);
-        value["image"] =
-            json!({ "filename": path, "format": "file", "virtual-size": length.unwrap_or(block.size()) });
+        let own = block.downcast_ref::<Qcow2>().map(Qcow2::file);
+        let own = own.or_else(|| raw_of(block).map(|raw| &raw.storage)).filter(|_| is_main);
+        value["image"] = match own {
+            Some(file) => image_info::of_file(&**file, &path),
+            None => json!({ "filename": path, "format": "file" }),
+        };
     }
     value
 }
 
+/// Children as QEMU lists them.
+fn children(below: Vec<(&'static str, String)>) -> Value {
+    below.into_iter().map(|(role, name)| json!({ "child": role, "node-name": name })).collect()
+}
+
+/// The files of the image called `name`, and its backing image, as far as they are nodes.
+fn children_of(inventory: &Inventory, node: &Node, layers: &[LayerView], name: &str) -> Value {
+    let parts = node.parts();
+    let is_node = |name: &String| parts.contains(name) || inventory.graph.node(name).is_ok();
+    let mut images = layers.iter().filter(|layer| !layer.is_filter);
+    let image = match parts.iter().any(|part| part == name) {
+        true => images.find(|layer| layer.name.as_deref() == Some(name)),
+        false => images.next(),
+    };
+    let files = image.map(|image| image.files.clone()).unwrap_or_default();
+    let backing = image.and(images.next()).and_then(|below| below.name.clone());
+    let below = files.into_iter().chain(backing.map(|name| ("backing", name)));
+    children(below.filter(|(_, name)| is_node(name)).collect())
+}
+
 /// A filter tells the image of the disk that it mainly stands for.
-fn tell_image_below(inventory: &Inventory, filter: &Node, value: &mut Value) {
+async fn tell_image_below(inventory: &Inventory, images: &Images, filter: &Node, value: &mut Value) {
     let first = |filter: &graph::FilterNode| inventory.graph.node(&filter.below().first()?.1).ok();
     let mut below = filter.filter.as_ref().and_then(first);
     while let Some(next) = below.as_ref().and_then(|node| first(node.filter.as_ref()?)) {
         below = Some(next);
     }
     let Some(disk) = below.and_then(|node| inventory.graph.disk(&node.name()).ok()) else { return };
-    let told = disk_value(&disk.name(), &disk, &Value::Null);
+    let told = disk_value(images, &disk.name(), &disk, &Value::Null).await;
     if let Some(object) = value.as_object_mut() {
         object.remove("backing_file");
         let names = ["image", "backing_file_depth", "backing_file"];
@@ -175,7 +203,7 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
     }
 }
 
-fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
+async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     let layer = node.disk.top_image();
     let options = node.options();
     let mut value = json!({
@@ -187,7 +215,7 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
         "write_threshold": 0,
     });
-    merge(&mut value, chain_value(&layer));
+    merge(&mut value, images.chain(&layer).await);
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
     }
@@ -241,45 +269,4 @@ fn detect_zeroes(options: &DiskOptions) -> &'static str {
         DetectZeroes::On => "on",
         DetectZeroes::Unmap => "unmap",
     }
-}
-
-/// What an image and those below it are.
-fn chain_value(image: &Arc<dyn Block>) -> Value {
-    let depth = layers(Arc::clone(image)).skip(1).count();
-    let mut value = json!({ "backing_file_depth": depth, "image": image_value(&**image, 0) });
-    if let Some(below) = image.below() {
-        value["backing_file"] = json!(below.name());
-    }
-    value
-}
-
-fn image_value(layer: &dyn Block, level: usize) -> Value {
-    let mut image = Map::new();
-    image.insert("filename".to_owned(), json!(layer.name()));
-    image.insert("format".to_owned(), json!(layer.driver()));
-    image.insert("virtual-size".to_owned(), json!(layer.size()));
-    if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {
-        image.insert("cluster-size".to_owned(), json!(qcow2.geometry().cluster_size()));
-        image.insert("format-specific".to_owned(), format_specific(qcow2));
-    }
-    if let Some(below) = layer.below()
-        && level < LAYERS_SHOWN_MAX
-    {
-        image.insert("full-backing-filename".to_owned(), json!(below.name()));
-        image.insert("backing-image".to_owned(), image_value(&*below, level + 1));
-    }
-    Value::Object(image)
-}
-
-/// What can be told without looking into the file.
-fn format_specific(image: &qcow2::Qcow2) -> Value {
-    let geometry = image.geometry();
-    json!({
-        "type": "qcow2",
-        "data": {
-            "refcount-bits": 1_u32 << geometry.refcount_order,
-            "extended-l2": geometry.extended_l2,
-            "corrupt": image.status().corrupt,
-        },
-    })
 }

@@ -254,7 +254,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("query-status"),
     command!("query-jobs"),
     command!("query-block-jobs"),
-    command!("query-block"),
+    command!("query-block", optional("flat", Kind::Switch)),
     command!("query-named-block-nodes", optional("flat", Kind::Switch)),
     command!("query-blockstats", optional("query-nodes", Kind::Switch)),
     command!("query-block-exports"),

@@ -1,0 +1,129 @@
+//! ImageInfo: what queries say of an image and of those below it, without opening anything.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use block::{Block, layers};
+use graph::raw_of;
+use qcow2::Qcow2;
+use qcow2_layout::{CryptMethod, Incompatible};
+use secret::without_credentials;
+use serde_json::{Map, Value, json};
+use storage::Storage;
+
+use crate::info::{limits, specific};
+
+/// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
+const LAYERS_SHOWN_MAX: usize = 32;
+
+/// What one query has found out of images: each is looked at once, however many disks are backed by it.
+pub struct Images {
+    known: RefCell<HashMap<usize, (Arc<dyn Block>, Map<String, Value>)>>,
+    /// Images below others that are described inside those, at most.
+    nested_max: usize,
+}
+
+impl Images {
+    /// For a query that is `flat`: no image is described inside another one.
+    pub fn new(flat: bool) -> Self {
+        Self { known: RefCell::default(), nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX } }
+    }
+
+    /// Members of a disk with `image` on top: the image with those below it, and how many these are.
+    pub async fn chain(&self, image: &Arc<dyn Block>) -> Value {
+        let depth = layers(Arc::clone(image)).skip(1).count();
+        let mut value = json!({ "backing_file_depth": depth, "image": self.described(image).await });
+        if let Some(below) = image.below() {
+            value["backing_file"] = json!(below.name());
+        }
+        value
+    }
+
+    /// An image with those below it, each in the one above.
+    async fn described(&self, image: &Arc<dyn Block>) -> Value {
+        let shown: Vec<Arc<dyn Block>> = layers(Arc::clone(image)).take(self.nested_max + 1).collect();
+        let mut below: Option<Value> = None;
+        for layer in shown.iter().rev() {
+            let mut described = self.alone(layer).await;
+            if let Some(below) = below.take() {
+                described.insert("backing-image".to_owned(), below);
+            }
+            below = Some(Value::Object(described));
+        }
+        below.unwrap_or_default()
+    }
+
+    async fn alone(&self, layer: &Arc<dyn Block>) -> Map<String, Value> {
+        let key = Arc::as_ptr(layer).cast::<()>() as usize;
+        if let Some((_, known)) = self.known.borrow().get(&key) {
+            return known.clone();
+        }
+        let described = alone(&**layer).await;
+        self.known.borrow_mut().insert(key, (Arc::clone(layer), described.clone()));
+        described
+    }
+}
+
+/// An image by itself. What is not known of it is not there.
+async fn alone(layer: &dyn Block) -> Map<String, Value> {
+    let mut image = Map::new();
+    let mut put = |name: &str, value: Value| image.insert(name.to_owned(), value);
+    put("filename", json!(layer.name()));
+    put("format", json!(layer.driver()));
+    put("virtual-size", json!(layer.size()));
+    if let Some(below) = layer.below() {
+        put("full-backing-filename", json!(below.name()));
+    }
+    if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {
+        let (geometry, header) = (qcow2.geometry(), qcow2.header().await);
+        put("cluster-size", json!(geometry.cluster_size()));
+        put("dirty-flag", json!(header.incompatible.contains(Incompatible::DIRTY)));
+        if header.crypt != CryptMethod::None {
+            put("encrypted", json!(true));
+        }
+        if let Some(name) = &header.backing {
+            put("backing-filename", json!(without_credentials(name)));
+        }
+        if let Some(format) = &header.extensions.backing_format {
+            put("backing-filename-format", json!(format));
+        }
+        let mut data = json!(specific(&header, &[]));
+        data["corrupt"] = json!(qcow2.status().corrupt);
+        put("format-specific", json!({ "type": "qcow2", "data": data }));
+        put_file(&mut put, &**qcow2.file(), Some((geometry.cluster_size(), geometry.subcluster_size())));
+    } else if let Some(raw) = raw_of(layer) {
+        put("dirty-flag", json!(false));
+        put_file(&mut put, &*raw.storage, None);
+    }
+    image
+}
+
+/// The file called `path` by itself.
+pub fn of_file(file: &dyn Storage, path: &str) -> Value {
+    let mut image = Map::new();
+    let mut put = |name: &str, value: Value| image.insert(name.to_owned(), value);
+    put("filename", json!(path));
+    put("format", json!("file"));
+    put("virtual-size", json!(file.length()));
+    put("dirty-flag", json!(false));
+    put("format-specific", json!({ "type": "file", "data": {} }));
+    put_file(&mut put, file, None);
+    Value::Object(image)
+}
+
+/// What is known of the file of an image with clusters of these sizes.
+fn put_file(
+    put: &mut impl FnMut(&str, Value) -> Option<Value>,
+    file: &dyn Storage,
+    clusters: Option<(u64, u64)>,
+) {
+    if let Some(bytes) = file.allocated_bytes() {
+        put("actual-size", json!(bytes));
+    }
+    let mut limits = limits(file);
+    if let Some((cluster, subcluster)) = clusters {
+        (limits.discard_alignment, limits.write_zeroes_alignment) = (Some(cluster), Some(subcluster));
+    }
+    put("limits", json!(limits));
+}
