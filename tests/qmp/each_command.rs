@@ -62,6 +62,10 @@ async def questions():
 async def nodes_and_doors():
     await do("object-add", qom_type="throttle-group", id="g", limits={"iops-total": 50000})
     await do("qom-list", path="/objects")
+    assert {"name": "throttle-group", "parent": "object"} in await do("qom-list-types", implements="user-creatable")
+    assert {"name": "limits", "type": "struct"} in await do("qom-list-properties", typename="throttle-group")
+    held = (await do("qom-list-get", paths=["/objects/g"]))[0]["properties"]
+    assert any(one["name"] == "limits" and one["value"]["iops-total"] == 50000 for one in held)
     await do("qom-set", path="/objects/g", property="limits", value={"iops-total": 60000})
     assert (await do("qom-get", path="/objects/g", property="limits"))["iops-total"] == 60000
     await do("blockdev-create", job_id="make", options={"driver": "file", "filename": file("b"), "size": 0})

@@ -24,7 +24,8 @@ mod live;
 pub mod nbd_server;
 mod new_target;
 mod node_options;
-mod object_schema;
+pub mod object_schema;
+mod object_types;
 pub mod objects;
 mod overlay;
 pub mod query;
@@ -93,6 +94,9 @@ impl Steering {
             "query-block-exports" => return Ok(exports::query(inventory)),
             "qom-get" => return objects::get(inventory, arguments),
             "qom-list" => return objects::list(inventory, arguments),
+            "qom-list-types" => return Ok(object_types::types(arguments)),
+            "qom-list-properties" => return object_types::properties(arguments),
+            "qom-list-get" => return object_types::values(inventory, arguments),
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),

@@ -70,6 +70,8 @@ pub struct Http {
     /// `url`. Its query may be a signature.
     url: Hidden,
     reading: Reading,
+    /// `force-range`, which has no effect.
+    force_range: bool,
     /// `username`.
     username: Option<String>,
     /// `password-secret`.
@@ -142,6 +144,7 @@ macro_rules! options {
                     .default_follows("none"),
                 Entry::text("cookie-secret", at!(Http, cookie_secret), "the secret that holds them")
                     .default_follows("none"),
+                Entry::switch("force-range", at!(Http, force_range), "no effect: every request asks for a range"),
                 $($more),*
             ],
         )
@@ -185,6 +188,7 @@ fn read(
         scheme,
         url: Hidden::default(),
         reading: Reading::default(),
+        force_range: false,
         username: None,
         password_secret: None,
         cookie: Hidden::default(),

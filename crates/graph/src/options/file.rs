@@ -36,6 +36,12 @@ pub struct FileOptions {
     pub no_flush: bool,
     /// `locking`: `off` takes no locks.
     pub locking: bool,
+    /// `aio-max-batch`, which has no effect.
+    pub(crate) aio_max_batch: u64,
+    /// `drop-cache`, which has no effect.
+    pub(crate) drop_cache: bool,
+    /// `x-check-cache-dropped`, which has no effect.
+    pub(crate) check_cache_dropped: bool,
     /// The file that the name must lead to, where it was found before.
     pub(crate) must_be: Option<Identity>,
 }
@@ -58,7 +64,7 @@ const DRIVER: At<FileOptions, usize> = At {
     get: |file| STORAGE.iter().position(|driver| file.driver == Some(*driver)),
 };
 /// Options of a path on this machine, which mean nothing elsewhere.
-const OF_PATHS: [&str; 2] = ["aio", "locking"];
+const OF_PATHS: [&str; 5] = ["aio", "locking", "aio-max-batch", "drop-cache", "x-check-cache-dropped"];
 const LOCKING: [(&str, bool); 3] = [("auto", true), ("on", true), ("off", false)];
 
 /// The part of the table for the file below an image, and likewise for its data file.
@@ -77,6 +83,19 @@ pub const FILE: &[Entry<FileOptions>] = &in_group(
             .default_follows("as cache.no-flush of the image"),
         Entry::choice("locking", choice_at!(FileOptions, LOCKING, locking), "take QEMU's file locks")
             .default("auto"),
+        Entry::size(
+            "aio-max-batch",
+            at!(FileOptions, aio_max_batch),
+            "no effect: requests are handed over as they come",
+        )
+        .default("0"),
+        Entry::switch(
+            "drop-cache",
+            at!(FileOptions, drop_cache),
+            "no effect: what a disk has in memory is dropped when it becomes active again",
+        )
+        .default("on"),
+        Entry::switch("x-check-cache-dropped", at!(FileOptions, check_cache_dropped), "no effect"),
     ],
 );
 
@@ -92,6 +111,9 @@ impl FileOptions {
             direct: cache.direct,
             no_flush: cache.no_flush,
             locking: true,
+            aio_max_batch: 0,
+            drop_cache: true,
+            check_cache_dropped: false,
             must_be: None,
         }
     }

@@ -27,7 +27,7 @@ fn beside(name: &str, value: &str) -> &'static str {
 
 /// A limit for which a burst of that name may be given.
 fn burst(name: &str) -> String {
-    match name.split_once("-max") {
+    match name.split_once("-max").filter(|_| name.starts_with("throttling.")) {
         Some((flow, "")) => format!(",{flow}=1"),
         Some((flow, _)) => format!(",{flow}=1,{flow}-max=1"),
         None => String::new(),

@@ -350,6 +350,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     ),
     command!("qom-get", required("path", Kind::Text), required("property", Kind::Text)),
     command!("qom-list", required("path", Kind::Text)),
+    command!("qom-list-types", optional("implements", Kind::Text), optional("abstract", Kind::Switch)),
+    command!("qom-list-properties", required("typename", Kind::Text)),
+    command!("qom-list-get", required("paths", Kind::List(&Kind::Text))),
     CommandSpec { name: "block_set_io_throttle", arguments: Kind::Object(&THROTTLE_MEMBERS) },
     command!("x-query-throttle", optional("device", Kind::Text)),
     command!(
