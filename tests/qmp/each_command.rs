@@ -75,7 +75,8 @@ async def nodes_and_doors():
     await ends("make")
     await do("block-set-write-threshold", node_name="b-file", write_threshold=1 << 30)
     await do("blockdev-del", node_name="b-file")
-    await do("blockdev-add", image("b"))
+    await do("blockdev-add", image("b", active=False))
+    await do("blockdev-set-active", node_name="b", active=True)
     await do("blockdev-add", {"driver": "throttle", "node-name": "t", "throttle-group": "g", "file": "b"})
     await do("block-export-add", type="nbd", id="e", node_name="t", writable=True)
     assert len(await do("query-block-exports")) == 2

@@ -44,6 +44,8 @@ pub struct Disk {
     layers: ArcSwap<Layers>,
     /// [`Layers::cached`] of those; [`Disk::stand_on`] keeps it true. Looked at outside: an old value costs a try, or a task.
     has_cached_data: AtomicBool,
+    /// Another process may write the files: this disk does not ([`crate::Graph::set_active`]).
+    inactive: AtomicBool,
     pub(crate) front: Front,
     pub(crate) runtime: Arc<Runtime>,
     /// What of the map is read before it is asked for.
@@ -78,6 +80,7 @@ impl Disk {
         Self {
             name: layers.top.name().to_owned(),
             has_cached_data: AtomicBool::new(layers.cached),
+            inactive: AtomicBool::new(false),
             layers: ArcSwap::from_pointee(layers),
             front,
             runtime: Runtime::new(RuntimeOptions::of(&options.layer)),
@@ -96,6 +99,16 @@ impl Disk {
     /// Whether writes are refused.
     pub fn read_only(&self) -> bool {
         self.runtime.get().read_only
+    }
+
+    /// Whether the disk may be written, as far as its options say so. An inactive one is another process's.
+    pub fn is_active(&self) -> bool {
+        !self.inactive.load(Ordering::Relaxed)
+    }
+
+    /// Requests that begin from now on are refused, or not any more, if they write.
+    pub(crate) fn set_active(&self, active: bool) {
+        self.inactive.store(!active, Ordering::Relaxed);
     }
 
     /// The chain's top.
@@ -283,11 +296,13 @@ impl Disk {
     /// The options in force, if they let anything be written.
     fn writable_now(&self) -> Result<RuntimeOptions, Error> {
         let runtime = self.runtime.get();
+        let refused =
+            |detail: &str| Error::Refused { image: self.root().name().into(), detail: detail.into() };
         if runtime.read_only {
-            return Err(Error::Refused {
-                image: self.root().name().into(),
-                detail: "the disk is read-only".into(),
-            });
+            return Err(refused("the disk is read-only"));
+        }
+        if !self.is_active() {
+            return Err(refused("the disk is inactive: another process may write it (blockdev-set-active)"));
         }
         Ok(runtime)
     }

@@ -269,8 +269,15 @@ impl Origin {
     /// When another process, or another disk of this one, uses the file in a way that does not go together with that; then the lock is
     /// as it was.
     pub(crate) fn lock_for(&self, layer: &LayerOptions, writable: bool) -> Result<(), OpenError> {
+        self.lock_as(lock_role(layer, writable))
+    }
+
+    /// As [`Origin::lock_for`], for what `role` says.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn lock_as(&self, role: LockRole) -> Result<(), OpenError> {
         let Some(lock) = &self.lock else { return Ok(()) };
-        let role = lock_role(layer, writable);
         let changed = lock.lock().change(role.wanted(), role.shared());
         changed.map_err(|source| OpenError::Lock { path: self.source.path(), source })
     }

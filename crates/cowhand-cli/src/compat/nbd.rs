@@ -112,6 +112,7 @@ fn export(daemon: &Daemon, args: &Args) -> Result<Option<Disk>, Failure> {
             bitmaps: args.bitmaps.clone(),
             allocation_depth: args.allocation_depth,
             writethrough: args.cache.is_some_and(|mode| mode.writethrough),
+            allows_inactive: false,
         };
         let node = DiskNode::new(NODE.to_owned(), options.filename.clone(), tree, disk);
         node.disk.start_upkeep();

@@ -1,5 +1,6 @@
 //! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
 
+mod active;
 mod amend;
 mod backup;
 mod bitmap_bits;
@@ -138,9 +139,16 @@ impl Steering {
             "blockdev-backup" => backup::blockdev_backup(inventory, &change, arguments, None).await,
             "drive-backup" => backup::drive_backup(inventory, &change, arguments, None).await,
             "transaction" => transaction::run(inventory, change, arguments).await,
-            "block-export-add" => exports::add(inventory, arguments),
+            "blockdev-set-active" => active::set(inventory, &change, arguments).await,
+            "block-export-add" => {
+                active::activate_for_export(inventory, &change, arguments).await?;
+                exports::add(inventory, arguments)
+            }
             "block-export-del" => exports::del(inventory, change, arguments).await,
-            "nbd-server-add" => exports::add_older(inventory, arguments),
+            "nbd-server-add" => {
+                active::activate_for_export(inventory, &change, arguments).await?;
+                exports::add_older(inventory, arguments)
+            }
             "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory, change).await,

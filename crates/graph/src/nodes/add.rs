@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
+use super::active::without_active;
 use super::description::{Described, DescriptionError};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
@@ -49,7 +50,11 @@ impl Graph {
     ) -> Result<Arc<Node>, NodeError> {
         let name = text(options, "node-name")?;
         check_node_name(name)?;
-        self.add_named(name.to_owned(), options, false).await
+        let (options, is_active) = without_active(options);
+        match is_active {
+            true => self.add_named(name.to_owned(), &options, false).await,
+            false => self.add_inactive(name.to_owned(), &options).await,
+        }
     }
 
     pub(super) async fn add_named(

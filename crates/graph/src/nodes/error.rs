@@ -159,6 +159,16 @@ pub enum NodeError {
         /// Why.
         source: Box<ReplaceError>,
     },
+    /// It is as active as it was.
+    #[error("node {name:?} cannot be made {}", if *.active { "active" } else { "inactive" })]
+    Activity {
+        /// The node.
+        name: String,
+        /// What it was to become.
+        active: bool,
+        /// Why.
+        source: Box<ReplaceError>,
+    },
     /// A filter stays over its disk.
     #[error("options driver and file of node {name:?} cannot change: they are throttle and {child:?}")]
     FixedFilter {

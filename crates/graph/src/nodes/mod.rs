@@ -7,6 +7,9 @@ mod absorb;
 mod access;
 #[cfg(test)]
 mod access_tests;
+mod active;
+#[cfg(test)]
+mod active_tests;
 mod add;
 mod apart;
 mod at_rest;

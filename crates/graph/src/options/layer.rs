@@ -247,6 +247,11 @@ impl LayerOptions {
         self.cache
     }
 
+    /// `force-share`.
+    pub(crate) fn is_shared_by_force(&self) -> bool {
+        self.force_share
+    }
+
     /// The options of the image below this one, as far as they do not come from its overlay's
     /// header; `None` if there must be no image below.
     pub fn below(&self) -> Option<LayerOptions> {

@@ -21,6 +21,8 @@ pub struct Shown {
     pub allocation_depth: bool,
     /// Every write is durable when it is answered.
     pub writethrough: bool,
+    /// The disk may be inactive: then clients read, and their writes fail.
+    pub allows_inactive: bool,
 }
 
 /// A disk behind an export.
@@ -53,6 +55,7 @@ impl ExportView {
             bitmaps: disk.bitmap_names().into_iter().filter(|name| !is_own_bitmap(name)).collect(),
             allocation_depth: true,
             writethrough: false,
+            allows_inactive: false,
         }
     }
 

@@ -37,6 +37,8 @@ pub struct ExportRecord {
     pub entry: Arc<ExportEntry>,
     /// How they reach it.
     pub door: ExportDoor,
+    /// Its disk may be made inactive.
+    pub allows_inactive: bool,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
     /// Told when nothing is left of it.
@@ -169,6 +171,7 @@ impl Inventory {
         let used = [node, disk.name()].into_iter().chain(lent.iter().map(|lent| lent.of.name()));
         let holds = used.map(|name| self.graph.hold(&name, user.clone()));
         let holds = holds.collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
+        let allows_inactive = shown.allows_inactive;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown, lent.clone()));
         let (entry, door) = open(&disk.disk, view)?;
         let record = ExportRecord {
@@ -176,6 +179,7 @@ impl Inventory {
             disk,
             entry,
             door,
+            allows_inactive,
             shutting_down: Cell::new(false),
             gone: Event::new(),
             lent,

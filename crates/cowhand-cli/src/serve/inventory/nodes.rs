@@ -90,9 +90,9 @@ impl Inventory {
             NodeError::Find { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Close { source, .. } => QmpError::because(error.to_string(), source),
-            NodeError::NotMoved { source, .. } | NodeError::Access { source, .. } => {
-                QmpError::because(error.to_string(), &**source)
-            }
+            NodeError::NotMoved { source, .. }
+            | NodeError::Access { source, .. }
+            | NodeError::Activity { source, .. } => QmpError::because(error.to_string(), &**source),
             NodeError::Reopen { source, .. } => QmpError::because(error.to_string(), source),
             _ => QmpError::generic(error.to_string()),
         }

@@ -7,6 +7,7 @@ use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
 use graph::User;
 use serde_json::{Value, json};
 
+use super::active;
 use super::live::new_job;
 use super::schema::NUMBER;
 use crate::serve::inventory::Inventory;
@@ -51,6 +52,7 @@ pub fn amend(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Valu
     };
     let node = inventory.graph.node(name).map_err(|error| inventory.refused(&error))?;
     let disk = node.disk().map_err(|error| inventory.refused(&error))?;
+    active::check(disk)?;
     let driver = options.text("driver")?;
     if let Some(format) = disk.format().filter(|format| format.to_string() != driver) {
         return Err(QmpError::generic(format!("argument 'driver' is {driver}; node {name:?} is {format}")));

@@ -25,7 +25,8 @@ const NAMES_OF_DISKS: [&str; 7] =
     ["node-name", "device", "node", "target", "overlay", "top-node", "base-node"];
 
 /// Commands that name nodes as such: a bare file is one.
-const OF_NODES: [&str; 4] = ["blockdev-add", "blockdev-del", "blockdev-reopen", "blockdev-create"];
+const OF_NODES: [&str; 5] =
+    ["blockdev-add", "blockdev-del", "blockdev-reopen", "blockdev-create", "blockdev-set-active"];
 
 /// Makes disks of the bare files that `command` names, or an action of it.
 pub async fn open_bare_files(

@@ -7,6 +7,7 @@ use block::Block;
 use control::{Arguments, QmpError};
 use graph::{Change, DiskNode, Hold, LayerView, User};
 
+use super::active;
 use crate::serve::inventory::Inventory;
 
 /// A disk that a job is to work on, and its layers from the uppermost image down.
@@ -48,6 +49,7 @@ impl Chain {
     }
 
     fn of_disk(inventory: &Inventory, disk: Arc<DiskNode>) -> Result<Self, QmpError> {
+        active::check(&disk)?;
         let mut layers = inventory.graph.layers(&disk.name()).map_err(|error| inventory.refused(&error))?;
         // Filters of jobs are no images.
         layers.retain(|layer| !layer.is_filter);

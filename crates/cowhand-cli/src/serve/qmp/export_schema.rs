@@ -32,6 +32,7 @@ pub const EXPORT: Kind = Kind::Union {
         optional("writethrough", Kind::Switch),
         optional("iothread", Kind::Either(&[&Kind::Text, &Kind::List(&Kind::Text)])),
         optional("fixed-iothread", Kind::Switch),
+        optional("allow-inactive", Kind::Switch),
     ],
     variants: &[
         Variant {

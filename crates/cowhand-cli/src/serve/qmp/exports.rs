@@ -64,6 +64,7 @@ fn without_contexts(
         bitmaps: Vec::new(),
         allocation_depth: false,
         writethrough: arguments.is_on("writethrough"),
+        allows_inactive: arguments.is_on("allow-inactive"),
     };
     Ok(((id, node), shown))
 }
@@ -127,6 +128,7 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         bitmaps,
         allocation_depth: arguments.is_on("allocation-depth"),
         writethrough: arguments.is_on("writethrough"),
+        allows_inactive: arguments.is_on("allow-inactive"),
     };
     inventory.add_export(NewExport {
         id: arguments.text("id")?.to_owned(),

@@ -10,6 +10,7 @@ use graph::{Change, DiskNode, User, tracking_unit};
 use job::{Dirty, Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
 
+use super::active;
 use super::chain::{Chain, free_of_jobs, hold};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
@@ -114,6 +115,7 @@ pub(super) fn target_of(
     }
     check_apart(inventory, source, &target)?;
     free_of_jobs(inventory, &target)?;
+    active::check(&target)?;
     if target.disk.read_only() {
         return Err(QmpError::generic(format!("the target {name:?} is read-only")));
     }

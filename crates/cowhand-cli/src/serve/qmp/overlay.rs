@@ -13,6 +13,7 @@ use job::{Snapshot, SnapshotHost};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 
+use super::active;
 use super::chain::{Chain, free_of_jobs};
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;
@@ -193,6 +194,7 @@ pub async fn make_image(
 fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, QmpError> {
     let disk = inventory.disk(name)?;
     free_of_jobs(inventory, &disk)?;
+    active::check(&disk)?;
     Ok(disk)
 }
 

@@ -44,6 +44,9 @@ pub async fn nodes(inventory: &Inventory, flat: bool) -> Value {
         if let Some(reach) = reach {
             value["write_threshold"] = json!(reach.threshold());
         }
+        let disk = value["part-of"].as_str().or(value["node-name"].as_str());
+        let disk = disk.and_then(|name| inventory.graph.disk(name).ok());
+        value["active"] = json!(disk.is_none_or(|disk| disk.disk.is_active()));
     }
     Value::Array(values)
 }

@@ -34,8 +34,12 @@ static THROTTLE_MEMBERS: [Argument; 2 + SETTINGS.len()] =
 static CACHE_MEMBERS: [Argument; count(LAYER, "cache")] = members([], LAYER, "cache");
 
 /// What every node may have.
-static NODE_MEMBERS: [Argument; 2 + count(LAYER, "")] = members(
-    [optional("auto-read-only", Kind::Switch), optional("cache", Kind::Object(&CACHE_MEMBERS))],
+static NODE_MEMBERS: [Argument; 3 + count(LAYER, "")] = members(
+    [
+        optional("active", Kind::Switch),
+        optional("auto-read-only", Kind::Switch),
+        optional("cache", Kind::Object(&CACHE_MEMBERS)),
+    ],
     LAYER,
     "",
 );
@@ -269,6 +273,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "x-blockdev-amend", arguments: amend::ARGUMENTS },
     command!("blockdev-del", required("node-name", Kind::Text)),
     command!("blockdev-reopen", required("options", Kind::List(&BLOCKDEV))),
+    command!("blockdev-set-active", optional("node-name", Kind::Text), required("active", Kind::Switch)),
     command!("x-blockdev-set", required("node-name", Kind::Text), required("options", Kind::Text)),
     command!(
         "block_resize",
