@@ -211,7 +211,7 @@ async fn open_base(options: &DiskOptions, rules: &OpenRules, size: u64) -> Resul
         return Ok(base);
     }
     let failed = |error: &dyn std::error::Error| copying::because("resize", options, error);
-    match base.resize(size, ResizeOptions::default()).await {
+    match base.resize(size, ResizeOptions { bitmaps: true, ..ResizeOptions::default() }).await {
         Ok(()) => Ok(base),
         Err(error) => copying::finish(&base, Err(failed(&error)), failed).await,
     }

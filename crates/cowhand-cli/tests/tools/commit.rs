@@ -237,3 +237,19 @@ fn the_end_of_a_short_layer_is_committed_as_zeroes() {
         bench.qemu("qemu-img", &["compare", "-q", "base.qcow2", "before.raw"]);
     }
 }
+
+/// Bitmaps of a base that becomes longer do so, too, as when it is resized: an incremental backup may stand on them.
+#[test]
+fn a_base_with_a_bitmap_becomes_as_long_as_the_overlay() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "base.qcow2", "2M"]);
+    bench.qemu("qemu-img", &["bitmap", "--add", "-g", "64k", "base.qcow2", "b"]);
+    let over = ["create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "top.qcow2", "4M"];
+    bench.qemu("qemu-img", &over);
+    io(&bench, "top.qcow2", &["write -P 3 3M 64k"]);
+    committed(&bench, &["top.qcow2"]);
+    sound(&bench, &["base.qcow2"]);
+    io(&bench, "base.qcow2", &["read -P 3 3M 64k"]);
+    let info = bench.qemu("qemu-img", &["info", "--output=json", "base.qcow2"]).json();
+    assert_eq!(info["format-specific"]["data"]["bitmaps"][0]["name"], "b", "{info}");
+}
