@@ -23,9 +23,31 @@ pub fn shown_json(json: &str) -> Cow<'_, str> {
     replaced(json, is_left, |char, out| out.push_str(&format!("\\u{:04x}", u32::from(char))))
 }
 
-/// The same of a line of a log that has colours: what made it has escaped the rest.
-pub fn shown_line(line: &str) -> Cow<'_, str> {
-    replaced(line, |char| char >= '\u{7f}' && is_obeyed(char), |char, out| out.extend(char.escape_default()))
+/// The same of lines of a log, which have their own ends and colours: sequences that change nothing but a colour remain.
+pub fn shown_lines(lines: &str) -> Cow<'_, str> {
+    if !lines.contains(|char| is_obeyed(char) && char != '\n') {
+        return Cow::Borrowed(lines);
+    }
+    let mut out = String::with_capacity(lines.len() + 16);
+    let mut rest = lines;
+    while let Some(char) = rest.chars().next() {
+        let len = colour_bytes(rest).unwrap_or(char.len_utf8());
+        let (part, after) = rest.split_at(len);
+        match char {
+            '\n' => out.push('\n'),
+            _ if part.len() > char.len_utf8() || !is_obeyed(char) => out.push_str(part),
+            _ => out.extend(char.escape_default()),
+        }
+        rest = after;
+    }
+    Cow::Owned(out)
+}
+
+/// Bytes of the sequence that sets colours (SGR) at the start of `text`, if one stands there.
+fn colour_bytes(text: &str) -> Option<usize> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    let end = numbers.find(|char: char| !char.is_ascii_digit() && char != ';')?;
+    numbers[end..].starts_with('m').then_some(2 + end + 1)
 }
 
 fn replaced(text: &str, is_replaced: impl Fn(char) -> bool, put: impl Fn(char, &mut String)) -> Cow<'_, str> {
@@ -54,7 +76,8 @@ mod tests {
         let safe = shown_json(&json);
         assert!(!safe.contains(is_obeyed), "{safe:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), serde_json::Value::from(evil));
-        assert_eq!(shown_line("\u{1b}[1mINFO\u{1b}[0m \u{202e}x\n"), "\u{1b}[1mINFO\u{1b}[0m \\u{202e}x\n");
+        let line = shown_lines("\u{1b}[1mINFO\u{1b}[0m \u{202e}x\n\u{1b}]0;title\u{7}\u{1b}[2J");
+        assert_eq!(line, "\u{1b}[1mINFO\u{1b}[0m \\u{202e}x\n\\u{1b}]0;title\\u{7}\\u{1b}[2J");
         assert!(matches!(super::shown("plain"), Cow::Borrowed("plain")));
     }
 }

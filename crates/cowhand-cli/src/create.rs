@@ -311,10 +311,10 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
         add(format!("preallocation {}", options.preallocation.name()));
     }
     if let (Some(name), Some(format)) = (&options.backing_file, &options.backing_format) {
-        add(format!("over {} ({format})", secret::without_credentials(name)));
+        add(format!("over {} ({format})", printable(name)));
     }
     if let Some(name) = &options.data_file {
-        add(format!("data in {}", secret::without_credentials(name)));
+        add(format!("data in {}", printable(name)));
     }
     text
 }

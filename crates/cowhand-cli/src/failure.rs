@@ -1,6 +1,5 @@
 //! What ends a command early: said once, with its causes, and an exit code.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::path::Path;
@@ -196,23 +195,24 @@ pub fn warn(what: &str) {
 
 /// Shows help where it was asked for, and what is wrong where it was not, with `code`.
 pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
-    if error.use_stderr() && voice::is_qemu() {
-        let text = error.to_string();
-        let text = secret::without_credentials(&text);
-        tell(format_args!("{}: {}", voice::name(), text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
-        return ExitCode::from(code);
+    if !error.use_stderr() {
+        // Nothing to do if even that cannot be shown.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
     }
     let text = error.to_string();
-    match secret::without_credentials(&text) {
-        // Help has no words of the user's.
-        Cow::Owned(text) if error.use_stderr() => tell(format_args!("{}", text.trim_end())),
-        // Nothing to do if even that cannot be shown.
-        _ => _ = error.print(),
+    let safe = secret::without_credentials(&text);
+    let safe = control::text::shown_lines(&safe);
+    match voice::is_qemu() {
+        true => {
+            let what = safe.strip_prefix("error: ").unwrap_or(&safe);
+            tell(format_args!("{}: {}", voice::name(), what.trim_end()));
+        }
+        // With its colours, if no word of the user's has to be shown otherwise.
+        false if safe == text => _ = error.print(),
+        false => tell(format_args!("{}", safe.trim_end())),
     }
-    match error.use_stderr() {
-        true => ExitCode::from(code),
-        false => ExitCode::SUCCESS,
-    }
+    ExitCode::from(code)
 }
 
 #[cfg(test)]

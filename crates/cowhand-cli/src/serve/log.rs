@@ -39,8 +39,8 @@ impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // One call has a whole line.
         let text = String::from_utf8_lossy(bytes);
-        let _ =
-            io::stderr().write_all(control::text::shown_line(&secret::without_credentials(&text)).as_bytes());
+        let _ = io::stderr()
+            .write_all(control::text::shown_lines(&secret::without_credentials(&text)).as_bytes());
         Ok(bytes.len())
     }
 
