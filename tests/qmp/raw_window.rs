@@ -191,3 +191,45 @@ fn a_window_is_added_over_the_control_socket_and_lies_under_an_overlay() {
         qemu_io(&["-r"], &format!("json:{over}"), &["read -P 0xcc 100 10", "read -P 0 8192 8192"]).outcome();
     assert!(said.status.success() && !said.stdout.contains("failed"), "{said}");
 }
+
+/// An image that is put over a part of a file names that part in its header, and so do those that jobs leave over it.
+#[test]
+fn headers_name_the_part_of_a_file_that_a_disk_is() {
+    for job in ["snapshot", "stream", "commit"] {
+        let scratch = Scratch::new();
+        let bytes: Vec<u8> = (0..2 << 20).map(|at| if at < 1 << 20 { 1 } else { 2 }).collect();
+        scratch.write("disk", &bytes);
+        let names = ["disk", "mid.qcow2", "top.qcow2"].map(|name| scratch.name(name));
+        for (image, below, format) in [(&names[1], &names[0], "raw"), (&names[2], &names[1], "qcow2")] {
+            drop(
+                qemu_img(["create", "-q", "-f", "qcow2", "-u", "-b", below, "-F", format, image, "1M"]).ok(),
+            );
+        }
+        let (server, mut qmp) = super::begin_with_nothing(&scratch);
+        let file = |path: &str| json!({ "driver": "file", "filename": path });
+        let base = json!({ "driver": "raw", "node-name": "base", "offset": 1 << 20, "size": 1 << 20, "file": file(&names[0]) });
+        if job == "snapshot" {
+            std::fs::remove_file(&names[2]).expect("an image");
+            qmp.ok("blockdev-add", base);
+            let over = json!({ "node-name": "base", "snapshot-file": names[2], "snapshot-node-name": "top" });
+            qmp.ok("blockdev-snapshot-sync", over);
+        } else {
+            let mid =
+                json!({ "driver": "qcow2", "node-name": "mid", "file": file(&names[1]), "backing": base });
+            qmp.ok(
+                "blockdev-add",
+                json!({ "driver": "qcow2", "node-name": "top", "file": file(&names[2]), "backing": mid }),
+            );
+            let mut words = json!({ "job-id": "j", "device": "top", "base-node": "base" });
+            if job == "commit" {
+                words["top-node"] = json!("mid");
+            }
+            qmp.ok(&format!("block-{job}"), words);
+            super::jobs::completed(&mut qmp, "j");
+        }
+        drop(qmp);
+        server.stop();
+        let read = qemu_io(&["-r", "-f", "qcow2"], &names[2], &["read -P 2 0 1M"]).ok();
+        assert!(read.contains("read 1048576") && !read.contains("failed"), "{job}: {read}");
+    }
+}

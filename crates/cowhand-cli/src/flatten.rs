@@ -9,7 +9,7 @@ use block::Block;
 use graph::cache_mode::CacheMode;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
-use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
+use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules, part_name};
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use serde::Serialize;
 
@@ -148,11 +148,14 @@ async fn find_base(path: &Path, options: &DiskOptions, rules: &OpenRules) -> Res
 
 fn base(image: &DiskOptions, above: &FoundImage, found: &FoundImage, depth: u32) -> Base {
     let named = above.header.as_ref().and_then(|header| header.backing.clone()).unwrap_or_default();
+    let by_itself = found.by_itself();
     let name = match copying::is_what_image_names(above, found) {
+        // The same file, of which the disk is a part: the bare name would lead to other bytes.
+        _ if by_itself.layer.raw.is_part() => part_name(found.storage().name(), &by_itself.layer.raw),
         true => name_from(&image.filename, Path::new(above.storage().name()), named),
         false => found.full_name(),
     };
-    Base { options: found.by_itself(), depth, name, format: found.format() }
+    Base { options: by_itself, depth, name, format: found.format() }
 }
 
 /// What `image` must call the file that `above` calls `named`: the same from the same directory, otherwise the whole path.

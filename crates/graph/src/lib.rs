@@ -15,6 +15,7 @@ mod extents;
 pub mod fd_sets;
 mod file;
 pub mod front;
+mod header_name;
 mod layers;
 mod limits;
 mod map_memory;
@@ -42,13 +43,14 @@ pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
 pub use crate::disk::{BlockSizes, Disk, DiskEnd};
 pub use crate::error::OpenError;
 pub use crate::extents::{ExtentFile, VmdkFiles};
+pub use crate::header_name::{file_name, part_name};
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
     AtRest, Change, CommitError, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode, Graph, Hold,
     JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName,
-    Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError, Under, User, file_name, tracking_unit,
+    Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError, Under, User, tracking_unit,
 };
 pub use crate::open::{
     BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,

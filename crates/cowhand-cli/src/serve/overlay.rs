@@ -42,7 +42,11 @@ impl Overlay {
         };
         let mut tree = crate::drive::option_tree(drive, |path| path.symlink_metadata().is_ok())?;
         let (base_tree, base) = disk.clone();
-        let base_name = name_in_image(&base.filename)?;
+        let path = name_in_image(&base.filename)?;
+        let base_name = match base.layer.raw.is_part() {
+            true => graph::part_name(&path, &base.layer.raw),
+            false => path,
+        };
         tree.replace("driver", Format::Qcow2.name()).map_err(|error| failed(&error))?;
         tree.insert("backing", Entry::Tree(base_tree)).map_err(|error| failed(&error))?;
         let options = DiskOptions::of_tree(tree.clone()).map_err(|error| failed(&error))?;

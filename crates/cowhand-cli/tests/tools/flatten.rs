@@ -157,3 +157,20 @@ fn what_cannot_be_is_told_and_nothing_changes() {
     }
     assert!(std::fs::read(bench.path("top.qcow2")).unwrap() == before);
 }
+
+/// The image that stays below is a part of a file: the header names that part, as QEMU does, and not the file.
+#[test]
+fn a_base_that_is_a_part_of_a_file_stays_that_part() {
+    let bench = Bench::new();
+    let bytes: Vec<u8> = (0..2 << 20).map(|at| if at < 1 << 20 { 1 } else { 2 }).collect();
+    std::fs::write(bench.path("disk"), bytes).unwrap();
+    for (name, below, format) in [("mid", "disk", "raw"), ("top", "mid", "qcow2")] {
+        bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-u", "-b", below, "-F", format, name, "1M"]);
+    }
+    let part = "backing.backing.driver=raw,backing.backing.offset=1M,backing.backing.size=1M,backing.backing.file.filename=disk";
+    let chain =
+        format!("driver=qcow2,file.filename=top,backing.driver=qcow2,backing.file.filename=mid,{part}");
+    let ran = bench.cowhand(&["flatten", "-q", "--base", "disk", "--image-opts", &chain]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    io(&bench, "top", &["read -P 2 0 1M"]);
+}

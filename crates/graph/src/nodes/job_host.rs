@@ -1,7 +1,6 @@
 //! A disk of the graph as the jobs of crate `job` work on it: how they begin, and their last steps.
 
 use std::error::Error as StdError;
-use std::path::Path;
 use std::sync::Arc;
 
 use block::{Blame, Block};
@@ -15,7 +14,7 @@ use thiserror::Error as ThisError;
 use super::disk_node::DiskNode;
 use super::replace::{Edge, Put, ReplaceError, Under};
 use super::{Change, Graph};
-use crate::drivers::elsewhere;
+use crate::header_name::file_name;
 use crate::layers::RemovedLayers;
 use crate::resize_raw::resize_raw;
 
@@ -316,7 +315,7 @@ async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), Co
         return Ok(());
     }
     let resized = match base.downcast_ref::<Qcow2>() {
-        Some(image) => image.resize(size, ResizeOptions::default()).await,
+        Some(image) => image.resize(size, ResizeOptions { bitmaps: true, ..ResizeOptions::default() }).await,
         // It becomes longer: no request is in the way.
         None => resize_raw(&**base, size, ResizeOptions::default(), async || ()).await,
     };
@@ -326,13 +325,4 @@ async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), Co
 /// The unit in which changes of a copy in `target` are tracked.
 pub fn tracking_unit(target: &dyn Block) -> u64 {
     target.capabilities().cluster_bytes.unwrap_or(UNIT_BYTES).max(UNIT_BYTES)
-}
-
-/// The name of a layer's file, as headers have it. What is no file of this machine has one name everywhere.
-pub fn file_name(block: &dyn Block) -> String {
-    if elsewhere(Path::new(block.name())).is_some() {
-        return block.name().to_owned();
-    }
-    let path = std::path::absolute(Path::new(block.name()));
-    path.map_or_else(|_| block.name().to_owned(), |path| path.display().to_string())
 }

@@ -68,7 +68,7 @@ pub use self::file_to_fill::FileToFill;
 pub use self::filter_node::FilterNode;
 pub use self::hold::{Hold, User};
 pub use self::job_filter::JobFilter;
-pub use self::job_host::{CommitError, JobHost, JobOwner, StepError, file_name, tracking_unit};
+pub use self::job_host::{CommitError, JobHost, JobOwner, StepError, tracking_unit};
 pub use self::key_slots::KeySlots;
 pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;

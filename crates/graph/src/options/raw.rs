@@ -32,6 +32,13 @@ pub struct RawOptions {
     pub size: Option<u64>,
 }
 
+impl RawOptions {
+    /// Whether the disk is a part of its file.
+    pub fn is_part(&self) -> bool {
+        self.offset > 0 || self.size.is_some()
+    }
+}
+
 /// A part of a file that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {

@@ -174,7 +174,8 @@ pub async fn make_image(
     as_qemu: bool,
 ) -> Result<MadeFile, QmpError> {
     let failed = |error: &dyn std::error::Error| QmpError::because(format!("cannot create {file}"), error);
-    if backing.as_ref().is_some_and(|(name, _)| !Path::new(name).exists()) {
+    let is_there = |name: &str| name.starts_with("json:") || Path::new(name).exists();
+    if backing.as_ref().is_some_and(|(name, _)| !is_there(name)) {
         return Err(QmpError::generic(
             "what the disk stands on has no path that the new image could name; make it yourself, and give mode existing",
         ));
