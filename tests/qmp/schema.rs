@@ -133,7 +133,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 49] = [
+const OURS: [&str; 51] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(ublk)",
@@ -165,6 +165,8 @@ const OURS: [&str; 49] = [
     "blockdev-add(nbd).on-remote-error=wait",
     "blockdev-add(nbd).remote-timeout",
     "blockdev-add(nbd).server.host",
+    "blockdev-add(nbd).server.ipv4",
+    "blockdev-add(nbd).server.ipv6",
     "blockdev-add(nbd).server.path",
     "blockdev-add(nbd).server.port",
     "blockdev-add(nbd).server.type=inet",

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,10 @@ pub struct Nbd {
     host: Option<String>,
     /// `server.port`.
     port: Option<String>,
+    /// `server.ipv4`.
+    ipv4: Option<bool>,
+    /// `server.ipv6`.
+    ipv6: Option<bool>,
     /// `server.path`.
     path: Option<String>,
     /// `export`.
@@ -74,6 +79,10 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
             .alias("host")
             .default_follows("localhost"),
         Entry::text("server.port", at!(Nbd, port), "its TCP port").alias("port").default_follows("10809"),
+        Entry::switch("server.ipv4", at!(Nbd, ipv4), "connect over IPv4")
+            .default_follows("on; off with server.ipv6=on"),
+        Entry::switch("server.ipv6", at!(Nbd, ipv6), "connect over IPv6")
+            .default_follows("on; off with server.ipv4=on"),
         Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
         Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
         Entry::text(
@@ -166,6 +175,20 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
             rule: "a server listens at a unix socket (path) or at a TCP port (host, port); give one of them",
         });
     }
+    if is_unix && (nbd.ipv4.is_some() || nbd.ipv6.is_some()) {
+        return Err(OptionError::Conflict {
+            option: "file.server.path".to_owned(),
+            other: if nbd.ipv4.is_some() { "file.server.ipv4" } else { "file.server.ipv6" }.to_owned(),
+            rule: "only a server at a TCP port is reached over IPv4 or IPv6",
+        });
+    }
+    if !nbd.families().any() {
+        return Err(OptionError::Conflict {
+            option: "file.server.ipv4".to_owned(),
+            other: "file.server.ipv6".to_owned(),
+            rule: "both are off: no address is left to connect to",
+        });
+    }
     if nbd.tls_creds.is_some() && nbd.tls_certificates.is_some() {
         return Err(OptionError::Conflict {
             option: "file.tls-creds".to_owned(),
@@ -185,6 +208,12 @@ impl Nbd {
             (None, None) => return None,
         };
         Some(NamedTls { credentials, hostname: self.tls_hostname.clone() })
+    }
+
+    /// Over which families of addresses it is connected. As in QEMU, one that is named alone and on is the only one.
+    fn families(&self) -> Families {
+        let is_on = |own: Option<bool>, other: Option<bool>| own.unwrap_or(other != Some(true));
+        Families { v4: is_on(self.ipv4, self.ipv6), v6: is_on(self.ipv6, self.ipv4) }
     }
 
     /// How long requests wait for a lost connection.
@@ -215,6 +244,44 @@ impl Nbd {
             }
         };
         Ok(ExportName { server, export: self.export.clone().unwrap_or_default(), tls: self.tls() })
+    }
+}
+
+/// Families of addresses, of which one at least is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Families {
+    v4: bool,
+    v6: bool,
+}
+
+impl Families {
+    fn any(self) -> bool {
+        self.v4 || self.v6
+    }
+
+    fn allow(self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
+    /// `server`, by an address of an allowed family where not both are. A name is looked up when the disk is opened, and not again.
+    async fn choose(self, server: Server) -> io::Result<Server> {
+        let Server::Tcp { host, port } = server else { return Ok(server) };
+        if self.v4 && self.v6 {
+            return Ok(Server::Tcp { host, port });
+        }
+        let name = host.clone();
+        let found = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => {
+                let found = reactor::blocking(move || (host.as_str(), port).to_socket_addrs()).await?;
+                found.map(|found| found.ip()).collect()
+            }
+        };
+        let address = found.into_iter().find(|address| self.allow(*address)).ok_or_else(|| {
+            let family = if self.v4 { "IPv4" } else { "IPv6" };
+            io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{name} has no {family} address"))
+        })?;
+        Ok(Server::Tcp { host: address.to_string(), port })
     }
 }
 
@@ -281,6 +348,7 @@ impl Target for Nbd {
                 }
                 None => None,
             };
+            let server = self.families().choose(server).await?;
             let storage = NbdStorage::open(storage_nbd::Options {
                 name: self.name(),
                 server,
@@ -301,7 +369,27 @@ impl Target for Nbd {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::drivers::target_of;
+
+    #[test]
+    fn a_server_is_reached_over_the_families_that_are_on() {
+        let of = |ipv4, ipv6| {
+            let families = Nbd { ipv4, ipv6, ..Nbd::default() }.families();
+            (families.v4, families.v6)
+        };
+        let table = [
+            ((None, None), (true, true)),
+            ((Some(true), None), (true, false)),
+            ((None, Some(true)), (false, true)),
+            ((Some(false), None), (false, true)),
+            ((Some(true), Some(true)), (true, true)),
+            ((Some(false), Some(false)), (false, false)),
+        ];
+        for ((ipv4, ipv6), expected) in table {
+            assert_eq!(of(ipv4, ipv6), expected, "{ipv4:?} {ipv6:?}");
+        }
+    }
 
     #[test]
     fn what_is_allowed_through_tls_is_not_reached_without_or_with_other_certificates() {

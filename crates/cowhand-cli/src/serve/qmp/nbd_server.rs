@@ -1,6 +1,6 @@
 //! nbd-server-start, nbd-server-stop.
 
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -70,7 +70,14 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
     let (host, port) = (data.text("host")?, data.text("port")?);
     let wrong = || QmpError::generic(format!("{host}:{port} is no address to listen at"));
     let number = port.parse().map_err(|_| wrong())?;
-    let address = (host, number).to_socket_addrs().map_err(|_| wrong())?.next().ok_or_else(wrong)?;
+    let (ipv4, ipv6) = (data.maybe_switch("ipv4"), data.maybe_switch("ipv6"));
+    let found = (host, number).to_socket_addrs().map_err(|_| wrong())?;
+    // As in QEMU, a family that is named alone and on is the only one.
+    let is_allowed = |address: &SocketAddr| match address {
+        SocketAddr::V4(_) => ipv4.unwrap_or(ipv6 != Some(true)),
+        SocketAddr::V6(_) => ipv6.unwrap_or(ipv4 != Some(true)),
+    };
+    let address = found.into_iter().find(is_allowed).ok_or_else(wrong)?;
     check_tcp(address, inventory.protection(tls))
         .map_err(|failure| QmpError::generic(failure.to_string()))?;
     Ok(Endpoint::Tcp(address))
