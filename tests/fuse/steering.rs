@@ -78,6 +78,16 @@ fn under_qemus_name_a_file_lies_over_its_image_and_has_a_mode_of_its_own() {
     let mut qmp = Qmp::connect(socket.as_ref());
     let export =
         |id: &str, place: &str| json!({ "type": "fuse", "id": id, "node-name": "d", "mountpoint": place });
+    // fallocate makes also a disk longer that is not growable.
+    let mut writable = export("w", place.name());
+    writable["writable"] = json!(true);
+    qmp.ok("block-export-add", writable);
+    let size = SIZE.to_string();
+    Run::new("fallocate").args(["--offset", &size, "--length", "64KiB"]).arg(&place.file).ok();
+    assert_eq!(std::fs::metadata(&place.file).expect("the disk").len(), SIZE + (64 << 10));
+    qmp.ok("block-export-del", json!({ "id": "w", "mode": "hard" }));
+    eventually("the mount goes", || !is_mounted(&place.file));
+    qmp.ok("block_resize", json!({ "node-name": "d", "size": SIZE }));
     qmp.ok("block-export-add", export("a", &place.disk));
     assert_eq!(std::fs::metadata(&place.disk).expect("the disk").len(), SIZE);
     let refused = qmp.refused("block-export-add", export("b", &place.disk));

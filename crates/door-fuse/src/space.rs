@@ -61,7 +61,9 @@ pub(crate) async fn fallocate(
         // Behind the end alone: a hole in the middle may be written by another process at this moment.
         Fallocate::Allocate if offset >= disk.size() => {
             may_grow(export)?;
-            return grow(export, end).await;
+            grow(export, end).await?;
+            // Space is what the caller asks for: zeroes that are not freed have it.
+            false
         }
         Fallocate::Allocate | Fallocate::Other => return Err(Errno::OPNOTSUPP.into()),
     };
@@ -80,8 +82,9 @@ pub(crate) async fn fallocate(
     Ok(())
 }
 
+/// Whether `fallocate` may make the disk longer. QEMU's exports let it also where writes behind the end are refused.
 fn may_grow(export: &FuseExport) -> Result<(), Failed> {
-    if export.options.growable { Ok(()) } else { Err(Errno::NOSPC.into()) }
+    if export.options.growable || export.options.as_qemu { Ok(()) } else { Err(Errno::NOSPC.into()) }
 }
 
 /// Where data, or a hole, begins, at `offset` or behind it. A hole is what reads as zeroes.
