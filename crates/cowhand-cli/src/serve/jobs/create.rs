@@ -25,6 +25,7 @@ use crate::create::encryption::Encryption;
 use crate::create::options::NewImage;
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;
+use crate::serve::qmp::schema::NUMBER_MAX;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 4] = ["driver", "filename", "file", "data-file"];
@@ -159,9 +160,13 @@ impl Creation {
                 (name, value) => assignments.push((name.to_owned(), written(value))),
             }
         }
+        let size = Arguments(&self.options).whole("size")?;
+        if size > NUMBER_MAX {
+            let what = format!("argument 'size' is {size}; it must be at most {NUMBER_MAX}");
+            return Err(QmpError::generic(what));
+        }
         let image = NewImage::of_assignments(format, assignments);
         let mut image = image.map_err(|error| QmpError::generic(error.0.trim_start_matches("-o ")))?;
-        let size = Arguments(&self.options).whole("size")?;
         if !size.is_multiple_of(SECTOR_BYTES) {
             let what = format!("argument 'size' is {size}; it must be a multiple of {SECTOR_BYTES}");
             return Err(QmpError::generic(what));

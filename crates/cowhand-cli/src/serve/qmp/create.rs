@@ -6,7 +6,7 @@ use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
 use serde_json::{Value, json};
 
 use super::live::new_job;
-use super::schema::{NODE_OR_OPTIONS, NUMBER};
+use super::schema::{NODE_OR_OPTIONS, NUMBER, SIZE};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Creation, Jobs, Work};
 
@@ -42,7 +42,7 @@ const QCOW2: &[Argument] = &[
     optional("data-file", FILE),
     optional("data-file-raw", Kind::Switch),
     optional("extended-l2", Kind::Switch),
-    required("size", NUMBER),
+    required("size", SIZE),
     optional("version", Kind::Choice(&["v2", "v3"])),
     optional("backing-file", Kind::Text),
     optional("backing-fmt", BACKING_FORMAT),
@@ -63,7 +63,7 @@ static OPTIONS: Kind = Kind::Union {
             tag: "file",
             members: &[
                 required("filename", Kind::Text),
-                required("size", NUMBER),
+                required("size", SIZE),
                 optional("preallocation", PREALLOCATION),
                 optional("nocow", Kind::Switch),
                 optional("extent-size-hint", NUMBER),
@@ -74,7 +74,7 @@ static OPTIONS: Kind = Kind::Union {
             tag: "luks",
             members: luks![
                 required("file", FILE),
-                required("size", NUMBER),
+                required("size", SIZE),
                 optional("preallocation", PREALLOCATION),
             ],
         },

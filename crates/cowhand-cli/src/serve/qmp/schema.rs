@@ -12,10 +12,13 @@ use super::object_schema;
 use super::{amend, bitmap_bits, bitmaps, corruption, create, dirty_bitmaps, job_schema, quorum, remotes};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
-pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
+pub const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// A number of something.
 pub const NUMBER: Kind = Kind::Whole(NUMBER_MAX);
+
+/// A size that a job looks at: what no image can have is its failure, as in QEMU.
+pub(super) const SIZE: Kind = Kind::Whole(u64::MAX);
 
 /// Numbers of descriptors and of their sets.
 const DESCRIPTOR: Kind = Kind::Whole(i32::MAX as u64);
