@@ -247,3 +247,22 @@ fn a_request_is_held_back_until_it_is_resumed_or_dropped() {
         assert_eq!(blkdebug.requests().1, 0);
     });
 }
+
+/// An engine flushes also where nothing was written since: that counted as a step, and rules were a state ahead of where they are in QEMU.
+#[test]
+fn a_flush_with_nothing_to_flush_obeys_no_rule() {
+    let inject = Inject { errno: 5, offset: None, io_type: None, once: false, immediately: true };
+    let rules = vec![Rule { event: Step::FlushToDisk, state: 0, action: Action::Inject(inject) }];
+    let below: Arc<dyn Storage> = Arc::new(::storage::MemoryStorage::from_bytes(&[0; 4096]));
+    let blkdebug = Blkdebug::new(below, Rules::new(rules));
+    let flush = async || {
+        ::storage::about_to(&blkdebug, Step::FlushToDisk);
+        blkdebug.flush().await
+    };
+    run(async {
+        flush().await.unwrap();
+        blkdebug.read(0, IoBuf::uninit(512), Hints::NONE).await.0.unwrap();
+        blkdebug.write(0, IoVec::from(IoBytes::zeroed(512)), Hints::NONE).await.unwrap();
+        assert_eq!(flush().await.unwrap_err().raw_os_error(), Some(5));
+    });
+}
