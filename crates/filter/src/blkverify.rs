@@ -2,12 +2,31 @@
 //!
 //! Requests to one range come one after the other, so that both disks see writes in one order.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::{Blame, Block, BlockFuture, Error, Filter, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use futures_util::future::join;
 use storage::{Hints, RangeLocks, RangeMode};
+
+/// What is done first about a read that differs.
+static ON_MISMATCH: OnceLock<fn(Mismatch)> = OnceLock::new();
+
+/// A read that differs.
+#[derive(Clone, Copy, Debug)]
+pub struct Mismatch {
+    /// Where the read began.
+    pub offset: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// The first byte of the disk that differs.
+    pub at: u64,
+}
+
+/// Calls `act` for each read that differs, before the read fails of it. A second call changes nothing.
+pub fn on_mismatch(act: fn(Mismatch)) {
+    let _ = ON_MISMATCH.set(act);
+}
 
 /// The filter.
 #[derive(Debug)]
@@ -50,6 +69,9 @@ impl Blkverify {
                 None => (Ok(kind), buf),
                 Some(at) => {
                     let at = offset + at as u64;
+                    if let Some(act) = ON_MISMATCH.get() {
+                        act(Mismatch { offset, len: buf.len() as u64, at });
+                    }
                     let what = format!("byte {at} reads otherwise than in {} (blkverify)", self.raw.name());
                     (Err(Blame::new(self.test.name()).refused(what)), buf)
                 }

@@ -12,7 +12,7 @@ mod quorum;
 mod snapshot;
 mod snapshot_access;
 
-pub use blkverify::Blkverify;
+pub use blkverify::{Blkverify, Mismatch, on_mismatch};
 pub use compress::Compress;
 pub use copy_before_write::CopyBeforeWrite;
 pub use copy_on_read::CopyOnRead;

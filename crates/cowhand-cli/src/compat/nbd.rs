@@ -29,7 +29,7 @@ use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
 use crate::serve::inventory::exports::NewExport;
 use crate::serve::listening::Listening;
-use crate::serve::log_filter::DEFAULT_LEVEL;
+use crate::serve::log_filter::LEVEL_AS_QEMU;
 use crate::serve::qmp::nbd_server::credentials;
 use crate::serve::systemd;
 
@@ -50,7 +50,7 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         None => None,
     };
     let rules = OpenRules { policy: policy(&[], &[])?, ..OpenRules::default() };
-    let log = if args.verbose { "info" } else { DEFAULT_LEVEL };
+    let log = if args.verbose { "info" } else { LEVEL_AS_QEMU };
     let inherited = systemd::take_sockets()?;
     let mut daemon = Daemon::begin(log, args.server_options(), rules)?;
     for object in &args.objects {

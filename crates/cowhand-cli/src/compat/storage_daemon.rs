@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use door_nbd::ServerOptions;
+use filter::{Mismatch, on_mismatch};
 use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
@@ -15,8 +16,9 @@ use super::daemon::Daemon;
 use super::keyval::parse;
 use crate::background::{Background, Side, absolute};
 use crate::failure::Failure;
+use crate::output::tell;
 use crate::policy::policy;
-use crate::serve::log_filter::DEFAULT_LEVEL;
+use crate::serve::log_filter::LEVEL_AS_QEMU;
 use crate::serve::settings::SHARED_DEFAULT;
 
 /// Options that are done in their order: name, what stands behind it, help.
@@ -78,9 +80,10 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         Some(Side::Serving(background)) => Some(background),
         None => None,
     };
+    on_mismatch(end_at_mismatch);
     let options = ServerOptions { connections_per_export: SHARED_DEFAULT, ..ServerOptions::default() };
     let rules = OpenRules { policy: policy(&[], &[])?, ..OpenRules::default() };
-    let mut daemon = Daemon::begin(DEFAULT_LEVEL, options, rules)?;
+    let mut daemon = Daemon::begin(LEVEL_AS_QEMU, options, rules)?;
     let mut sockets = Vec::new();
     for (name, value) in in_order(matches) {
         step(&mut daemon, &mut sockets, name, value)?;
@@ -89,6 +92,12 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         daemon.write_pid_file(Path::new(path))?;
     }
     daemon.serve(background)
+}
+
+/// Ends the process where disks under a blkverify node differ, as QEMU's daemon does: a test of a format must not go on. Nothing is flushed.
+fn end_at_mismatch(Mismatch { offset, len, at }: Mismatch) {
+    tell(format_args!("blkverify: read offset={offset} bytes={len} contents mismatch at offset {at}"));
+    std::process::exit(1);
 }
 
 /// The steps as they stand on the command line.

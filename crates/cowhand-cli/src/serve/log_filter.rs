@@ -48,6 +48,9 @@ const PARTS: [&str; 36] = [
 /// The level of what is not named.
 pub const DEFAULT_LEVEL: &str = "warn";
 
+/// Likewise under QEMU's names. Those daemons answer a failed request or job and log neither: programs compare what they write on standard error.
+pub const LEVEL_AS_QEMU: &str = "warn,export::repeats=off,job=off,cowhand_cli::serve::jobs=off";
+
 /// The filter in the subscriber's language, where a word that is no level would be taken for a part, and everything else be silent: errors too.
 ///
 /// # Errors
@@ -107,6 +110,7 @@ mod tests {
             assert_eq!(parse(filter).unwrap(), expected);
             assert!(tracing_subscriber::EnvFilter::try_new(expected).is_ok());
         }
+        assert_eq!(parse(LEVEL_AS_QEMU).unwrap(), LEVEL_AS_QEMU);
     }
 
     #[test]
