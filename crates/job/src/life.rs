@@ -203,6 +203,17 @@ impl Life {
         self.reaches(&[Status::Concluded, Status::Null]).await;
     }
 
+    /// Waits until it is to end by force.
+    pub async fn forced(&self) {
+        loop {
+            let changed = self.changed.listen();
+            if self.end.get() == Some(End::Force) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     async fn reaches(&self, states: &[Status]) {
         loop {
             let changed = self.changed.listen();

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use job::{End, Ended, Error, Life, Status};
@@ -9,6 +10,9 @@ use serde_json::json;
 
 use super::{Group, Job, Work};
 use crate::serve::inventory::Inventory;
+
+/// How long requests in flight of a job that ends by force are waited for.
+const FORCED_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a job ended early.
 #[derive(Debug)]
@@ -117,14 +121,33 @@ async fn worked(
     work: &Work,
     group: Option<&Group>,
 ) -> Result<Ended, Failed> {
-    let Some(group) = group else { return work.run(inventory, life).await };
-    let working = pin!(work.run(inventory, life));
+    let Some(group) = group else { return run(inventory, life, work).await };
+    let working = pin!(run(inventory, life, work));
     match select(working, pin!(group.failed())).await {
         Either::Left((ended, _)) => ended,
         Either::Right(((), working)) => {
             // What it has under way ends in order.
             let _ = life.ask_to_end(End::Force);
             working.await?;
+            Err(Failed::Cancelled)
+        }
+    }
+}
+
+/// Runs it. Where it is to end by force, what is in flight has a moment to end in order; requests to a server that does not answer are left then.
+async fn run(inventory: &Inventory, life: &Life, work: &Work) -> Result<Ended, Failed> {
+    if !work.is_of_disk() {
+        return work.run(inventory, life).await;
+    }
+    let forced = async {
+        life.forced().await;
+        reactor::sleep(FORCED_PATIENCE).await;
+    };
+    match select(pin!(work.run(inventory, life)), pin!(forced)).await {
+        Either::Left((ended, _)) => ended,
+        // They are dropped with the work.
+        Either::Right(_) => {
+            tracing::warn!(job = life.terms().id, "requests of a job that ends by force are not waited for");
             Err(Failed::Cancelled)
         }
     }
