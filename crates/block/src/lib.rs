@@ -12,6 +12,7 @@ mod contract;
 mod error;
 mod filter;
 mod raw;
+mod start_guard;
 mod status;
 mod stored;
 
@@ -19,6 +20,7 @@ pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, laye
 pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
 pub use raw::{Raw, SECTOR_BYTES, in_file};
+pub use start_guard::{START_BYTES, StartGuard};
 pub use status::BlockStatus;
 pub use storage::Hints;
 pub use stored::{Stored, Takes};

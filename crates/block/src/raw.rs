@@ -7,7 +7,8 @@ use buffer::{ForeignBytes, IoBuf, IoVec};
 use storage::{Allocation, ExtentKind, Hints, Step, Storage, Zeroing, about_to};
 
 use crate::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, START_BYTES, StartGuard, Stored,
+    Takes, ZeroOptions, not_copied,
 };
 
 /// What sizes of disks are multiples of.
@@ -26,6 +27,8 @@ pub struct Raw {
     size: Arc<AtomicU64>,
     /// The disk is a part of the storage that ends where it ends, however the storage grows.
     pub fixed: bool,
+    /// What may not become of its first bytes, where its format was guessed.
+    pub start: Option<Arc<StartGuard>>,
 }
 
 impl Raw {
@@ -38,7 +41,8 @@ impl Raw {
 
     /// `size` bytes from `offset` on.
     pub fn part(storage: Arc<dyn Storage>, offset: u64, size: u64) -> Self {
-        Self { driver: "raw", storage, offset, size: Arc::new(AtomicU64::new(size)), fixed: true }
+        let size = Arc::new(AtomicU64::new(size));
+        Self { driver: "raw", storage, offset, size, fixed: true, start: None }
     }
 
     /// Gives the disk another size while it is in use, and its storage the length for that: of `size` bytes, which the disk has rounded up to whole
@@ -123,6 +127,11 @@ impl Raw {
         }
     }
 
+    /// What looks at a write of `len` bytes at `offset` first.
+    fn guard_of(&self, offset: u64, len: usize) -> Option<&StartGuard> {
+        self.start.as_deref().filter(|_| offset < START_BYTES && len > 0)
+    }
+
     fn blame(&self) -> Blame {
         Blame::new(self.storage.name())
     }
@@ -205,6 +214,13 @@ impl Block for Raw {
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, data.len() as u64)?;
+            let _alone = match self.guard_of(offset, data.len()) {
+                None => None,
+                Some(guard) => {
+                    let checked = Box::pin(guard.check(&*self.storage, self.offset, (offset, &data))).await;
+                    Some(checked.map_err(self.failing("writing data"))?)
+                }
+            };
             about_to(&*self.storage, Step::WriteAio);
             self.storage.write(host, data, hints).await.map_err(self.failing("writing data"))
         })
@@ -232,6 +248,11 @@ impl Block for Raw {
     ) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, memory.len() as u64)?;
+            if self.guard_of(offset, memory.len()).is_some() {
+                // What is looked at must be what is written.
+                let copy = memory.to_bytes().map_err(|why| not_copied(self.name(), why))?;
+                return self.write(offset, copy.into(), hints).await;
+            }
             about_to(&*self.storage, Step::WriteAio);
             self.storage.write_from(host, memory, hints).await.map_err(self.failing("writing data"))
         })
@@ -271,7 +292,7 @@ impl Block for Raw {
     }
 
     fn takes(&self) -> Option<Takes> {
-        self.storage.copies().then_some(Takes::File)
+        (self.start.is_none() && self.storage.copies()).then_some(Takes::File)
     }
 
     fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {

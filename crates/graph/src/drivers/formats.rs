@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use block::{Block, Raw};
+use block::{Block, Raw, StartGuard};
 use qcow2::{Files, Qcow2};
 use qcow2_layout::{CryptMethod, Header};
 use storage::Storage;
@@ -14,7 +14,7 @@ use crate::background::BackgroundTasks;
 use crate::error::OpenError;
 use crate::extents::OpenVmdk;
 use crate::options::{LayerOptions, OptionError, table};
-use crate::probe::Format;
+use crate::probe::{Format, Probed, probe};
 use crate::secrets::Secrets;
 
 /// An image of a chain, about to become a block.
@@ -77,6 +77,9 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
     })?;
     let mut raw = Raw::part(file, window.offset, window.size);
     raw.fixed = window.fixed;
+    if options.raw.protect_start {
+        raw.start = Some(Arc::new(StartGuard::new(|start| probe(start) != Probed::Nothing)));
+    }
     Ok(raw)
 }
 

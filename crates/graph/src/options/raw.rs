@@ -1,11 +1,11 @@
-//! `offset` and `size`: a raw disk that is a part of its file.
+//! `offset` and `size`: a raw disk that is a part of its file; `protect-start`: one whose format was guessed.
 
 use block::SECTOR_BYTES;
 
 use super::entry::{Entry, at, in_group};
 use super::error::OptionError;
 use super::layer::LayerOptions;
-use super::spec::Group;
+use super::spec::{Group, Qmp};
 
 /// The part of the table for raw images.
 pub const RAW: &[Entry<LayerOptions>] = &in_group(
@@ -20,6 +20,12 @@ pub const RAW: &[Entry<LayerOptions>] = &in_group(
         )
         .multiple_of(SECTOR_BYTES)
         .default_follows("up to the file's end"),
+        Entry::switch(
+            "protect-start",
+            at!(LayerOptions, raw.protect_start),
+            "refuse writes after which the first 512 bytes are those of an image of another format",
+        )
+        .qmp(Qmp::None),
     ],
 );
 
@@ -30,6 +36,8 @@ pub struct RawOptions {
     pub offset: u64,
     /// `size`: bytes of the disk, whole sectors; `None`: up to the file's end.
     pub size: Option<u64>,
+    /// `protect-start`: the format was guessed, and what is written must not have another one guessed next time.
+    pub protect_start: bool,
 }
 
 impl RawOptions {
@@ -79,7 +87,7 @@ mod tests {
     #[test]
     fn a_window_lies_inside_the_whole_sectors_of_its_file() {
         let size = |offset, size| {
-            let found = RawOptions { offset, size }.window(1_048_676);
+            let found = RawOptions { offset, size, ..RawOptions::default() }.window(1_048_676);
             found.map(|window| window.size).map_err(|error| error.to_string())
         };
         assert_eq!(size(0, None), Ok(1_049_088));
