@@ -16,6 +16,7 @@ use self::reach::{Part, Plan};
 use self::suites::{MEDIA, suite};
 use crate::beside::Beside;
 use crate::interleave;
+use crate::library;
 use crate::packages::Packages;
 use crate::peers;
 use crate::stage::Stages;
@@ -165,6 +166,9 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
             for suite in SUITES.iter().filter(|suite| args.wants(suite.name)) {
                 let tests = programs.suite(BLACK_BOX, BLACK_BOX_TESTS, suite.name);
                 run_black_box(args, tier, &format!("black box: {}", suite.name), suite.name, tests, stages);
+            }
+            if args.only.is_empty() {
+                library::stage(stages);
             }
         }
     }
