@@ -81,6 +81,9 @@ impl Steering {
         if let Some(done) = about_jobs(inventory, &command.name, arguments).await {
             return done;
         }
+        if let Some(done) = about_objects(inventory, &command.name, arguments) {
+            return done;
+        }
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
             "query-status" => {
@@ -93,11 +96,6 @@ impl Steering {
             "x-query-remotes" => return Ok(remotes::query()),
             "query-fdsets" => return Ok(fd_sets::query(inventory)),
             "query-block-exports" => return Ok(exports::query(inventory)),
-            "qom-get" => return objects::get(inventory, arguments),
-            "qom-list" => return objects::list(inventory, arguments),
-            "qom-list-types" => return Ok(object_types::types(arguments)),
-            "qom-list-properties" => return object_types::properties(arguments),
-            "qom-list-get" => return object_types::values(inventory, arguments),
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
@@ -140,15 +138,9 @@ impl Steering {
             "drive-backup" => backup::drive_backup(inventory, &change, arguments, None).await,
             "transaction" => transaction::run(inventory, change, arguments).await,
             "blockdev-set-active" => active::set(inventory, &change, arguments).await,
-            "block-export-add" => {
-                active::activate_for_export(inventory, &change, arguments).await?;
-                exports::add(inventory, arguments)
-            }
+            "block-export-add" => exports::add(inventory, &change, arguments).await,
             "block-export-del" => exports::del(inventory, change, arguments).await,
-            "nbd-server-add" => {
-                active::activate_for_export(inventory, &change, arguments).await?;
-                exports::add_older(inventory, arguments)
-            }
+            "nbd-server-add" => exports::add_older(inventory, &change, arguments).await,
             "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory, change).await,
@@ -163,6 +155,22 @@ impl Steering {
             name => Err(QmpError::not_found(format!("there is no command {name}"))),
         }
     }
+}
+
+/// What objects there are, and what they hold.
+fn about_objects(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    Some(match name {
+        "qom-get" => objects::get(inventory, arguments),
+        "qom-list" => objects::list(inventory, arguments),
+        "qom-list-types" => Ok(object_types::types(arguments)),
+        "qom-list-properties" => object_types::properties(arguments),
+        "qom-list-get" => object_types::values(inventory, arguments),
+        _ => return None,
+    })
 }
 
 /// Commands about jobs; they do not wait for the command at work, which may begin one.

@@ -14,6 +14,7 @@ use futures_util::future::select;
 use graph::Change;
 use serde_json::{Value, json};
 
+use super::active;
 use super::dirty_bitmaps;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
@@ -22,7 +23,12 @@ use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
-pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn add(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    active::activate_for_export(inventory, change, arguments).await?;
     match arguments.text("type")? {
         "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
         "fuse" => add_fuse(inventory, arguments),
@@ -142,7 +148,12 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
 }
 
 /// nbd-server-add, the older form of block-export-add: the name is the id, too.
-pub fn add_older(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn add_older(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    active::activate_for_export(inventory, change, arguments).await?;
     let device = arguments.text("device")?;
     let name = arguments.maybe_text("name").unwrap_or(device);
     let node = inventory.disk(device)?.name();
