@@ -17,7 +17,7 @@ use crate::catalogue::Offered;
 use crate::handed::HandedClient;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::newcomers::NewcomerSlot;
-use crate::options::TlsPolicy;
+use crate::options::{Admission, TlsPolicy};
 use crate::server::Server;
 use crate::transmission::{Means, Transmission};
 
@@ -38,6 +38,8 @@ enum Ended {
     Tls(io::Error),
     #[error("{0}")]
     NoTls(&'static str),
+    #[error("its certificate is for a name that is not admitted: {0:?}")]
+    NotAuthorized(String),
 }
 
 /// What a handshake leads to.
@@ -52,18 +54,23 @@ pub(crate) async fn serve(
     server: Arc<Server>,
     seat: &Seat,
     (stream, departure): (Arc<Stream>, Rc<Departure>),
-    (slot, tls): (NewcomerSlot, &TlsPolicy),
+    (slot, admission): (NewcomerSlot, &Admission),
 ) {
     tracing::debug!("client connects");
-    let timeout = reactor::sleep(server.options().handshake_timeout);
-    let agreed = match select(pin!(handshake(&server, Arc::clone(&stream), tls)), timeout).await {
+    let timeout = pin!(async {
+        match admission.handshake_timeout {
+            Some(timeout) => reactor::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    });
+    let agreed = match select(pin!(handshake(&server, Arc::clone(&stream), admission)), timeout).await {
         Either::Left((result, _)) => result,
         Either::Right(_) => Err(Ended::Timeout),
     };
     drop(slot);
     match agreed {
         Err(Ended::Done) => tracing::debug!("client leaves before it has chosen an export"),
-        Err(ended @ (Ended::Tls(_) | Ended::NoTls(_))) => {
+        Err(ended @ (Ended::Tls(_) | Ended::NoTls(_) | Ended::NotAuthorized(_))) => {
             let text = format!("client {} is refused: {ended}", peer::name(&*stream));
             repeats::tell(Level::Warn, "TLS", "", &text);
         }
@@ -132,15 +139,19 @@ async fn transmit(
     }
 }
 
-async fn handshake(server: &Arc<Server>, stream: Arc<Stream>, tls: &TlsPolicy) -> Result<Agreed, Ended> {
+async fn handshake(
+    server: &Arc<Server>,
+    stream: Arc<Stream>,
+    admission: &Admission,
+) -> Result<Agreed, Ended> {
     let mut out = Vec::new();
-    let (tls, config) = match tls {
-        TlsPolicy::Off => (Tls::Off, None),
-        TlsPolicy::Allowed(config) => (Tls::Allowed, Some(config)),
-        TlsPolicy::Required(config) => (Tls::Required, Some(config)),
+    let tls = match admission.tls {
+        TlsPolicy::Off => Tls::Off,
+        TlsPolicy::Allowed(_) => Tls::Allowed,
+        TlsPolicy::Required(_) => Tls::Required,
     };
     let mut handshake = Handshake::new(tls, &mut out);
-    let agreed = negotiate(server, &stream, (&mut handshake, &mut out), config).await;
+    let agreed = negotiate(server, &stream, (&mut handshake, &mut out), admission).await;
     // What such a client does next, leaving mostly, says less.
     agreed.map_err(|ended| handshake.tls_refusal().map_or(ended, Ended::NoTls))
 }
@@ -149,7 +160,7 @@ async fn negotiate(
     server: &Arc<Server>,
     stream: &Arc<Stream>,
     (handshake, out): (&mut Handshake, &mut Vec<u8>),
-    config: Option<&Arc<tls::ServerConfig>>,
+    admission: &Admission,
 ) -> Result<Agreed, Ended> {
     let mut transport = Transport::Plain(Arc::clone(stream));
     let mut inbox = Inbox::new();
@@ -169,9 +180,7 @@ async fn negotiate(
                 inbox.receive_at_least(&transport, wanted).await?;
             }
             Step::StartTls => {
-                let config = config.ok_or_else(|| io::Error::other("TLS is not configured"))?;
-                let tls =
-                    TlsStream::accept(Arc::clone(stream), Arc::clone(config)).await.map_err(Ended::Tls)?;
+                let tls = begin_tls(stream, admission).await?;
                 transport = Transport::Tls(Box::new(tls));
                 handshake.tls_started();
             }
@@ -180,6 +189,22 @@ async fn negotiate(
                 transport.close().await;
                 return Err(Ended::Done);
             }
+        }
+    }
+}
+
+/// Encrypts a fresh connection, and refuses a client whose certificate is for a name that is not admitted.
+async fn begin_tls(stream: &Arc<Stream>, admission: &Admission) -> Result<TlsStream, Ended> {
+    let (TlsPolicy::Allowed(config) | TlsPolicy::Required(config)) = &admission.tls else {
+        return Err(io::Error::other("TLS is not configured").into());
+    };
+    let tls = TlsStream::accept(Arc::clone(stream), Arc::clone(config)).await.map_err(Ended::Tls)?;
+    let Some(authorization) = &admission.authorization else { return Ok(tls) };
+    match tls.peer_name() {
+        Some(name) if authorization.admits(&name) => Ok(tls),
+        name => {
+            tls.close().await;
+            Err(Ended::NotAuthorized(name.unwrap_or_else(|| "no certificate".to_owned())))
         }
     }
 }

@@ -35,5 +35,5 @@ mod transmission;
 
 pub use handed::{HandedClient, NotResumed};
 pub use nbd_wire::{Dialect, ExportFlags};
-pub use options::{ServerOptions, TlsPolicy};
+pub use options::{Admission, ServerOptions, TlsPolicy};
 pub use server::Server;

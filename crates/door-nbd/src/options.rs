@@ -19,6 +19,19 @@ pub enum TlsPolicy {
     Required(Arc<tls::ServerConfig>),
 }
 
+/// Which clients that come in at one listener are admitted.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// Whether they are encrypted.
+    pub tls: TlsPolicy,
+    /// Which of those with a certificate; `None`: all.
+    pub authorization: Option<tls::Authorization>,
+    /// Clients of the whole server at a time, at most.
+    pub clients_max: usize,
+    /// How long each may take to choose an export; `None`: as long as there is room for it ([`crate::limits::HANDSHAKES_MAX`]).
+    pub handshake_timeout: Option<Duration>,
+}
+
 /// How a server treats its clients.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {

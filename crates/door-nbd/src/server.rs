@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::handed::{HandedClient, NotResumed};
 use crate::limits::HANDSHAKES_MAX;
 use crate::newcomers::{NewcomerSlot, Newcomers};
-use crate::options::{ServerOptions, TlsPolicy};
+use crate::options::{Admission, ServerOptions};
 use crate::{catalogue, connection};
 
 /// What all connections share.
@@ -64,19 +64,28 @@ impl Server {
         &self.options
     }
 
+    /// All clients are admitted, as the options say.
+    pub fn admission(&self) -> Admission {
+        Admission {
+            tls: self.options.tls.clone(),
+            authorization: None,
+            clients_max: usize::MAX,
+            handshake_timeout: Some(self.options.handshake_timeout),
+        }
+    }
+
     /// Accepts clients at `listener` on every loop, with the TLS of the options.
     pub fn listen(self: &Arc<Self>, listener: &Listener) {
         let (server, listener) = (Arc::clone(self), listener.clone());
         self.door.on_every_loop(move || {
-            let tls = server.options.tls.clone();
-            Arc::clone(&server).accept(listener.clone(), tls, usize::MAX)
+            let admission = server.admission();
+            Arc::clone(&server).accept(listener.clone(), admission)
         });
     }
 
-    /// Accepts clients at `listener` for ever, as long as there are fewer than `most`, and gives each to the loop that
-    /// has the fewest. Runs on any event loop, also one that serves no client; dropping it ends the listening.
-    pub async fn accept(self: Arc<Self>, listener: Listener, tls: TlsPolicy, most: usize) {
-        let most = most.min(self.options.connections_max);
+    /// Accepts clients at `listener` for ever, as far as `admission` goes, and gives each to the loop that has the fewest. Runs on any event loop, also one that serves no client; dropping it ends the listening.
+    pub async fn accept(self: Arc<Self>, listener: Listener, admission: Admission) {
+        let most = admission.clients_max.min(self.options.connections_max);
         let welcome = |stream| {
             let stream = Arc::new(stream);
             let (slot, replaced) = self.newcomers.enter(&stream);
@@ -87,12 +96,12 @@ impl Server {
                 // Fails where its client was faster.
                 let _ = replaced.shutdown(Shutdown::Both);
             }
-            self.begin(stream, slot, tls.clone());
+            self.begin(stream, slot, admission.clone());
         };
         self.door.accept(&listener, most, welcome).await;
     }
 
-    fn begin(self: &Arc<Self>, stream: Arc<Stream>, slot: NewcomerSlot, tls: TlsPolicy) {
+    fn begin(self: &Arc<Self>, stream: Arc<Stream>, slot: NewcomerSlot, admission: Admission) {
         let server = Arc::clone(self);
         self.door.give(move |seat| {
             let span = tracing::info_span!("nbd", peer = peer::name(&*stream));
@@ -100,7 +109,7 @@ impl Server {
             let departure = Departure::new(Arc::clone(&stream));
             let hang_up = Rc::clone(&departure);
             let served = async move {
-                connection::serve(server, &seat, (stream, departure), (slot, &tls)).await;
+                connection::serve(server, &seat, (stream, departure), (slot, &admission)).await;
             };
             Served { hang_up, work: Box::pin(served.instrument(span)) }
         });

@@ -5,13 +5,16 @@
 //! authority where they are asked to.
 #![forbid(unsafe_code)]
 
+mod authorization;
 mod certificates;
 mod client;
+mod distinguished_name;
 mod inbox;
 mod server;
 mod stream;
 mod transport;
 
+pub use authorization::Authorization;
 pub use certificates::{ConfigError, certificate_names};
 pub use client::{ClientCredentials, ClientFiles, ClientTls};
 pub use inbox::Inbox;

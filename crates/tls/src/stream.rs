@@ -9,6 +9,7 @@ use reactor::net::Stream;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use crate::client::ClientTls;
+use crate::distinguished_name::subject;
 
 /// Received ciphertext is taken in pieces of this many bytes: four records of the largest size.
 const WIRE_BYTES: usize = 64 << 10;
@@ -86,6 +87,11 @@ impl TlsStream {
     /// The stream below.
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// The name of the subject of the peer's certificate (RFC 4514, in the order of the certificate), if it has shown one.
+    pub fn peer_name(&self) -> Option<String> {
+        subject(self.session.borrow().peer_certificates()?.first()?)
     }
 
     /// Receives into `buf`: the count of bytes, 0 at the end.

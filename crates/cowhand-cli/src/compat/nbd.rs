@@ -67,7 +67,9 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
     };
     let endpoint = endpoint(&args, !inherited.is_empty(), matches!(tls, TlsPolicy::Off))?;
     let listening = Listening::start(&endpoint, daemon.inventory.socket_mode, inherited)?;
-    daemon.inventory.doors.open(listening, tls, usize::MAX);
+    let mut admission = daemon.inventory.doors.admission(tls);
+    admission.authorization = args.tls_authz.as_deref().map(|id| daemon.inventory.authorizations.by(id));
+    daemon.inventory.doors.open(listening, admission);
     if let Some(path) = &args.pid_file {
         daemon.write_pid_file(path)?;
     }

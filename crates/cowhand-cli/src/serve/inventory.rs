@@ -3,6 +3,7 @@
 //! Command line and control socket use the same operations. All but the graph lives on the loop of the main thread;
 //! what changes any of it holds [`Graph::change`].
 
+pub mod authz;
 pub mod doors;
 pub mod export_view;
 pub mod exports;
@@ -23,6 +24,7 @@ use door_vhost_user_blk::FilePolicy;
 use export::Loops;
 use graph::{Graph, OpenRules};
 
+use self::authz::Authorizations;
 use self::doors::Doors;
 use self::exports::ExportRecord;
 use self::objects::Object;
@@ -62,6 +64,8 @@ pub struct Inventory {
     pub plain_tcp_allowed: bool,
     /// Who may connect to Unix sockets for NBD.
     pub socket_mode: SocketMode,
+    /// Rules of objects by which clients with certificates are admitted.
+    pub authorizations: Authorizations,
     /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/reference/compat.md).
     pub as_qemu: bool,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
@@ -95,6 +99,7 @@ impl Inventory {
             plain_tcp_allowed,
             socket_mode,
             as_qemu,
+            authorizations: Authorizations::default(),
             exports: RefCell::default(),
             end_reported: Cell::new(false),
             objects: RefCell::default(),

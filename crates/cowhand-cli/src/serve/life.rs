@@ -178,7 +178,7 @@ impl Opened {
         let inventory = &self.inventory;
         if let Some(place) = &settings.endpoint {
             let listening = Listening::start(place, settings.socket_mode, inherited)?;
-            inventory.doors.open(listening, tls.clone(), usize::MAX);
+            inventory.doors.open(listening, inventory.doors.admission(tls.clone()));
         }
         open_to_machines(inventory, settings)?;
         mount_files(inventory, settings)?;

@@ -75,13 +75,17 @@ pub struct Args {
     #[arg(short = 'B', long = "bitmap", value_name = "NAME")]
     pub bitmaps: Vec<String>,
 
-    /// An object: tls-creds-x509 or throttle-group, with its properties
+    /// An object, with its properties: tls-creds-x509, secret, throttle-group or authz-simple
     #[arg(long = "object", value_name = "TYPE,id=ID,...")]
     pub objects: Vec<String>,
 
     /// Clients must use TLS, with the credentials of this object
     #[arg(long, value_name = "ID")]
     pub tls_creds: Option<String>,
+
+    /// Which clients are admitted, by the name of their certificate: an object, authz-simple, authz-list or authz-listfile
+    #[arg(long, value_name = "ID", requires = "tls_creds")]
+    pub tls_authz: Option<String>,
 
     /// Serve in the background; end when clients can connect
     #[arg(long)]
@@ -150,10 +154,6 @@ struct Refused {
     #[arg(short = 'L', long)]
     list: bool,
 
-    /// Who may connect (refused; verify-peer=on of the credentials admits clients with a certificate)
-    #[arg(long, value_name = "ID")]
-    tls_authz: Option<String>,
-
     /// Name of the server's certificate, for -L (refused)
     #[arg(long, value_name = "NAME")]
     tls_hostname: Option<String>,
@@ -213,11 +213,6 @@ impl Args {
                 "nbd-client -d disconnects them",
             ),
             (refused.list, "-L: exports of other servers are not listed here", "nbdinfo --list lists them"),
-            (
-                refused.tls_authz.is_some(),
-                "--tls-authz: there are no authorization objects here",
-                "verify-peer=on admits clients with a certificate",
-            ),
             (
                 refused.tls_hostname.is_some(),
                 "--tls-hostname is for -L, which is not done here",
@@ -366,9 +361,7 @@ mod tests {
 
     #[test]
     fn what_is_not_done_here_is_refused_by_name() {
-        for option in
-            ["-c /dev/nbd0", "-d", "-L", "--tls-authz a", "--tls-hostname a", "-T a", "--selinux-label a"]
-        {
+        for option in ["-c /dev/nbd0", "-d", "-L", "--tls-hostname a", "-T a", "--selinux-label a"] {
             let refused = parsed(&format!("{option} x")).check().unwrap_err().to_string();
             let name = option.split(' ').next().unwrap();
             assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");

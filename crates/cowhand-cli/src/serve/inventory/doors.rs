@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use door_nbd::{Server, TlsPolicy};
+use door_nbd::{Admission, Server, TlsPolicy};
 use reactor::Task;
 
 use super::super::listening::Listening;
@@ -20,8 +20,7 @@ pub struct Doors {
 
 struct Door {
     listening: Listening,
-    tls: TlsPolicy,
-    most: usize,
+    admission: Admission,
     /// Dropped, they end.
     tasks: Vec<Task<()>>,
 }
@@ -32,9 +31,14 @@ impl Doors {
         Self { server, open: RefCell::default() }
     }
 
-    /// Lets clients come in from the next [`Doors::accept`] on, at most `most` at a time.
-    pub fn open(&self, listening: Listening, tls: TlsPolicy, most: usize) {
-        *self.open.borrow_mut() = Some(Door { listening, tls, most, tasks: Vec::new() });
+    /// Lets clients come in from the next [`Doors::accept`] on, as far as `admission` goes.
+    pub fn open(&self, listening: Listening, admission: Admission) {
+        *self.open.borrow_mut() = Some(Door { listening, admission, tasks: Vec::new() });
+    }
+
+    /// How clients with this `tls` are admitted: all of them, with the server's own limits.
+    pub fn admission(&self, tls: TlsPolicy) -> Admission {
+        Admission { tls, ..self.server.admission() }
     }
 
     /// Starts accepting, if it has not begun. Runs on a loop.
@@ -43,7 +47,7 @@ impl Doors {
         let Some(door) = open.as_mut().filter(|door| door.tasks.is_empty()) else { return };
         for listener in &door.listening.listeners {
             let server = Arc::clone(&self.server);
-            door.tasks.push(reactor::spawn(server.accept(listener.clone(), door.tls.clone(), door.most)));
+            door.tasks.push(reactor::spawn(server.accept(listener.clone(), door.admission.clone())));
         }
     }
 
@@ -67,7 +71,7 @@ impl Doors {
 
     /// Whether clients must use TLS.
     pub fn has_tls(&self) -> bool {
-        self.open.borrow().as_ref().is_some_and(|door| !matches!(door.tls, TlsPolicy::Off))
+        self.open.borrow().as_ref().is_some_and(|door| !matches!(door.admission.tls, TlsPolicy::Off))
     }
 
     /// What clients call the sockets.

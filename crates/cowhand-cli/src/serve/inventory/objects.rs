@@ -9,6 +9,7 @@ use graph::TlsCredentials;
 use graph::front::ThrottleGroup;
 
 use super::Inventory;
+use super::authz::Rules;
 
 /// Something with an id.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub enum ObjectKind {
     },
     /// Says which threads do the work: of this type, and without effect.
     Threads(&'static str),
+    /// Says which clients are admitted by their certificates.
+    Authorization(Arc<Rules>),
     /// Where certificates lie.
     TlsCredentials {
         /// Holds `ca-cert.pem`, and `server-cert.pem` with `server-key.pem` or `client-cert.pem` with `client-key.pem`.
@@ -63,12 +66,13 @@ impl Endpoint {
 
 impl ObjectKind {
     /// Its type's name.
-    pub const fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
             Self::ThrottleGroup(_) => "throttle-group",
             Self::Threads(name) => name,
             Self::Secret { in_keyring: false } => "secret",
             Self::Secret { in_keyring: true } => "secret_keyring",
+            Self::Authorization(rules) => rules.type_name(),
             Self::TlsCredentials { .. } => "tls-creds-x509",
         }
     }
@@ -99,6 +103,9 @@ impl Inventory {
         if self.object(&object.id).is_ok() {
             return Err(QmpError::generic(format!("there is an object {:?} already", object.id)));
         }
+        if let ObjectKind::Authorization(rules) = &object.kind {
+            self.authorizations.add(&object.id, Arc::clone(rules));
+        }
         self.objects.borrow_mut().push(Rc::new(object));
         Ok(())
     }
@@ -116,6 +123,7 @@ impl Inventory {
         if matches!(object.kind, ObjectKind::TlsCredentials { endpoint: Endpoint::Client, .. }) {
             TlsCredentials::default().remove(&object.id);
         }
+        self.authorizations.remove(&object.id);
         self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
         Ok(())
     }

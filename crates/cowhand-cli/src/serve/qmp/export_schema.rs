@@ -10,6 +10,11 @@ const INET: &[Argument] = &[
     optional("numeric", Kind::Switch),
     optional("ipv4", Kind::Switch),
     optional("ipv6", Kind::Switch),
+    optional("to", Kind::Whole(u16::MAX as u64)),
+    optional("keep-alive", Kind::Switch),
+    optional("keep-alive-count", Kind::Whole(u32::MAX as u64)),
+    optional("keep-alive-idle", Kind::Whole(u32::MAX as u64)),
+    optional("keep-alive-interval", Kind::Whole(u32::MAX as u64)),
 ];
 
 /// Where the NBD server listens, in the nested form of nbd-server-start.

@@ -3,11 +3,13 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use control::{Arguments, QmpError};
-use door_nbd::TlsPolicy;
+use door_nbd::{Admission, TlsPolicy};
 use export::Removal;
 use graph::Change;
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 use tls::ServerFiles;
 
@@ -26,14 +28,16 @@ pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
         None => TlsPolicy::Off,
         Some(id) => credentials(inventory, id)?,
     };
-    let endpoint = endpoint(inventory, arguments, !matches!(tls, TlsPolicy::Off))?;
-    let most = match arguments.maybe_whole("max-connections") {
-        None | Some(0) => usize::MAX,
-        Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
-    };
-    let listening = Listening::start(&endpoint, inventory.socket_mode, Vec::new())
-        .map_err(|failure| inventory.no_socket(&failure))?;
-    inventory.doors.open(listening, tls, most);
+    let admission = admission(inventory, arguments, tls)?;
+    let data = arguments.maybe_object("addr").and_then(|address| address.maybe_object("data"));
+    let endpoint = endpoint(inventory, arguments, !matches!(admission.tls, TlsPolicy::Off))?;
+    let last_port = data.and_then(|data| data.maybe_whole("to"));
+    let listening = listen(inventory, endpoint, last_port)?;
+    if let Some(data) = data.filter(|data| data.is_on("keep-alive")) {
+        keep_alive(&listening, data)
+            .map_err(|error| QmpError::because("cannot keep connections alive", &error))?;
+    }
+    inventory.doors.open(listening, admission);
     inventory.doors.accept();
     Ok(json!({}))
 }
@@ -53,6 +57,63 @@ pub async fn stop(inventory: &Rc<Inventory>, change: Change<'_>) -> Result<Value
         inventory.export_gone(export).await;
     }
     Ok(json!({}))
+}
+
+/// Opens the socket: at the first port that is free, up to `last_port`.
+fn listen(inventory: &Inventory, endpoint: Endpoint, last_port: Option<u64>) -> Result<Listening, QmpError> {
+    let mut next = Some(endpoint);
+    loop {
+        let endpoint = next.take().ok_or_else(|| QmpError::generic("there is no port to listen at"))?;
+        match (Listening::start(&endpoint, inventory.socket_mode, Vec::new()), endpoint) {
+            (Ok(listening), _) => return Ok(listening),
+            (Err(_), Endpoint::Tcp(mut address))
+                if last_port.is_some_and(|last| u64::from(address.port()) < last) =>
+            {
+                address.set_port(address.port() + 1);
+                next = Some(Endpoint::Tcp(address));
+            }
+            (Err(failure), _) => return Err(inventory.no_socket(&failure)),
+        }
+    }
+}
+
+/// Has the kernel look whether clients are still there. Connections inherit it from the socket that they come in at.
+fn keep_alive(listening: &Listening, options: Arguments<'_>) -> rustix::io::Result<()> {
+    let seconds = |name: &str| options.maybe_whole(name).filter(|n| *n > 0).map(Duration::from_secs);
+    for listener in &listening.listeners {
+        sockopt::set_socket_keepalive(listener, true)?;
+        if let Some(idle) = seconds("keep-alive-idle") {
+            sockopt::set_tcp_keepidle(listener, idle)?;
+        }
+        if let Some(interval) = seconds("keep-alive-interval") {
+            sockopt::set_tcp_keepintvl(listener, interval)?;
+        }
+        if let Some(count) = options.maybe_whole("keep-alive-count").filter(|count| *count > 0) {
+            sockopt::set_tcp_keepcnt(listener, u32::try_from(count).unwrap_or(u32::MAX))?;
+        }
+    }
+    Ok(())
+}
+
+/// Which clients come in, and how long they have to choose an export.
+fn admission(inventory: &Inventory, arguments: Arguments<'_>, tls: TlsPolicy) -> Result<Admission, QmpError> {
+    let authz = arguments.maybe_text("tls-authz");
+    if authz.is_some() && matches!(tls, TlsPolicy::Off) {
+        return Err(QmpError::generic(
+            "argument 'tls-authz' admits clients by their certificates: give 'tls-creds', too",
+        ));
+    }
+    let mut admission = inventory.doors.admission(tls);
+    admission.authorization = authz.map(|id| inventory.authorizations.by(id));
+    if let Some(most) = arguments.maybe_whole("max-connections").filter(|most| *most > 0) {
+        admission.clients_max = usize::try_from(most).unwrap_or(usize::MAX);
+    }
+    match arguments.maybe_whole("handshake-max-seconds") {
+        Some(0) => admission.handshake_timeout = None,
+        Some(seconds) => admission.handshake_timeout = Some(Duration::from_secs(seconds)),
+        None => {}
+    }
+    Ok(admission)
 }
 
 fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Result<Endpoint, QmpError> {

@@ -1,8 +1,22 @@
 //! What object-add takes: QEMU's names and types.
 
-use control::{Kind, Variant, optional, required};
+use control::{Argument, Kind, Variant, optional, required};
 
 use super::schema::{GROUP_MEMBERS, NUMBER};
+
+const POLICY: Kind = Kind::Choice(&["deny", "allow"]);
+
+/// A rule of a list of names.
+static RULE: Kind = Kind::Object(&[
+    required("match", Kind::Text),
+    required("policy", POLICY),
+    optional("format", Kind::Choice(&["exact", "glob"])),
+]);
+
+const LIST_MEMBERS: &[Argument] = &[optional("policy", POLICY), optional("rules", Kind::List(&RULE))];
+
+/// A list of rules, in a command or a file.
+pub const LIST: Kind = Kind::Object(LIST_MEMBERS);
 
 /// What object-add describes.
 pub static OBJECT: Kind = Kind::Union {
@@ -50,6 +64,12 @@ pub static OBJECT: Kind = Kind::Union {
                 optional("cpu-affinity", Kind::List(&NUMBER)),
                 optional("node-affinity", Kind::List(&NUMBER)),
             ],
+        },
+        Variant { tag: "authz-simple", members: &[required("identity", Kind::Text)] },
+        Variant { tag: "authz-list", members: LIST_MEMBERS },
+        Variant {
+            tag: "authz-listfile",
+            members: &[required("filename", Kind::Text), optional("refresh", Kind::Switch)],
         },
         Variant {
             tag: "tls-creds-x509",

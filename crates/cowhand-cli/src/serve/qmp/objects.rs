@@ -1,6 +1,7 @@
 //! object-add, object-del, qom-get, qom-set, qom-list.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use control::{Arguments, QmpError};
 use graph::{SecretOptions, TlsCredentials};
@@ -10,6 +11,7 @@ use throttle::{Dialect, Options, Setting};
 use tls::ClientFiles;
 
 use crate::serve::inventory::Inventory;
+use crate::serve::inventory::authz::Rules;
 use crate::serve::inventory::objects::{Endpoint, Object, ObjectKind};
 use crate::serve::qmp::limits::{limits_of, limits_value, put};
 use crate::serve::qmp::schema;
@@ -50,6 +52,9 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             let added = inventory.graph.rules().secrets.add(&id, options);
             added.map_err(|error| QmpError::generic(error.to_string()))?;
             ObjectKind::Secret { in_keyring: kind == "secret_keyring" }
+        }
+        kind if kind.starts_with("authz-") => {
+            ObjectKind::Authorization(Arc::new(Rules::of(kind, arguments)?))
         }
         kind if let Some(kind) = threads(kind) => ObjectKind::Threads(kind),
         _ => add_credentials(&id, arguments)?,
@@ -137,7 +142,9 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
             json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
         }
         // What it holds is for nobody.
-        ObjectKind::Secret { .. } | ObjectKind::Threads(_) => json!([{ "name": "type", "type": "string" }]),
+        ObjectKind::Secret { .. } | ObjectKind::Threads(_) | ObjectKind::Authorization(_) => {
+            json!([{ "name": "type", "type": "string" }])
+        }
         ObjectKind::TlsCredentials { .. } => json!([
             { "name": "type", "type": "string" },
             { "name": "dir", "type": "string" },

@@ -343,6 +343,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         "nbd-server-start",
         required("addr", Kind::Ref(&ADDRESS)),
         optional("tls-creds", Kind::Text),
+        optional("tls-authz", Kind::Text),
+        optional("handshake-max-seconds", Kind::Whole(u32::MAX as u64)),
         optional("max-connections", Kind::Whole(u32::MAX as u64)),
     ),
     command!("nbd-server-stop"),
