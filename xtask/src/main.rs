@@ -13,6 +13,7 @@ mod package;
 mod packages;
 mod peers;
 mod quick;
+mod schema_diff;
 mod sim;
 mod stage;
 mod test;
@@ -55,6 +56,8 @@ enum Command {
     Peers(peers::Args),
     /// Check one crate and run its tests, within a minute
     Quick(quick::Args),
+    /// Compare QMP and the options of the tools with QEMU's of two releases, and hold docs/reference/compat.md against that
+    SchemaDiff(schema_diff::Args),
     /// Hold what the tree says of itself against the tree
     Tidy(tidy::Args),
     /// Install what the tests compare with (as root, on Debian), then run the first tier of the tests, or all of them
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Coverage(args) => coverage::run(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::SchemaDiff(args) => schema_diff::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),
         Command::Library(args) => library::run(&args),

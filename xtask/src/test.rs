@@ -19,6 +19,7 @@ use crate::interleave;
 use crate::library;
 use crate::packages::Packages;
 use crate::peers;
+use crate::schema_diff;
 use crate::stage::Stages;
 use crate::test_programs::TestPrograms;
 use crate::tidy;
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     full: bool,
 
-    /// Only these suites, whole: unit, interleavings, fuzz, or the name of a black-box suite (may be repeated)
+    /// Only these suites, whole: unit, interleavings, schema-diff, fuzz, or the name of a black-box suite (may be repeated)
     #[arg(long, value_name = "SUITE")]
     only: Vec<String>,
 
@@ -92,6 +93,9 @@ const UNIT: &str = "unit";
 /// Schedules of the map cache and the engine, explored.
 const INTERLEAVINGS: &str = "interleavings";
 
+/// QEMU's interfaces beside ours.
+const SCHEMA_DIFF: &str = "schema-diff";
+
 /// Cases for everything that reads foreign bytes.
 const FUZZ: &str = "fuzz";
 
@@ -110,10 +114,14 @@ const UNLIKE_CHAINS: (&str, &str) = ("crates/qcow2", "unlike");
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
-    let known = |name: &str| [UNIT, INTERLEAVINGS, FUZZ].contains(&name) || suite(name).is_some();
+    let known =
+        |name: &str| [UNIT, INTERLEAVINGS, SCHEMA_DIFF, FUZZ].contains(&name) || suite(name).is_some();
     if let Some(unknown) = args.only.iter().find(|name| !known(name)) {
         let suites: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
-        eprintln!("unknown suite {unknown}; known: {UNIT}, {INTERLEAVINGS}, {FUZZ}, {}", suites.join(", "));
+        eprintln!(
+            "unknown suite {unknown}; known: {UNIT}, {INTERLEAVINGS}, {SCHEMA_DIFF}, {FUZZ}, {}",
+            suites.join(", ")
+        );
         return ExitCode::FAILURE;
     }
     if args.list {
@@ -163,6 +171,9 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
     match tier {
         Tier::First => run_first_tests(args, programs, stages),
         Tier::Full => {
+            if args.wants(SCHEMA_DIFF) {
+                stages.stage("schema-diff: QEMU's interfaces beside ours", schema_diff::stage);
+            }
             for suite in SUITES.iter().filter(|suite| args.wants(suite.name)) {
                 let tests = programs.suite(BLACK_BOX, BLACK_BOX_TESTS, suite.name);
                 run_black_box(args, tier, &format!("black box: {}", suite.name), suite.name, tests, stages);
