@@ -107,6 +107,19 @@ func OpenQueues(path string, options Options, count, size uint64) (*Disk, error)
 }
 
 func open(path string, options Options, queues, size uint64) (*Disk, error) {
+	disk, err := prepare(path, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := disk.connect(queues, size); err != nil {
+		disk.Close()
+		return nil, err
+	}
+	return disk, nil
+}
+
+// prepare makes a disk with its properties, which is not open yet.
+func prepare(path string, options Options) (*Disk, error) {
 	driver := "auto"
 	if chosen, isChosen := options["driver"]; isChosen {
 		driver = chosen
@@ -117,14 +130,14 @@ func open(path string, options Options, queues, size uint64) (*Disk, error) {
 	if _, err := call(func() C.int { return C.cowhand_create(texts.of(driver), &disk.handle) }); err != nil {
 		return nil, err
 	}
-	if err := disk.connect(path, options, queues, size); err != nil {
+	if err := disk.setAll(path, options); err != nil {
 		disk.Close()
 		return nil, err
 	}
 	return disk, nil
 }
 
-func (d *Disk) connect(path string, options Options, queues, size uint64) error {
+func (d *Disk) setAll(path string, options Options) error {
 	if err := d.set("path", path); err != nil {
 		return err
 	}
@@ -136,6 +149,10 @@ func (d *Disk) connect(path string, options Options, queues, size uint64) error 
 			return err
 		}
 	}
+	return nil
+}
+
+func (d *Disk) connect(queues, size uint64) error {
 	if _, err := call(func() C.int { return C.cowhand_connect(d.handle) }); err != nil || queues == 0 {
 		return err
 	}

@@ -277,3 +277,60 @@ func TestAnOverlayKnowsWhatIsItsOwn(t *testing.T) {
 		t.Fatal(Version())
 	}
 }
+
+func TestJobsCopyADiskInUse(t *testing.T) {
+	path := image(t)
+	backup, mirror := path+".backup", path+".mirror"
+	must(t, Create(backup, "qcow2", size))
+	must(t, Create(mirror, "qcow2", size))
+	disk, err := Open(path, nil)
+	must(t, err)
+	defer disk.Close()
+	write(t, disk, 0, "before")
+	job, err := disk.Backup(backup, nil, Everything, true, 0)
+	must(t, err)
+	write(t, disk, 0, "after!")
+	must(t, job.Wait())
+	info, err := job.Info()
+	must(t, err)
+	if info.Status != "concluded" || info.Done != info.Total {
+		t.Fatal(info)
+	}
+	job, err = disk.Mirror(mirror, nil, Everything, true, 1)
+	must(t, err)
+	_, err = disk.Stream(Lowest, 0)
+	fails(t, err, syscall.EBUSY, "")
+	must(t, job.Pause())
+	must(t, job.Resume())
+	must(t, job.SetSpeed(0))
+	must(t, job.WaitReady())
+	must(t, job.Complete())
+	must(t, job.Wait())
+	job, err = disk.Mirror(path, nil, Everything, false, 1)
+	must(t, err)
+	must(t, job.Cancel())
+	fails(t, job.Wait(), syscall.ECANCELED, "")
+	must(t, disk.Close())
+	for path, text := range map[string]string{backup: "before", mirror: "after!"} {
+		copied, err := Open(path, nil)
+		must(t, err)
+		if read(t, copied, 0, 6) != text {
+			t.Fatal(path)
+		}
+		must(t, copied.Close())
+	}
+	overlay := path + ".overlay"
+	must(t, CreateOverlay(overlay, size, filepath.Base(mirror), "qcow2"))
+	disk, err = Open(overlay, nil)
+	must(t, err)
+	write(t, disk, 0, "merged")
+	job, err = disk.Commit(0, Lowest, 0)
+	must(t, err)
+	must(t, job.WaitReady())
+	must(t, job.Complete())
+	must(t, job.Wait())
+	if read(t, disk, 0, 6) != "merged" {
+		t.Fatal("not what was written")
+	}
+	must(t, disk.Close())
+}

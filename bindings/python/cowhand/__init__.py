@@ -5,6 +5,6 @@ thread and may be called from any; `cowhand.aio` has the same for asyncio.
 """
 
 from ._call import Error, version
-from ._disk import Disk, Extent, Snapshot, create, open
+from ._disk import Disk, Extent, Job, JobInfo, Snapshot, create, open
 
-__all__ = ["Disk", "Error", "Extent", "Snapshot", "create", "open", "version"]
+__all__ = ["Disk", "Error", "Extent", "Job", "JobInfo", "Snapshot", "create", "open", "version"]

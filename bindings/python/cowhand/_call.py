@@ -65,14 +65,24 @@ def number(disk: Any, name: str) -> int:
     return value[0]
 
 
-def connect(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
-    """Opens a disk; gives its handle, which the caller destroys."""
+def prepare(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
+    """Makes a disk and sets its properties; gives its handle, which the caller destroys."""
     place = ffi.new("cowhand_disk **")
     check(lib.cowhand_create(driver.encode(), place))
     try:
         check(lib.cowhand_set_str(place[0], b"path", os.fsencode(path)))
         for name, value in {**{key.replace("_", "-"): given for key, given in named.items()}, **options}.items():
             _set(place[0], name.encode(), value)
+    except BaseException:
+        lib.cowhand_destroy(place)
+        raise
+    return place
+
+
+def connect(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
+    """Opens a disk; gives its handle, which the caller destroys."""
+    place = prepare(path, driver, options, named)
+    try:
         check(lib.cowhand_connect(place[0]))
     except BaseException:
         lib.cowhand_destroy(place)

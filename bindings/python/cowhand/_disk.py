@@ -19,12 +19,19 @@ from ._call import (
     lib,
     number,
     parsed,
+    prepare,
     write_flags,
     zero_flags,
 )
 
 # Extents that one call of the library is asked for.
 _EXTENTS = 256
+
+_COPIED = {
+    "everything": lib.COWHAND_COPY_EVERYTHING,
+    "top": lib.COWHAND_COPY_TOP,
+    "nothing": lib.COWHAND_COPY_NOTHING,
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,19 @@ class Snapshot:
     size: Optional[int]
 
 
+@dataclass(frozen=True)
+class JobInfo:
+    """How far a job is."""
+
+    #: In QEMU's words: "running", "ready", "concluded" and others.
+    status: str
+    #: Bytes that are done, and that are to be done in all.
+    done: int
+    total: int
+    #: Bytes a second at most; 0 is no limit.
+    speed: int
+
+
 def create(
     path: PathLike,
     size: int,
@@ -79,6 +99,50 @@ def open(
 ) -> "Disk":
     """Opens the image at `path`. Every option of a drive is a keyword, with `_` for `-`; or stands in `options`."""
     return Disk(connect(path, driver, options or {}, named))
+
+
+class Job:
+    """A job on a disk, which goes on when this is dropped."""
+
+    def __init__(self, place: Any) -> None:
+        self._place = place
+
+    def __del__(self) -> None:
+        lib.cowhand_job_destroy(self._place)
+
+    def info(self) -> JobInfo:
+        """How far it is; of one that has ended, its end."""
+        info = ffi.new("cowhand_job_info *")
+        check(lib.cowhand_job_get_info(self._place[0], info))
+        return JobInfo(ffi.string(info.status).decode(), info.done, info.total, info.speed)
+
+    def wait_ready(self) -> None:
+        """Blocks until the copy is in step with the disk, or the job has ended."""
+        check(lib.cowhand_job_wait_ready(self._place[0]))
+
+    def wait(self) -> None:
+        """Blocks until it has ended; raises why it failed, or ECANCELED."""
+        check(lib.cowhand_job_wait(self._place[0]))
+
+    def complete(self) -> None:
+        """Has the disk switch to the copy, of a job that is ready."""
+        check(lib.cowhand_job_complete(self._place[0]))
+
+    def cancel(self) -> None:
+        """Has it end. A mirror that is ready leaves a whole copy."""
+        check(lib.cowhand_job_cancel(self._place[0]))
+
+    def pause(self) -> None:
+        """Has it rest."""
+        check(lib.cowhand_job_pause(self._place[0]))
+
+    def resume(self) -> None:
+        """Has it work again."""
+        check(lib.cowhand_job_resume(self._place[0]))
+
+    def set_speed(self, speed: int) -> None:
+        """Sets its limit in bytes a second; 0 is none."""
+        check(lib.cowhand_job_set_speed(self._place[0], speed))
 
 
 class Disk:
@@ -192,6 +256,66 @@ class Disk:
     def resize(self, size: int, *, shrink: bool = False) -> None:
         """Changes the size; a smaller one is meant only with `shrink`."""
         check(lib.cowhand_resize(self._disk, size, lib.COWHAND_RESIZE_SHRINK if shrink else 0))
+
+    def commit(self, *, top: int = 0, base: Optional[int] = None, speed: int = 0) -> Job:
+        """Copies what the images from `top` on hold into `base` (the lowest), counted from the disk's own, which is 0."""
+        lowest = lib.COWHAND_LOWEST if base is None else base
+        return self._job(lambda job: lib.cowhand_commit(self._disk, top, lowest, speed, job))
+
+    def stream(self, *, base: Optional[int] = None, speed: int = 0) -> Job:
+        """Copies what the backing files above `base` hold into the disk's own image."""
+        lowest = lib.COWHAND_LOWEST if base is None else base
+        return self._job(lambda job: lib.cowhand_stream(self._disk, lowest, speed, job))
+
+    def mirror(
+        self,
+        target: PathLike,
+        *,
+        copied: str = "everything",
+        synchronous: bool = False,
+        speed: int = 0,
+        driver: str = "auto",
+        options: Optional[Mapping[str, Option]] = None,
+    ) -> Job:
+        """Keeps a copy of the disk in `target`, an image of the same size; `copied`: "everything", "top" or "nothing"."""
+        flags = lib.COWHAND_MIRROR_SYNCHRONOUS if synchronous else 0
+        return self._copy(lib.cowhand_mirror, target, driver, options, copied, flags, speed)
+
+    def backup(
+        self,
+        target: PathLike,
+        *,
+        copied: str = "everything",
+        break_writes: bool = False,
+        speed: int = 0,
+        driver: str = "auto",
+        options: Optional[Mapping[str, Option]] = None,
+    ) -> Job:
+        """Copies the disk as it is when this returns to `target`, an image of the same size."""
+        flags = lib.COWHAND_BACKUP_BREAK_WRITES if break_writes else 0
+        return self._copy(lib.cowhand_backup, target, driver, options, copied, flags, speed)
+
+    def _copy(
+        self,
+        begin: Any,
+        target: PathLike,
+        driver: str,
+        options: Optional[Mapping[str, Option]],
+        copied: str,
+        flags: int,
+        speed: int,
+    ) -> Job:
+        place = prepare(target, driver, options or {}, {})
+        try:
+            number = _COPIED[copied]
+            return self._job(lambda job: begin(self._disk, place[0], number, flags, speed, job))
+        finally:
+            lib.cowhand_destroy(place)
+
+    def _job(self, begin: Any) -> Job:
+        job = ffi.new("cowhand_job **")
+        check(begin(job))
+        return Job(job)
 
 
 def _extent(found: Any) -> Extent:

@@ -130,6 +130,48 @@ class Disks(Scratch):
             for number in range(4):
                 self.assertEqual(disk.read(number * 64 * 4096, 64 * 4096), bytes([number + 1]) * 64 * 4096)
 
+    def test_jobs_copy_a_disk_in_use(self) -> None:
+        backup, mirror = self.directory / "backup.qcow2", self.directory / "mirror.qcow2"
+        cowhand.create(backup, SIZE)
+        cowhand.create(mirror, SIZE)
+        with cowhand.open(self.path) as disk:
+            disk.write(0, b"before")
+            job = disk.backup(backup)
+            disk.write(0, b"after!")
+            job.wait()
+            self.assertEqual(job.info().status, "concluded")
+            job = disk.mirror(mirror, speed=1, synchronous=True)
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.stream()
+            self.assertEqual(caught.exception.errno, errno.EBUSY)
+            job.pause()
+            self.assertEqual(job.info().speed, 1)
+            job.resume()
+            job.set_speed(0)
+            job.wait_ready()
+            job.complete()
+            job.wait()
+            job = disk.mirror(self.path, speed=1)
+            job.cancel()
+            with self.assertRaises(cowhand.Error) as caught:
+                job.wait()
+            self.assertEqual(caught.exception.errno, errno.ECANCELED)
+            with self.assertRaises(KeyError):
+                disk.backup(backup, copied="some")
+        for path, text in ((backup, b"before"), (mirror, b"after!")):
+            with cowhand.open(path) as disk:
+                self.assertEqual(disk.read(0, 6), text)
+        overlay = self.directory / "overlay.qcow2"
+        cowhand.create(overlay, SIZE, backing="mirror.qcow2", backing_format="qcow2")
+        with cowhand.open(overlay) as disk:
+            disk.write(0, b"merged")
+            job = disk.commit()
+            job.wait_ready()
+            job.complete()
+            job.wait()
+        with cowhand.open(mirror) as disk:
+            self.assertEqual(disk.read(0, 6), b"merged")
+
     def test_the_example_lists_what_an_overlay_has_of_its_own(self) -> None:
         with cowhand.open(self.path) as disk:
             disk.write(0, b"x" * (1 << 20))
@@ -144,7 +186,7 @@ class Disks(Scratch):
         self.assertEqual(printed, "131072 131072 data\n524288 65536 zeroes\n")
 
     def test_everything_that_is_public_has_types(self) -> None:
-        for holder in (cowhand.Disk, cowhand.aio.Disk, cowhand.Extent, cowhand.Snapshot):
+        for holder in (cowhand.Disk, cowhand.Job, cowhand.aio.Disk, cowhand.Extent, cowhand.Snapshot):
             for name, member in vars(holder).items():
                 function = member.fget if isinstance(member, property) else member
                 if callable(function) and not name.startswith("_"):

@@ -9,8 +9,8 @@
  * Errors. A function that returns int returns a number of at least 0, or a negative errno. The words for the last
  * failure of a thread are in cowhand_error_message. A completion has its own number and words.
  *
- * Handles. A handle is valid until its disk is destroyed. Every function refuses a null handle, one of the other
- * type and one that was destroyed with -EBADF, and never follows it.
+ * Handles. A handle is valid until its disk is destroyed, that of a job until cowhand_job_destroy. Every function
+ * refuses a null handle, one of another type and one that was destroyed with -EBADF, and never follows it.
  *
  * Threads. A disk may be used by any number of threads at a time. A queue is used by one thread at a time; a second
  * one gets -EBUSY. The library starts threads of its own and installs no signal handler. After fork() only the
@@ -86,9 +86,44 @@
 #define COWHAND_EXTENT_FILE_OFFSET 32
 
 /**
+ * A mirror or a backup copies all that the disk reads as.
+ */
+#define COWHAND_COPY_EVERYTHING 0
+
+/**
+ * It copies what the disk's own image holds, for a target over the same backing file.
+ */
+#define COWHAND_COPY_TOP 1
+
+/**
+ * It copies nothing but what is written from now on.
+ */
+#define COWHAND_COPY_NOTHING 2
+
+/**
+ * A write completes when the disk and the mirror's target have it, from the beginning.
+ */
+#define COWHAND_MIRROR_SYNCHRONOUS 1
+
+/**
+ * A write whose old content cannot be copied fails, rather than the backup.
+ */
+#define COWHAND_BACKUP_BREAK_WRITES 1
+
+/**
+ * In place of an image's number: the lowest of the chain (commit), or none (stream).
+ */
+#define COWHAND_LOWEST 4294967295
+
+/**
  * A disk.
  */
 typedef struct cowhand_disk cowhand_disk;
+
+/**
+ * A job on a disk.
+ */
+typedef struct cowhand_job cowhand_job;
 
 /**
  * A queue of requests, used by one thread at a time.
@@ -156,6 +191,28 @@ typedef struct cowhand_limit {
      */
     uint64_t value;
 } cowhand_limit;
+
+/**
+ * How far a job is.
+ */
+typedef struct cowhand_job_info {
+    /**
+     * Where it is in its life, in QEMU's words: "running", "ready", "concluded" and others. Never changes.
+     */
+    const char *status;
+    /**
+     * Bytes that are done.
+     */
+    uint64_t done;
+    /**
+     * Bytes that are to be done in all; they may become more while the disk is written.
+     */
+    uint64_t total;
+    /**
+     * Bytes a second at most; 0 is no limit.
+     */
+    uint64_t speed;
+} cowhand_job_info;
 
 #ifdef __cplusplus
 extern "C" {
@@ -452,6 +509,97 @@ int cowhand_apply_snapshot(struct cowhand_disk *disk,
  * Deletes the snapshot with this id, or else of this name.
  */
 int cowhand_delete_snapshot(struct cowhand_disk *disk, const char *id_or_name);
+
+/**
+ * Begins to copy what the images from top on hold into base, while the disk is in use; images are counted from the
+ * disk's own, which is 0. base may be COWHAND_LOWEST. With a top of 0 the job becomes ready, and the disk switches to
+ * the base when it is completed; otherwise it ends by itself. speed is in bytes a second, 0 is no limit. A disk has
+ * one job at a time: -EBUSY.
+ */
+int cowhand_commit(struct cowhand_disk *disk,
+                   uint32_t top,
+                   uint32_t base,
+                   uint64_t speed,
+                   struct cowhand_job **job);
+
+/**
+ * Begins to copy what the backing files above base hold into the disk's own image, which then has base as its backing
+ * file, or none with COWHAND_LOWEST. Ends by itself.
+ */
+int cowhand_stream(struct cowhand_disk *disk,
+                   uint32_t base,
+                   uint64_t speed,
+                   struct cowhand_job **job);
+
+/**
+ * Begins to keep a copy of the disk in target, in step with what is written. target is a disk with properties that is
+ * not connected, whose image exists and has the same size; it stays the caller's. The job becomes ready when the copy
+ * has everything; completed, the disk switches to it; cancelled then, the copy is whole as of that moment.
+ */
+int cowhand_mirror(struct cowhand_disk *disk,
+                   struct cowhand_disk *target,
+                   uint32_t copied,
+                   uint32_t flags,
+                   uint64_t speed,
+                   struct cowhand_job **job);
+
+/**
+ * Begins a copy of the disk as it is when this call returns, in target, which is as for cowhand_mirror: what is
+ * overwritten meanwhile is copied first. Ends by itself.
+ */
+int cowhand_backup(struct cowhand_disk *disk,
+                   struct cowhand_disk *target,
+                   uint32_t copied,
+                   uint32_t flags,
+                   uint64_t speed,
+                   struct cowhand_job **job);
+
+/**
+ * Gives how far a job is; of one that has ended, its end.
+ */
+int cowhand_job_get_info(struct cowhand_job *job, struct cowhand_job_info *info);
+
+/**
+ * Has a job rest after the steps that are under way.
+ */
+int cowhand_job_pause(struct cowhand_job *job);
+
+/**
+ * Has a job work again.
+ */
+int cowhand_job_resume(struct cowhand_job *job);
+
+/**
+ * Sets a job's limit in bytes a second; 0 is none.
+ */
+int cowhand_job_set_speed(struct cowhand_job *job, uint64_t speed);
+
+/**
+ * Has a job end. A mirror that is ready leaves a whole copy; otherwise what was copied is worth nothing, and the disk
+ * has the images that it had. cowhand_job_wait returns when it has ended: 0 for such a mirror, -ECANCELED otherwise.
+ */
+int cowhand_job_cancel(struct cowhand_job *job);
+
+/**
+ * Has the disk switch to the copy, of a job that is ready. cowhand_job_wait returns when it has.
+ */
+int cowhand_job_complete(struct cowhand_job *job);
+
+/**
+ * Blocks until the copy is in step with the disk, of a mirror or of a commit from the disk's own image; of any other
+ * job until its end.
+ */
+int cowhand_job_wait_ready(struct cowhand_job *job);
+
+/**
+ * Blocks until a job has ended and cleaned up; returns how it ended.
+ */
+int cowhand_job_wait(struct cowhand_job *job);
+
+/**
+ * Ends the handle of a job, which goes on. *job becomes null. A job that is null already is no error.
+ */
+int cowhand_job_destroy(struct cowhand_job **job);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -21,6 +21,7 @@ const _: () = assert!(usize::BITS >= PLACE_BITS + GENERATION_BITS + 8, "a handle
 pub(crate) enum Kind {
     Disk = 1,
     Queue = 2,
+    Job = 3,
 }
 
 impl Kind {
@@ -28,6 +29,7 @@ impl Kind {
         match self {
             Self::Disk => "cowhand_disk",
             Self::Queue => "cowhand_queue",
+            Self::Job => "cowhand_job",
         }
     }
 }

@@ -11,6 +11,7 @@ mod extents;
 mod failure;
 mod handles;
 mod image;
+mod jobs;
 mod limits;
 mod pointers;
 mod properties;

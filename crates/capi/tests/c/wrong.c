@@ -34,6 +34,12 @@ static void no_disk(cowhand_disk *disk) {
     EQUAL(cowhand_create_snapshot(disk, "x"), -EBADF);
     EQUAL(cowhand_apply_snapshot(disk, "x"), -EBADF);
     EQUAL(cowhand_delete_snapshot(disk, "x"), -EBADF);
+    cowhand_job *job = NULL;
+    EQUAL(cowhand_commit(disk, 0, 1, 0, &job), -EBADF);
+    EQUAL(cowhand_stream(disk, COWHAND_LOWEST, 0, &job), -EBADF);
+    EQUAL(cowhand_mirror(disk, disk, 0, 0, 0, &job), -EBADF);
+    EQUAL(cowhand_backup(disk, disk, 0, 0, 0, &job), -EBADF);
+    CHECK(job == NULL);
     EQUAL(cowhand_destroy(&copy), disk ? -EBADF : 0);
     CHECK(text == NULL);
 }
@@ -51,6 +57,20 @@ static void no_queue(cowhand_queue *queue) {
     EQUAL(cowhand_write_zeroes(queue, 0, 512, 0, 0), -EBADF);
     EQUAL(cowhand_do_io(queue, &completion, 0, 1, 0), -EBADF);
     EQUAL(cowhand_completion_fd(queue), -EBADF);
+}
+
+static void no_job(cowhand_job *job) {
+    cowhand_job_info info;
+    cowhand_job *copy = job;
+    EQUAL(cowhand_job_get_info(job, &info), -EBADF);
+    EQUAL(cowhand_job_pause(job), -EBADF);
+    EQUAL(cowhand_job_resume(job), -EBADF);
+    EQUAL(cowhand_job_set_speed(job, 1), -EBADF);
+    EQUAL(cowhand_job_cancel(job), -EBADF);
+    EQUAL(cowhand_job_complete(job), -EBADF);
+    EQUAL(cowhand_job_wait_ready(job), -EBADF);
+    EQUAL(cowhand_job_wait(job), -EBADF);
+    EQUAL(cowhand_job_destroy(&copy), job ? -EBADF : 0);
 }
 
 /* Null wherever a pointer is taken. */
@@ -75,6 +95,11 @@ static void null_pointers(cowhand_disk *disk) {
     EQUAL(cowhand_get_limits(disk, NULL), -EFAULT);
     EQUAL(cowhand_statistics(disk, NULL), -EFAULT);
     EQUAL(cowhand_snapshots(disk, NULL), -EFAULT);
+    EQUAL(cowhand_commit(disk, 0, 1, 0, NULL), -EFAULT);
+    EQUAL(cowhand_stream(disk, COWHAND_LOWEST, 0, NULL), -EFAULT);
+    EQUAL(cowhand_mirror(disk, disk, 0, 0, 0, NULL), -EFAULT);
+    EQUAL(cowhand_backup(disk, disk, 0, 0, 0, NULL), -EFAULT);
+    EQUAL(cowhand_job_destroy(NULL), -EFAULT);
     EQUAL(cowhand_create_snapshot(disk, NULL), -EFAULT);
     CHECK(strstr(cowhand_error_message(), "name is null"));
     cowhand_free(NULL);
@@ -95,6 +120,9 @@ int main(int argc, char **argv) {
     no_queue(NULL);
     no_queue((cowhand_queue *)disk);
     no_queue((cowhand_queue *)argv);
+    no_job(NULL);
+    no_job((cowhand_job *)disk);
+    no_job((cowhand_job *)argv);
 
     cowhand_disk *old = disk;
     EQUAL(cowhand_destroy(&disk), 0);

@@ -8,7 +8,7 @@ use cbindgen::{Builder, Config};
 use crate::installed::{here, prefix, project, succeed};
 
 /// Sources in the order in which the header has their functions.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "failure",
     "pointers",
     "image",
@@ -20,6 +20,7 @@ const SOURCES: [&str; 11] = [
     "extents",
     "limits",
     "snapshots",
+    "jobs",
 ];
 
 /// Writes the header rather than compare it, when set.
