@@ -2,6 +2,7 @@
 
 mod chroot;
 mod debian;
+mod library;
 mod licences;
 mod tree;
 
@@ -33,9 +34,10 @@ fn directory() -> PathBuf {
 pub fn run(args: &Args) -> ExitCode {
     let mut stages = Stages::default();
     let mut build = cargo();
-    build.args(["build", "--package", "cowhand-cli", "--profile", &args.profile]);
+    build.args(["build", "--package", "cowhand-cli", "--package", "cowhand-capi"]);
+    build.args(["--profile", &args.profile]);
     let ready = stages.stage("what packages are made with", peers::ensure_packaging)
-        && stages.command("build of the program", &mut build);
+        && stages.command("build of the program and the library", &mut build);
     let mut packages = Vec::new();
     if ready {
         stages.stage("packages", || {
@@ -54,12 +56,14 @@ pub fn run(args: &Args) -> ExitCode {
 fn make(profile: &str) -> Result<Vec<PathBuf>, String> {
     // Cargo's name for the profile `dev` is not that of its directory.
     let built = if profile == "dev" { "debug" } else { profile };
-    let binary = target_directory().join(built).join("cowhand");
+    let built = target_directory().join(built);
+    let binary = built.join("cowhand");
     let directory = directory();
     remove(&directory)?;
     let trees = tree::lay_out(&directory, &binary)?;
+    let library = library::lay_out(&directory, &built)?;
     let mut packages = Vec::new();
-    for tree in &trees {
+    for tree in trees.iter().chain(&library) {
         let package = debian::pack(&directory, tree)?;
         println!("{}: {}", package.display(), size(&package)?);
         packages.push(package);

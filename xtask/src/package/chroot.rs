@@ -10,7 +10,7 @@ use super::{directory, failed, output, remove};
 const STEP_SECONDS: &str = "600";
 
 /// What a first user does. Each line must succeed.
-const SESSION: [&str; 13] = [
+const SESSION: [&str; 14] = [
     "cowhand --version",
     "cowhand create /tmp/disk.qcow2 1G",
     "cowhand check /tmp/disk.qcow2",
@@ -25,7 +25,8 @@ const SESSION: [&str; 13] = [
     "test -s /usr/share/man/man1/cowhand-convert.1.gz && gzip -t /usr/share/man/man1/*.gz",
     "test -s /usr/lib/systemd/system/cowhand@.service && test -d /etc/cowhand",
     "PATH=/usr/lib/cowhand/compat:$PATH qemu-img --version",
-    "dpkg --verify cowhand cowhand-compat cowhand-extras cowhand-dbgsym | (! grep .)",
+    "ldconfig -p | grep libcowhand.so.0 && test -s /usr/include/cowhand.h",
+    "dpkg --verify cowhand cowhand-compat cowhand-extras cowhand-dbgsym libcowhand0 libcowhand-dev | (! grep .)",
     "rm -r /tmp/*",
 ];
 
@@ -62,7 +63,7 @@ fn in_clean_debian(root: &Path, packages: &[PathBuf]) -> Result<(), String> {
     inside(
         root,
         &format!(
-            "{apt} purge cowhand cowhand-compat cowhand-extras cowhand-dbgsym && {apt} autoremove --purge"
+            "{apt} purge cowhand cowhand-compat cowhand-extras cowhand-dbgsym libcowhand0 libcowhand-dev && {apt} autoremove --purge"
         ),
     )?;
     let after = files(root)?;

@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::tree::{Holds, Tree, packaging};
-use super::{commit_time, failed, output};
+use super::tree::{Holds, Tree, packaging, read};
+use super::{commit_time, failed, library, output};
 
 /// Who answers for the packages.
 const MAINTAINER: &str = "The cowhand developers <cowhand@users.noreply.github.com>";
 /// The version of the project.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What lintian warns of and is meant: services are stopped before the program goes, where systemd runs, and only then.
 const LINTIAN_ALLOWED: &str = "maintainer-script-calls-systemctl";
@@ -22,6 +22,7 @@ pub fn pack(directory: &Path, tree: &Tree) -> Result<PathBuf, String> {
         false => "all".to_owned(),
     };
     tree.write("DEBIAN/control", control(directory, tree, &architecture)?.as_bytes())?;
+    library::control_files(tree)?;
     tree.write("DEBIAN/md5sums", sums(tree)?.as_bytes())?;
     if tree.holds == Holds::Program {
         for script in ["postinst", "prerm", "postrm"] {
@@ -35,17 +36,35 @@ pub fn pack(directory: &Path, tree: &Tree) -> Result<PathBuf, String> {
     Ok(package)
 }
 
-fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, String> {
+/// The stanza of a package whose form is a file.
+fn stanza(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, String> {
+    let mut text = read(&packaging(&format!("debian/{}.control", tree.name)))?;
+    if tree.holds == Holds::Library {
+        text = text.replace("@LIBRARIES@", &libraries(directory, &library::shared(tree)?)?);
+    }
+    Ok(text
+        .replace("@VERSION@", VERSION)
+        .replace("@ARCHITECTURE@", architecture)
+        .replace("@MAINTAINER@", MAINTAINER)
+        .replace("@KIBIBYTES@", &kibibytes(tree)?))
+}
+
+fn kibibytes(tree: &Tree) -> Result<String, String> {
     let kibibytes = output(Command::new("du").args(["--apparent-size", "-sk"]).arg(&tree.root))?;
-    let kibibytes = kibibytes.split_whitespace().next().unwrap_or("0").to_owned();
+    Ok(kibibytes.split_whitespace().next().unwrap_or("0").to_owned())
+}
+
+fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, String> {
+    let kibibytes = kibibytes(tree)?;
     let mut text = format!(
         "Package: {}\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\nInstalled-Size: {kibibytes}\n",
         tree.name
     );
     text += &match tree.holds {
-        Holds::Program => format!("Depends: {}\n", libraries(directory, tree)?),
+        Holds::Program => format!("Depends: {}\n", libraries(directory, &tree.root.join("usr/bin/cowhand"))?),
         Holds::Names => format!("Depends: cowhand (>= {VERSION})\n"),
         Holds::Extras => "Recommends: cowhand\n".to_owned(),
+        Holds::Library | Holds::Development => return stanza(directory, tree, architecture),
         Holds::Symbols => format!("Depends: cowhand (= {VERSION})\n"),
     };
     text += if tree.holds == Holds::Symbols { "Section: debug\n" } else { "Section: admin\n" };
@@ -71,12 +90,14 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
             "Description: debug symbols for cowhand\n \
              Symbols and line numbers of the program, where debuggers and perf look for them.\n"
         }
+        // Their stanza is a file.
+        Holds::Library | Holds::Development => "",
     };
     Ok(text)
 }
 
-/// The packages of the libraries that the program is linked with, and their versions.
-fn libraries(directory: &Path, tree: &Tree) -> Result<String, String> {
+/// The packages of the libraries that `file` is linked with, and their versions.
+fn libraries(directory: &Path, file: &Path) -> Result<String, String> {
     // dpkg-shlibdeps looks for a source package around it.
     let source = directory.join("source");
     let control = source.join("debian").join("control");
@@ -84,7 +105,7 @@ fn libraries(directory: &Path, tree: &Tree) -> Result<String, String> {
     let text = format!("Source: cowhand\nMaintainer: {MAINTAINER}\n\nPackage: cowhand\nArchitecture: any\n");
     std::fs::write(&control, text).map_err(|error| failed(&control, &error))?;
     let mut command = Command::new("dpkg-shlibdeps");
-    command.arg("-O").arg(tree.root.join("usr/bin/cowhand")).current_dir(&source);
+    command.arg("-O").arg(file).current_dir(&source);
     let line = output(&mut command)?;
     let packages = line.trim().strip_prefix("shlibs:Depends=").map(str::to_owned);
     packages.ok_or_else(|| format!("dpkg-shlibdeps says {line:?}"))

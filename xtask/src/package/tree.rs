@@ -30,12 +30,16 @@ pub enum Holds {
     Extras,
     /// Symbols and lines of the program.
     Symbols,
+    /// The shared library.
+    Library,
+    /// What programs that use the library are built with.
+    Development,
 }
 
 impl Holds {
     /// Whether it is for one kind of processor.
     pub fn is_binary(self) -> bool {
-        matches!(self, Self::Program | Self::Symbols)
+        !matches!(self, Self::Names | Self::Extras)
     }
 }
 
@@ -142,7 +146,7 @@ fn services(tree: &Tree) -> Result<(), String> {
 }
 
 /// What Debian asks of every package.
-fn documents(tree: &Tree) -> Result<(), String> {
+pub fn documents(tree: &Tree) -> Result<(), String> {
     let doc = format!("usr/share/doc/{}", tree.name);
     tree.write(&format!("{doc}/copyright"), copyright()?.as_bytes())?;
     let changelog = format!("{doc}/changelog");
