@@ -113,8 +113,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the subcluster around `part` zeroes by metadata, if all of it reads so: what lies below may be exchanged for something else
-    /// later, and `part` must not change with it. Returns whether `part` is recorded as zeroes now.
+    /// Makes the subcluster around `part` zeroes by metadata, if the rest of it reads so: what lies below may be exchanged for something
+    /// else later, and `part` must not change with it. Returns whether `part` is recorded as zeroes now.
     async fn zero_whole_around(self: &Arc<Self>, part: GuestRange) -> Result<bool, Error> {
         if deliberate::has(Bug::ZeroesNotRecorded) {
             return self.is_zero(part).await;
@@ -127,7 +127,8 @@ impl Inner {
             if self.records_zeroes(part).await? {
                 return Ok(true);
             }
-            if !self.is_zero(whole.before(self.size())).await? {
+            let tail = whole.before(self.size()).behind(part.end - whole.start);
+            if !self.is_zero(whole.before(part.start)).await? || !self.is_zero(tail).await? {
                 return Ok(false);
             }
             self.zero_batch(whole, Space::Keep, Empty::Recorded).await?;
