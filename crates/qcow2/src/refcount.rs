@@ -17,6 +17,7 @@ use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
 use crate::cache_sizes::REFCOUNT_COUNT_MIN;
+use crate::lists;
 pub(crate) use block::{Block, DirtyBlock};
 use counting::set;
 pub(crate) use counting::{Claim, Lowered};
@@ -225,10 +226,24 @@ impl Refcounts {
         })
     }
 
-    /// What the file is to have so that it leads to no block that counts only clusters from `end` on. Nothing may be dirty.
-    pub(crate) fn without_blocks_behind(&self, end: u64) -> Result<WithoutBlocks, Error> {
+    /// The indices of the blocks that count clusters before `end`, and none of them is in use but that of the block itself; in ascending
+    /// order. Reads all these blocks.
+    pub(crate) async fn empty_blocks_before(&self, end: u64) -> Result<Vec<u64>, Error> {
+        let mut empty = Vec::new();
+        for index in 0..end.div_ceil(self.geometry.refcount_block_entries()) {
+            if self.table_entry(index)?.is_some() && self.last_in_use(index).await?.is_none() {
+                lists::push(&mut empty, index)
+                    .map_err(|_| self.blame().no_memory("the list of refcount blocks"))?;
+            }
+        }
+        Ok(empty)
+    }
+
+    /// What the file is to have so that it leads to no block that counts only clusters from `end` on, and to none of those in `empty`.
+    /// Nothing may be dirty.
+    pub(crate) fn without_blocks_behind(&self, end: u64, empty: &[u64]) -> Result<WithoutBlocks, Error> {
         let first = end.div_ceil(self.geometry.refcount_block_entries());
-        let without = self.table.write().without_blocks_from(first, &self.geometry);
+        let without = self.table.write().without_blocks_from(first, empty, &self.geometry);
         without.map_err(|_| self.blame().no_memory("the list of refcount blocks"))
     }
 

@@ -189,18 +189,19 @@ impl RefcountTable {
         }
     }
 
-    /// What the file is to have so that it leads to no block from index `first` on. Nothing else changes yet, but the sectors are
-    /// dirty from now on: whatever becomes of writing them, the file has what memory has only after the next commit, or after
-    /// [`RefcountTable::forget`]. Fails if there is no memory.
+    /// What the file is to have so that it leads to no block from index `first` on, and to none of those `before`, which are in ascending
+    /// order. Nothing else changes yet, but the sectors are dirty from now on: whatever becomes of writing them, the file has what
+    /// memory has only after the next commit, or after [`RefcountTable::forget`]. Fails if there is no memory.
     pub(crate) fn without_blocks_from(
         &mut self,
         first: u64,
+        before: &[u64],
         geometry: &Geometry,
     ) -> Result<WithoutBlocks, TryReserveError> {
-        let first = usize::try_from(first).unwrap_or(usize::MAX);
-        let words = self.words.iter().enumerate().skip(first);
-        let blocks = words.filter_map(|(index, &word)| {
-            Some((index as u64, RefcountTableEntry::decode(word, geometry).ok()?.block?))
+        let words = (0u64..).zip(&self.words);
+        let goes = |index: &u64| *index >= first || before.binary_search(index).is_ok();
+        let blocks = words.filter(|(index, _)| goes(index)).filter_map(|(index, &word)| {
+            Some((index, RefcountTableEntry::decode(word, geometry).ok()?.block?))
         });
         let blocks = lists::collect(blocks)?;
         let mut sectors: Vec<(u64, Vec<u8>)> = Vec::new();

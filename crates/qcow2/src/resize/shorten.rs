@@ -21,9 +21,12 @@ impl Inner {
         self.space.frees.idle().await;
         let pause = self.pause().await?;
         let mut end = self.end_of_clusters_in_use(&pause).await?;
+        let empty = self.space.refcounts.empty_blocks_before(end).await?;
+        let mut freed = self.drop_blocks(&pause, end, &empty).await?;
         // The place of a block may have been the last cluster in use.
-        while self.drop_blocks_behind(&pause, end).await? {
+        while freed {
             end = self.end_of_clusters_in_use(&pause).await?;
+            freed = self.drop_blocks(&pause, end, &[]).await?;
         }
         if end << self.medium.geometry.cluster_bits < self.medium.file.length() {
             self.cut_file(&pause, end).await?;
@@ -31,11 +34,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the refcount blocks that count only clusters from `end` on: they count nothing but themselves. The file forgets
-    /// them before memory does: until then their places are in use, whatever fails. Says whether places before the end
-    /// became free.
-    async fn drop_blocks_behind(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<bool, Error> {
-        let without = self.space.refcounts.without_blocks_behind(end)?;
+    /// Drops the refcount blocks that count only clusters from `end` on, and those that are `empty`: they count nothing but themselves.
+    /// The file forgets them before memory does: until then their places are in use, whatever fails. Says whether places before the
+    /// end became free.
+    async fn drop_blocks(
+        self: &Arc<Self>,
+        _pause: &Pause<'_>,
+        end: u64,
+        empty: &[u64],
+    ) -> Result<bool, Error> {
+        let without = self.space.refcounts.without_blocks_behind(end, empty)?;
         if deliberate::has(Bug::BlocksForgottenFirst) {
             self.space.refcounts.forget_blocks(&without);
         }
@@ -48,11 +56,15 @@ impl Inner {
         self.medium.barrier().await?;
         self.space.refcounts.forget_blocks(&without);
         let mut counted = Vec::new();
-        for (_, at) in without.blocks {
+        for (_, at) in &without.blocks {
             self.medium.overlap.remove(at.0, Section::RefcountBlock);
             let start = at.0 >> self.medium.geometry.cluster_bits;
-            match start < end {
+            let by = self.space.refcounts.block_of(start);
+            let is_counted =
+                start < end && without.blocks.binary_search_by_key(&by, |(index, _)| *index).is_err();
+            match is_counted {
                 true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
+                // What counted it is gone, too.
                 false => self.space.allocator.lock().give(start..start + 1),
             }
         }

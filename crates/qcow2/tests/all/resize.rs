@@ -179,6 +179,31 @@ fn shrinking_gives_the_space_back_and_the_file_becomes_shorter() {
     assert!(std::fs::metadata(&path).unwrap().len() < 3 * M);
 }
 
+/// Refcount blocks in the middle of the file stayed, though nothing that they count was in use any more.
+#[test]
+fn shrinking_drops_refcount_blocks_that_count_nothing() {
+    let create = ["cluster_size=512,refcount_bits=64", "image.qcow2", "3M"];
+    let (_directory, path) = with_image(&create, async |image| {
+        // What stays lies behind what goes.
+        for part in (0..12).rev() {
+            write(image, part * 256 * K, 256 * K, 5).await;
+            image.flush().await.unwrap();
+        }
+        image.resize(M, SHRINK).await.unwrap();
+        assert!(reads(image, 0, M, 5).await);
+    });
+    let bytes = std::fs::read(&path).unwrap();
+    let word = |at: u64| u64::from_be_bytes(bytes[at as usize..at as usize + 8].try_into().unwrap());
+    let (table, clusters) = (word(48), word(56) >> 32);
+    let blocks: Vec<u64> =
+        (0..clusters * 64).map(|index| word(table + index * 8)).filter(|&at| at != 0).collect();
+    assert!(blocks.len() > 16, "{blocks:x?}");
+    for at in blocks {
+        let block = &bytes[at as usize..at as usize + 512];
+        assert!(block.iter().any(|&byte| byte != 0), "the block at {at:#x} counts nothing");
+    }
+}
+
 #[test]
 fn a_data_file_has_the_size_of_the_disk_as_far_as_it_can_be_read_on_its_own() {
     let create = ["data_file=data.raw,data_file_raw=on", "image.qcow2", "1M"];
