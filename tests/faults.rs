@@ -127,6 +127,20 @@ fn encrypted_images_are_never_served_as_data() {
 }
 
 #[test]
+fn a_repair_clears_unknown_autoclear_features_of_a_sound_image() {
+    let scratch = Scratch::new();
+    let path = create(&scratch, "disk.qcow2", "compat=1.1", "8M");
+    // The latter is our own for a record of changes, and here is none.
+    for bits in [1_u64 << 50, 1 << 63] {
+        patch(&path, 88, &bits.to_be_bytes());
+        cowhand(["check", &path]).ok();
+        assert_eq!(features(&path)[2], bits, "a check writes nothing");
+        cowhand(["check", "-r", "all", &path]).ok();
+        assert_eq!(features(&path)[2], 0);
+    }
+}
+
+#[test]
 fn features_and_extensions_that_we_do_not_know_survive_writing() {
     let scratch = Scratch::new();
     let path = create(&scratch, "disk.qcow2", "compression_type=zstd,lazy_refcounts=on", "8M");

@@ -13,7 +13,8 @@ use clap::ValueEnum;
 use graph::cache_mode::CacheMode;
 use graph::drivers::OnLoop;
 use graph::probe::Format;
-use qcow2::{Progress as Seen, Repair};
+use qcow2::{Finding, Progress as Seen, Repair};
+use qcow2_layout::SnapshotError;
 use storage::Storage;
 
 use self::dry_run::DryRun;
@@ -126,6 +127,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let check = qcow2::check_in_parallel(&file, &host, What::repair(args.repair), &mut hear);
     let result = reactor.run(check);
     told.end();
+    if voice::is_qemu() && told.cannot_be_opened && args.repair != Some(What::All) {
+        // qemu-img reads an image only when it can open it.
+        let what = format!("cannot check {}: its snapshot table is not valid", options.filename.display());
+        return Err(Failure::new(what).with_hint("-r all removes what is too much of it"));
+    }
     let report =
         CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
     match args.output {
@@ -146,6 +152,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 struct Told {
     quiet: bool,
     findings: u64,
+    /// Snapshots are such that the image cannot be opened.
+    cannot_be_opened: bool,
     watch: Watch,
     /// Of this reading of the tables.
     progress: Option<Progress>,
@@ -153,7 +161,7 @@ struct Told {
 
 impl Told {
     fn new(quiet: bool, watch: Watch) -> Self {
-        Self { quiet, findings: 0, watch, progress: None }
+        Self { quiet, findings: 0, cannot_be_opened: false, watch, progress: None }
     }
 
     fn tell(&mut self, seen: &Seen<'_>) {
@@ -171,6 +179,10 @@ impl Told {
                 self.tell_line(format_args!("{what}: {owner}, {clusters}"));
             }
             Seen::Found(finding) => {
+                self.cannot_be_opened |= matches!(
+                    finding,
+                    Finding::SnapshotsBeyond { .. } | Finding::Snapshot(SnapshotError::ExtraTooLarge { .. })
+                );
                 self.findings += 1;
                 if self.findings <= FINDINGS_SHOWN_MAX {
                     self.tell_line(format_args!("{finding}"));

@@ -181,3 +181,53 @@ fn a_vdi_image_is_checked_as_qemu_checks_it() {
     let repaired = bench.cowhand(&["check", "-r", "all", "x.vdi"]);
     assert_eq!(repaired.code, 63, "{}", repaired.err);
 }
+
+/// A snapshot in a table: no state, no L1 table, so much extra data, an id and a name.
+fn snapshot(extra: usize, id: &str, name: &str) -> Vec<u8> {
+    let mut entry = vec![0; 40 + extra];
+    entry[12..14].copy_from_slice(&u16::try_from(id.len()).unwrap().to_be_bytes());
+    entry[14..16].copy_from_slice(&u16::try_from(name.len()).unwrap().to_be_bytes());
+    entry[36..40].copy_from_slice(&u32::try_from(extra).unwrap().to_be_bytes());
+    // Of the disk as it is.
+    entry[48..56].copy_from_slice(&(8u64 << 20).to_be_bytes());
+    entry.extend(id.as_bytes());
+    entry.extend(name.as_bytes());
+    entry.resize(entry.len().next_multiple_of(8), 0);
+    entry
+}
+
+/// Tables with more than a table may have were refused by every tool, the repair as well.
+#[test]
+fn snapshots_that_are_too_many_or_too_long_are_cut_off_by_a_repair() {
+    const TABLE: u64 = 1 << 20;
+    let (small, large) = (snapshot(16, "1", "n"), snapshot(1024, "1", &"n".repeat(65_535)));
+    let fat = snapshot(200_000, "1", "fat");
+    let fits = (64 << 20) / large.len();
+    for (entries, kept) in [
+        (vec![&small; 65_536 + 9], 65_536),
+        (vec![&large; fits + 3], fits),
+        (vec![&small, &fat, &small], 3),
+        // What goes of the extra data makes room for the entry behind it.
+        ([vec![&fat], vec![&large; fits + 2]].concat(), fits + 1),
+    ] {
+        let bench = Bench::new();
+        bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "8M"]);
+        bench.qemu("qemu-io", &["-f", "qcow2", "-c", "write -P 7 0 256k", "disk.qcow2"]);
+        let file = fs::File::options().write(true).open(bench.path("disk.qcow2")).unwrap();
+        let count = u32::try_from(entries.len()).unwrap();
+        file.write_all_at(&count.to_be_bytes(), 60).unwrap();
+        file.write_all_at(&TABLE.to_be_bytes(), 64).unwrap();
+        let table: Vec<u8> = entries.into_iter().flatten().copied().collect();
+        file.write_all_at(&table, TABLE).unwrap();
+        assert_eq!(bench.cowhand(&["check", "disk.qcow2"]).code, 2, "{kept}");
+        assert_eq!(bench.cowhand(&["check", "-r", "leaks", "disk.qcow2"]).code, 2, "{kept}");
+        let header = fs::read(bench.path("disk.qcow2")).unwrap();
+        assert_eq!(header[60..64], count.to_be_bytes(), "{kept}: leaks alone were to be repaired");
+        let repaired = bench.cowhand(&["check", "-r", "all", "disk.qcow2"]);
+        assert_eq!(repaired.code, 0, "{kept}: {} {}", repaired.out, repaired.err);
+        bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
+        bench.qemu("qemu-io", &["-f", "qcow2", "-c", "read -P 7 0 256k", "disk.qcow2"]);
+        let info = bench.cowhand(&["info", "--output", "json", "disk.qcow2"]).json();
+        assert_eq!(info["snapshots"].as_array().unwrap().len(), kept);
+    }
+}

@@ -108,11 +108,11 @@ impl Pass<'_> {
                 Ok(RefcountTableEntry { block: None }) => {}
                 Ok(RefcountTableEntry { block: Some(block) }) => {
                     let cluster_size = self.geometry.cluster_size();
-                    if self.claim(Owner::RefcountBlock, block.0, cluster_size, 1)? == Claim::Good {
+                    let claim = self.claim(Owner::RefcountBlock, block.0, cluster_size, 1)?;
+                    self.rebuild |= claim != Claim::Good;
+                    if claim == Claim::Good || self.is_below_bad_table(claim, block) {
                         lists::push(&mut self.comparison.blocks, (place / 8, block))
                             .map_err(|_| CheckError::NoMemory { what: "the list of refcount blocks" })?;
-                    } else {
-                        self.rebuild = true;
                     }
                 }
                 Err(error) => {
@@ -122,6 +122,13 @@ impl Pass<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the block shares its cluster with a snapshot table that is wrong: one entry with a wrong length has the table reach over
+    /// what lies behind it. What the block says is believed then, until all is written anew.
+    fn is_below_bad_table(&self, claim: Claim, block: HostOffset) -> bool {
+        let owner = self.claims.owner(self.cluster_of(block.0));
+        claim == Claim::Overlapping && self.snapshots.faulty && owner == Owner::SnapshotTable
     }
 
     /// Compares every refcount with the references that were found.

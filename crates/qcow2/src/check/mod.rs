@@ -47,8 +47,8 @@ use reading::Reader;
 /// Guest data is neither read nor written, unless it has to be copied; an external data file is not needed.
 ///
 /// With [`Repair::None`] nothing is written. Otherwise the image is read again after the repair, the
-/// report tells what is left, and dirty and corrupt marks are cleared if no corruption is. Nothing is
-/// written when there is nothing to repair, nor when metadata could not be read.
+/// report tells what is left, and dirty and corrupt marks are cleared if no corruption is. When there is nothing to
+/// repair only the marks of unknown features that a writer has to clear are; nothing is when metadata could not be read.
 ///
 /// # Errors
 /// The header is not one, the file fails under a write, or references are spread so thinly that
@@ -89,7 +89,11 @@ async fn check_with(
     }
     progress(Progress::Stage(Stage::Check));
     let mut first = Pass::run(reader.clone(), progress).await?;
-    if repair == Repair::None || !first.wants_repair() {
+    if repair == Repair::None {
+        return Ok(first.report);
+    }
+    if !first.wants_repair() {
+        first.forget_unknown_features().await?;
         return Ok(first.report);
     }
     first.progress(Progress::Stage(Stage::Repair));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use qcow2_layout::{Geometry, Header, HostOffset, SnapshotEntry};
+use qcow2_layout::{Geometry, Header, HeaderError, HostOffset, SNAPSHOTS_MAX, SnapshotEntry};
 use storage::{ExtentKind, IoBuf, Storage};
 
 use super::claims::Claims;
@@ -19,6 +19,8 @@ const REFERENCE_BYTES_BASE: u64 = 112 << 20;
 /// Beyond that, the bytes that a file really holds per byte of counters. A cluster has at least 512 bytes,
 /// the thinnest spread counter takes about 100.
 const CONTENT_PER_COUNT_BYTE: u64 = 2;
+/// Where the header says how many snapshots there are.
+const NB_SNAPSHOTS_AT: usize = 60;
 /// Tables smaller than this are read without asking first whether they are holes.
 const HOLE_BYTES_MIN: u64 = 4096;
 /// So many tables are read before they are known to be in a hole: asking takes as long as reading 64 KiB. From then on all are asked
@@ -71,6 +73,10 @@ pub(crate) struct Snapshots {
     pub(crate) bytes: u64,
     /// The table must be written anew to be valid.
     pub(crate) faulty: bool,
+    /// Its last entries are too many and not among `entries`: what only they refer to is free once the table is written anew.
+    pub(crate) cut: bool,
+    /// So many more than there can be at all, by the header.
+    pub(crate) beyond: u32,
 }
 
 impl<'a> Pass<'a> {
@@ -94,7 +100,7 @@ impl<'a> Pass<'a> {
         reference_bytes: u64,
     ) -> Result<Self, CheckError> {
         let file = reader.file;
-        let header = read_header(file).await?;
+        let (header, beyond) = read_header(file).await?;
         let geometry = header.geometry()?;
         let allocated = file.allocated_bytes().unwrap_or_else(|| file.length());
         let content = allocated / CONTENT_PER_COUNT_BYTE;
@@ -108,7 +114,7 @@ impl<'a> Pass<'a> {
             claims: Claims::new(reference_bytes + content, COUNT_BYTES_BASE + content),
             l2_tables: counts(),
             comparison: Comparison::new(counts()),
-            snapshots: Snapshots::default(),
+            snapshots: Snapshots { beyond, ..Snapshots::default() },
             complete: true,
             rebuild: false,
             report: CheckReport {
@@ -150,6 +156,9 @@ impl<'a> Pass<'a> {
         match (finding.severity(), finding) {
             (Severity::Leak, Finding::Refcount { clusters, .. }) => self.report.leaks += clusters,
             (Severity::Corruption, Finding::Refcount { clusters, .. }) => self.report.corruptions += clusters,
+            (Severity::Corruption, Finding::SnapshotsBeyond { snapshots }) => {
+                self.report.corruptions += u64::from(*snapshots);
+            }
             (Severity::Leak, _) => self.report.leaks += 1,
             (Severity::Corruption, _) => self.report.corruptions += 1,
             (Severity::Error, _) => {
@@ -281,11 +290,20 @@ impl<'a> Pass<'a> {
     }
 }
 
-async fn read_header(file: &dyn Storage) -> Result<Header, CheckError> {
+/// The header, with as many snapshots as there can be, and how many more it says there are.
+async fn read_header(file: &dyn Storage) -> Result<(Header, u32), CheckError> {
     let io =
         |source| CheckError::Io { name: file.name().to_owned(), doing: "read the header", offset: 0, source };
     let start = read_bytes(file, 0, file.length().min(512)).await.map_err(io)?;
     let cluster_size = 1u64 << Header::cluster_bits_of(&start)?;
-    let first = read_bytes(file, 0, file.length().min(cluster_size)).await.map_err(io)?;
-    Ok(Header::decode_for_check(&first)?)
+    let mut first = read_bytes(file, 0, file.length().min(cluster_size)).await.map_err(io)?;
+    match Header::decode_for_check(&first) {
+        Err(HeaderError::TooManySnapshots { found }) => {
+            if let Some(count) = first.get_mut(NB_SNAPSHOTS_AT..NB_SNAPSHOTS_AT + 4) {
+                count.copy_from_slice(&SNAPSHOTS_MAX.to_be_bytes());
+            }
+            Ok((Header::decode_for_check(&first)?, found.saturating_sub(SNAPSHOTS_MAX)))
+        }
+        decoded => Ok((decoded?, 0)),
+    }
 }

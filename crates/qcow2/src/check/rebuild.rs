@@ -73,6 +73,9 @@ impl Pass<'_> {
         header.refcount_table_clusters = u32::try_from(plan.table_clusters).unwrap_or(u32::MAX);
         if self.snapshots.faulty {
             header.snapshots_offset = self.offset_of(plan.start);
+            // As many as there can be, at most.
+            header.snapshots = self.snapshots.entries.len() as u32;
+            self.snapshots.beyond = 0;
         }
         self.write_header(&header).await?;
         self.forget_old_structure();

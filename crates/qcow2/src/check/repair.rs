@@ -16,7 +16,7 @@
 
 use std::io;
 
-use qcow2_layout::{Compatible, HostOffset, Incompatible, refcount_get, refcount_set};
+use qcow2_layout::{Autoclear, Compatible, HostOffset, Incompatible, refcount_get, refcount_set};
 
 use super::CheckError;
 use super::copied::Flags;
@@ -55,9 +55,25 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// Clears the autoclear bits of features that are unknown here, as every program does that opens the image for writing.
+    pub(super) async fn forget_unknown_features(&mut self) -> Result<(), CheckError> {
+        let mut marked = self.header.clone();
+        marked.autoclear.remove(marked.autoclear.unknown());
+        // Without a record the bit is another program's.
+        if marked.extensions.record.is_none() {
+            marked.autoclear.remove(Autoclear::BITMAP_RECORD);
+        }
+        match marked == self.header || self.report.check_errors > 0 {
+            true => Ok(()),
+            false => self.write_header(&marked).await,
+        }
+    }
+
     /// Steps 3 to 6.
     pub(super) async fn repair(&mut self, repair: Repair) -> Result<(), CheckError> {
         let rebuild = self.rebuild || self.snapshots.faulty;
+        // The table stays as it is: what its last entries refer to is in use.
+        self.complete &= repair == Repair::All || !self.snapshots.cut;
         if repair == Repair::All && rebuild && self.complete {
             if self.rebuild_refcounts(0).await? {
                 self.fix_flags(repair).await?;
@@ -172,7 +188,9 @@ impl Pass<'_> {
     /// Writes the header's fixed fields: one sector, all or nothing. Flushes.
     pub(crate) async fn write_header(&mut self, header: &qcow2_layout::Header) -> Result<(), CheckError> {
         let mut sector = read_bytes(self.file, 0, 512).await.map_err(self.io("read the header", 0))?;
-        header.patch(&mut sector)?;
+        // Snapshots beyond what there can be stay until the table is written anew.
+        let snapshots = header.snapshots.saturating_add(self.snapshots.beyond);
+        qcow2_layout::Header { snapshots, ..header.clone() }.patch(&mut sector)?;
         write_bytes(self.file, 0, &sector).await.map_err(self.io("write the header", 0))?;
         self.flush().await?;
         self.header = header.clone();

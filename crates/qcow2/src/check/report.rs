@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use qcow2_layout::{BitmapError, EntryError, HostOffset, SnapshotError};
+use qcow2_layout::{
+    BitmapError, EntryError, HostOffset, SNAPSHOT_TABLE_BYTES_MAX, SNAPSHOTS_MAX, SnapshotError,
+};
 
 /// What a check may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,6 +197,11 @@ pub enum Finding {
     },
     /// A snapshot, or the whole table, is damaged.
     Snapshot(SnapshotError),
+    /// The last snapshots of the table are beyond what it may have: more entries, or more bytes.
+    SnapshotsBeyond {
+        /// So many.
+        snapshots: u32,
+    },
     /// A version 3 snapshot lacks the extra data that version 3 demands.
     SnapshotIncomplete {
         /// Which entry.
@@ -235,6 +242,7 @@ impl Finding {
             | Finding::BeyondEnd { .. }
             | Finding::Overlap { .. }
             | Finding::Snapshot(_)
+            | Finding::SnapshotsBeyond { .. }
             | Finding::SnapshotIncomplete { .. }
             | Finding::Bitmaps(_)
             | Finding::NoRefcountTable => Severity::Corruption,
@@ -270,6 +278,10 @@ impl fmt::Display for Finding {
                 write!(f, "the cluster at {offset} is {owner} and something else at once")
             }
             Finding::Snapshot(error) => error.fmt(f),
+            Finding::SnapshotsBeyond { snapshots } => write!(
+                f,
+                "the snapshot table has {snapshots} entries too many at its end; at most {SNAPSHOTS_MAX} entries and {SNAPSHOT_TABLE_BYTES_MAX} bytes are allowed"
+            ),
             Finding::SnapshotIncomplete { index, extra_bytes } => {
                 write!(f, "snapshot {index} has {extra_bytes} bytes of extra data; version 3 needs 16")
             }
