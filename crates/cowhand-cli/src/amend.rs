@@ -3,6 +3,7 @@
 pub mod keys;
 mod luks;
 mod options;
+mod steps;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
 
 use self::options::Wanted;
+use self::steps::Steps;
 use crate::copying;
 use crate::copying::watch::{Watch, survive_questions};
 use crate::create::options::asks_for_help;
@@ -124,8 +126,10 @@ impl Job<'_> {
         let header = image.header().await;
         let checked = self.check(&image).await;
         let downgrade = self.wanted.amendment.is_downgrade(&header);
+        let is_shown = voice::is_qemu() && self.args.progress && !self.args.quiet;
+        let steps = Steps::begin(is_shown, downgrade, self.wanted.amendment.changes_width(&header));
         let prepared = match checked {
-            Ok(()) if downgrade => self.prepare_for_version_2(&disk, &image).await,
+            Ok(()) if downgrade => self.prepare_for_version_2(&disk, &image, &steps).await,
             Ok(()) if self.wanted.amendment.is_upgrade(&header) => {
                 image.prepare_for_version_3().await.map_err(|error| self.failed(&error))
             }
@@ -133,15 +137,16 @@ impl Job<'_> {
         };
         copying::finish(&disk, prepared, |error| self.failed(error)).await?;
         // The disk is closed and its lock still held: nobody has changed the image since.
-        self.amend(&image).await?;
+        self.amend(&image, &steps).await?;
         if let Some(change) = &self.keys {
             self.change_keys(change, &image, &header).await?;
         }
         drop((disk, image));
-        match downgrade {
-            true => Ok(()),
-            false => self.resize_alone().await,
+        if !downgrade {
+            self.resize_alone().await?;
         }
+        steps.end();
+        Ok(())
     }
 
     async fn open(&self, with_backing: bool) -> Result<(Arc<Disk>, Qcow2), Failure> {
@@ -186,9 +191,10 @@ impl Job<'_> {
         self.args.force || voice::is_qemu()
     }
 
-    async fn prepare_for_version_2(&self, disk: &Disk, image: &Qcow2) -> Result<(), Failure> {
+    async fn prepare_for_version_2(&self, disk: &Disk, image: &Qcow2, steps: &Steps) -> Result<(), Failure> {
         self.resize(disk).await?;
-        let bitmaps = image.prepare_for_version_2().await.map_err(|error| self.failed(&error))?;
+        let bitmaps = image.prepare_for_version_2(steps.visited()).await;
+        let bitmaps = bitmaps.map_err(|error| self.failed(&error))?;
         if !bitmaps.is_empty() && !self.args.quiet {
             warn(&format!(
                 "{}: compat=0.10 has no persistent bitmaps; {} removed",
@@ -202,11 +208,14 @@ impl Job<'_> {
         Ok(())
     }
 
-    async fn amend(&self, image: &Qcow2) -> Result<(), Failure> {
+    async fn amend(&self, image: &Qcow2, steps: &Steps) -> Result<(), Failure> {
         // Of what could take long nothing is done yet.
         self.watch.check()?;
         let mut progress: Option<Progress> = None;
         let mut told = |done_bytes, total_bytes| {
+            if voice::is_qemu() {
+                return steps.width_is_at(&self.watch, done_bytes, total_bytes);
+            }
             let progress = progress.get_or_insert_with(|| self.watch.progress(total_bytes));
             self.watch.look(progress, done_bytes)
         };

@@ -85,6 +85,14 @@ impl Progress {
         self.tell(self.total_bytes, now);
     }
 
+    /// All is done. qemu-img says so whatever it said before.
+    pub fn whole(&mut self, now: Instant) {
+        if self.qemu {
+            self.told = None;
+        }
+        self.at(self.total_bytes, now);
+    }
+
     /// Takes the line away.
     pub fn end(&mut self) {
         if !std::mem::take(&mut self.written) {

@@ -69,6 +69,11 @@ impl Amendment {
         self.version == Some(Version::V3) && header.version == Version::V2
     }
 
+    /// Whether the refcounts of the image with this header get another width.
+    pub fn changes_width(&self, header: &Header) -> bool {
+        self.refcount_bits.is_some_and(|bits| bits != 1 << header.refcount_order)
+    }
+
     fn check_width(&self, blame: &Blame) -> Result<(), Error> {
         match self.refcount_bits {
             Some(bits) if !bits.is_power_of_two() || bits > 64 => {

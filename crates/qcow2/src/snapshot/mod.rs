@@ -23,6 +23,7 @@ use crate::image::{Inner, Qcow2};
 
 pub use table::list;
 pub(crate) use table::{each_entry, read_table};
+pub use versions::Visited;
 
 /// What is said of a snapshot when it is taken. No state of a virtual machine goes with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,10 +12,14 @@ use crate::overlap::Section;
 use crate::table_io::encode_words;
 use crate::{Error, Preallocation, Qcow2};
 
+/// Is called with how many entries of L1 tables, the disk's and those of snapshots, were looked at, and how many there are.
+pub type Visited = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
 impl Qcow2 {
     /// Makes the image say nothing that version 2 cannot: clusters that are marked as zeroes become unallocated, or, over a backing
     /// file, clusters of zeroes; in snapshots too. Persistent bitmaps are removed; gives their names. The disk reads as before.
-    /// Durable when it returns. Costs reading all L2 tables, and a place for each cluster of zeroes over a backing file.
+    /// Durable when it returns. Costs reading all L2 tables, and a place for each cluster of zeroes over a backing file. `visited` is
+    /// called after each entry of an L1 table.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Unsupported`] for snapshots of a disk of another size, or with a state of 4 GiB and more; whatever the
@@ -23,9 +27,9 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The image as it was, without bitmaps, or also without marks; leaks. docs/internals/write-order.md, `amend_to_version_2`.
-    pub fn prepare_for_version_2(&self) -> BlockFuture<'_, Result<Vec<String>, Error>> {
+    pub fn prepare_for_version_2(&self, visited: Visited) -> BlockFuture<'_, Result<Vec<String>, Error>> {
         Box::pin(async move {
-            let result = self.inner.prepare_for_version_2().await;
+            let result = self.inner.prepare_for_version_2(visited).await;
             self.inner.reporting(result).await
         })
     }
@@ -46,7 +50,7 @@ impl Qcow2 {
 }
 
 impl Inner {
-    async fn prepare_for_version_2(self: &Arc<Self>) -> Result<Vec<String>, Error> {
+    async fn prepare_for_version_2(self: &Arc<Self>, visited: Visited) -> Result<Vec<String>, Error> {
         self.check_writable()?;
         self.managed(async move |image| {
             let snapshots = image.snapshots().await?;
@@ -55,8 +59,11 @@ impl Inner {
             let pause = image.pause().await?;
             let names = image.remove_bitmaps(&pause).await?;
             if image.any_zero_flag(&snapshots).await? {
-                let change = async |shadow: &mut Shadow| shadow.without_zero_flags(snapshots).await;
+                let change = async |shadow: &mut Shadow| shadow.without_zero_flags(snapshots, &visited).await;
                 image.change_tables(&pause, change).await?;
+            } else {
+                // Nothing is left to be looked at.
+                visited(1, 1);
             }
             Ok(names)
         })
@@ -134,59 +141,85 @@ fn host_of(entry: &L2Entry) -> Option<HostOffset> {
 }
 
 impl Shadow {
-    async fn without_zero_flags(&mut self, mut snapshots: Vec<SnapshotEntry>) -> Result<Change, Error> {
+    async fn without_zero_flags(
+        &mut self,
+        mut snapshots: Vec<SnapshotEntry>,
+        visited: &Visited,
+    ) -> Result<Change, Error> {
         let image = Arc::clone(&self.image);
         let has_backing = image.header.lock().await.backing.is_some();
         // Tables that several L1 tables lead to are still one table afterwards.
         let mut made = BTreeMap::new();
         let mut l1 = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
-        self.unmark_below(&mut l1, has_backing, &mut made).await?;
+        let of_snapshots: u64 = snapshots.iter().map(|snapshot| u64::from(snapshot.l1_size)).sum();
+        let (mut done, total) = (0, l1.len() as u64 + of_snapshots);
+        let mut next = || {
+            done += 1;
+            visited(done, total);
+        };
+        self.unmark_below(&mut l1, has_backing, &mut made, &mut next).await?;
         for snapshot in &mut snapshots {
             let mut words = image.l1_of_snapshot(snapshot).await?;
-            if self.unmark_below(&mut words, has_backing, &mut made).await? {
+            if self.unmark_below(&mut words, has_backing, &mut made, &mut next).await? {
                 self.move_l1_of_snapshot(snapshot, &words).await?;
             }
         }
         Ok(Change { l1, l1_is_taken_over: false, size: image.size(), snapshots })
     }
 
-    /// Gives each table with marks that an L1 table leads to a copy without, and says whether there was one.
+    /// Gives each table with marks that an L1 table leads to a copy without, and says whether there was one. Calls `next` after each
+    /// entry of the L1 table.
     async fn unmark_below(
         &mut self,
         l1: &mut [u64],
         has_backing: bool,
         made: &mut BTreeMap<u64, u64>,
+        next: &mut impl FnMut(),
     ) -> Result<bool, Error> {
-        let image = Arc::clone(&self.image);
-        let bits = image.medium.geometry.cluster_bits;
         let mut any = false;
         for word in l1 {
-            let Some(table) = image.l1_entry_of(*word)?.table else { continue };
-            let old = image.map.read_table(&image.medium, table).await?;
-            if !old.iter().any(is_marked) {
-                continue;
+            if let Some(table) = self.image.l1_entry_of(*word)?.table
+                && let Some(offset) = self.unmarked_copy(table, has_backing, made).await?
+            {
+                any = true;
+                *word = L1Entry { table: Some(HostOffset(offset)), copied: true }.encode();
             }
-            any = true;
-            let offset = match made.get(&table.0) {
-                Some(&offset) => {
-                    self.share(HostOffset(offset), &old).await?;
-                    offset
-                }
-                None => {
-                    let offset = self.unmarked(&old, has_backing).await?;
-                    made.insert(table.0, offset);
-                    offset
-                }
-            };
-            // One L1 table less leads to the old table, and to what only it has.
-            let one = |at: HostOffset| at.0 >> bits..(at.0 >> bits) + 1;
-            for host in old.iter().filter(|entry| is_marked(entry)).filter_map(host_of) {
-                image.lower_or_free(one(host), &mut self.freed).await?;
-            }
-            image.lower_or_free(one(table), &mut self.freed).await?;
-            *word = L1Entry { table: Some(HostOffset(offset)), copied: true }.encode();
+            next();
         }
         Ok(any)
+    }
+
+    /// The place of the copy without marks that stands for `table` in one L1 table; `None` if the table has no marks.
+    async fn unmarked_copy(
+        &mut self,
+        table: HostOffset,
+        has_backing: bool,
+        made: &mut BTreeMap<u64, u64>,
+    ) -> Result<Option<u64>, Error> {
+        let image = Arc::clone(&self.image);
+        let bits = image.medium.geometry.cluster_bits;
+        let old = image.map.read_table(&image.medium, table).await?;
+        if !old.iter().any(is_marked) {
+            return Ok(None);
+        }
+        let offset = match made.get(&table.0) {
+            Some(&offset) => {
+                self.share(HostOffset(offset), &old).await?;
+                offset
+            }
+            None => {
+                let offset = self.unmarked(&old, has_backing).await?;
+                made.insert(table.0, offset);
+                offset
+            }
+        };
+        // One L1 table less leads to the old table, and to what only it has.
+        let one = |at: HostOffset| at.0 >> bits..(at.0 >> bits) + 1;
+        for host in old.iter().filter(|entry| is_marked(entry)).filter_map(host_of) {
+            image.lower_or_free(one(host), &mut self.freed).await?;
+        }
+        image.lower_or_free(one(table), &mut self.freed).await?;
+        Ok(Some(offset))
     }
 
     /// One L1 table more leads to the table at `at`, and to what it has in the place of marks in `old`.

@@ -4,6 +4,8 @@ use crate::harness;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use harness::compacting::{compact, contents};
 use harness::judge::{self, Piece};
@@ -717,7 +719,21 @@ fn amend_to_version_2() {
         let to_version_2 =
             Amendment { version: Some(Version::V2), refcount_bits: Some(16), ..Amendment::default() };
         let prepare = async |image: &Qcow2| {
-            assert!(image.prepare_for_version_2().await.expect("nothing fails").is_empty());
+            let (last, total) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let seen = [&last, &total].map(Arc::clone);
+            let visited = move |done, of| {
+                let [last, total] = &seen;
+                assert_eq!(last.swap(done, Ordering::Relaxed) + 1, done, "each entry is counted once");
+                total.store(of, Ordering::Relaxed);
+            };
+            let removed = image.prepare_for_version_2(Arc::new(visited)).await;
+            assert!(removed.expect("nothing fails").is_empty());
+            assert_eq!(
+                last.load(Ordering::Relaxed),
+                total.load(Ordering::Relaxed),
+                "all entries are counted"
+            );
+            assert_ne!(total.load(Ordering::Relaxed), 0);
         };
         let (order, seen) = amended(&target, prepare, &[to_version_2]);
         assert!(order.starts_with("| "), "{order}");
