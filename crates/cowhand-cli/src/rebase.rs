@@ -11,12 +11,13 @@ use graph::drivers::elsewhere;
 use graph::names::directory_of;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::{Disk, OpenRules};
-use job::{CopyOptions, Counters};
+use job::{CopyOptions, Counters, Zeroes};
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
 use crate::drive::{BackingFormat, DriveArgs, backing_formats, cache_modes, disk_options};
 use crate::failure::Failure;
+use crate::voice;
 
 /// Arguments of `cowhand rebase`.
 #[derive(Debug, clap::Args)]
@@ -159,8 +160,12 @@ async fn copy(
     };
     let target = compressing.as_ref().map_or(overlay as &dyn Block, |compressing| compressing);
     let backing = backing.map(|backing| backing as &dyn Block);
+    // qemu-img writes as data what the old backing file has, zeroes too.
+    let old_bytes = overlay.image().and_then(|image| image.below()).map_or(0, |old| old.size());
+    let zeroes = if voice::is_qemu() { Zeroes::WriteBefore(old_bytes) } else { Zeroes::ByMap };
     let options = CopyOptions {
         memory_bytes: memory.copy_bytes,
+        zeroes,
         flush_bytes: Some(WAITING_BYTES_MAX),
         ..CopyOptions::default()
     };

@@ -76,7 +76,12 @@ pub(crate) struct Zeroing {
     pub(crate) unmap: bool,
     /// Whether zeroes are needed is asked of whole units of so many bytes of the target.
     pub(crate) unit_bytes: u64,
+    /// Zeroes before this offset of the target are written as data.
+    pub(crate) written_before: u64,
 }
+
+/// Zeroes that are written as data at a time.
+const WRITTEN_BYTES: u64 = 1 << 20;
 
 /// Makes a range of `target` zeroes, where `known` does not say that it reads so.
 pub(crate) async fn zero(
@@ -136,7 +141,20 @@ async fn zero_all(
     how: Zeroing,
     counters: &Counters,
 ) -> Result<(), Error> {
-    let (at, len) = (range.start, range.end - range.start);
+    let mut at = range.start;
+    while at < range.end.min(how.written_before) {
+        let len = (range.end.min(how.written_before) - at).min(WRITTEN_BYTES);
+        // At most the constant.
+        let data = IoBytes::zeroed(len as usize);
+        let written = target.write(at, data.into(), Hints::NONE).await;
+        written.map_err(Error::request(Side::Target, target, Action::Write, at))?;
+        counters.add_written(len);
+        at += len;
+    }
+    let len = range.end - at;
+    if len == 0 {
+        return Ok(());
+    }
     let options = ZeroOptions { unmap: how.unmap, fast_only: false };
     let zeroed = target.zero(at, len, options).await;
     zeroed.map_err(Error::request(Side::Target, target, Action::Zero, at))?;

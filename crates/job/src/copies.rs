@@ -87,7 +87,11 @@ fn over<'a>(
     options: CopyOptions,
 ) -> Copy<'a> {
     let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
-    let options = CopyOptions { align_bytes: cluster_bytes, zeroes: Zeroes::ByMap, ..options };
+    let zeroes = match options.zeroes {
+        Zeroes::WriteBefore(end) => Zeroes::WriteBefore(end),
+        Zeroes::Detect(_) | Zeroes::ByMap | Zeroes::Write => Zeroes::ByMap,
+    };
+    let options = CopyOptions { align_bytes: cluster_bytes, zeroes, ..options };
     from_end_to_end(image, target, scope, Content::As(base), options)
 }
 

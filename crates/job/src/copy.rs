@@ -40,6 +40,8 @@ pub enum Zeroes {
     Detect(u64),
     /// Those that the source's map knows stay holes. Nothing is searched, so that data can go from file to file in the kernel.
     ByMap,
+    /// As [`Zeroes::ByMap`], but those that the target needs before this offset of it are written as data.
+    WriteBefore(u64),
     /// All are written as data, those too that the source's map knows: the target's space is allocated everywhere. With
     /// [`Content::As`] what reads the same is left out all the same.
     Write,
@@ -290,8 +292,10 @@ impl Copy<'_> {
     ) -> Result<(), Error> {
         let granularity = match (self.options.zeroes, self.content) {
             (Zeroes::Detect(granularity), _) => granularity,
-            (Zeroes::ByMap | Zeroes::Write, Content::As(_)) => COMPARED_BYTES,
-            (Zeroes::ByMap | Zeroes::Write, _) => return self.write(offset, bytes, counters).await,
+            (Zeroes::ByMap | Zeroes::WriteBefore(_) | Zeroes::Write, Content::As(_)) => COMPARED_BYTES,
+            (Zeroes::ByMap | Zeroes::WriteBefore(_) | Zeroes::Write, _) => {
+                return self.write(offset, bytes, counters).await;
+            }
         };
         let granularity = granularity.max(1).next_multiple_of(self.unit_bytes());
         for run in runs(&bytes, before, offset, granularity) {
@@ -316,7 +320,11 @@ impl Copy<'_> {
     }
 
     async fn zero(&self, offset: u64, len: u64, counters: &Counters) -> Result<(), Error> {
-        let how = Zeroing { unmap: self.options.unmap, unit_bytes: self.unit_bytes() };
+        let written_before = match self.options.zeroes {
+            Zeroes::WriteBefore(end) => end,
+            Zeroes::Detect(_) | Zeroes::ByMap | Zeroes::Write => 0,
+        };
+        let how = Zeroing { unmap: self.options.unmap, unit_bytes: self.unit_bytes(), written_before };
         content::zero(self.target, &self.content, offset..offset + len, how, counters).await
     }
 

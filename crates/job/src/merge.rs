@@ -70,7 +70,7 @@ impl Merge {
         if behind.is_empty() || deliberate::has(Bug::ShortLayerSaysNothing) {
             return Ok(());
         }
-        let how = Zeroing { unmap: true, unit_bytes: 1 };
+        let how = Zeroing { unmap: true, unit_bytes: 1, written_before: 0 };
         content::zero(&*self.base, &Content::Unknown, behind, how, counters).await
     }
 

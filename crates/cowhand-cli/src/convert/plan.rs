@@ -11,6 +11,7 @@ use crate::copying::new_device::is_device;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::create::options::NewImage;
 use crate::failure::Failure;
+use crate::voice;
 
 /// The longest run of zeroes that may be asked for: pieces are no longer.
 pub const SPARSE_BYTES_MAX: u64 = 16 << 20;
@@ -66,7 +67,12 @@ impl Plan {
         // A new LUKS file reads as noise.
         let is_zero = image.format != Format::Luks && !over_backing;
         let is_blank = (!args.no_create && is_zero) || args.target_is_zero;
-        let content = if is_blank { Content::Zeroes } else { Content::Unknown };
+        let content = match is_blank {
+            true => Content::Zeroes,
+            // qemu-img records zeroes in a target that is there, whatever that reads as.
+            false if args.no_create && voice::is_qemu() => Content::Overlay,
+            false => Content::Unknown,
+        };
         Ok(Self { image, size, scope, content, memory })
     }
 

@@ -20,7 +20,12 @@ pub fn map() -> impl Strategy<Value = Vec<Sector>> {
 }
 
 fn options() -> impl Strategy<Value = CopyOptions> {
-    let zeroes = prop_oneof![Just(Zeroes::Detect(4096)), Just(Zeroes::ByMap), Just(Zeroes::Write)];
+    let zeroes = prop_oneof![
+        Just(Zeroes::Detect(4096)),
+        Just(Zeroes::ByMap),
+        Just(Zeroes::WriteBefore(70_000)),
+        Just(Zeroes::Write),
+    ];
     let align = prop_oneof![Just(1), Just(4096), Just(65536)];
     let order = prop_oneof![Just(Order::Free), Just(Order::InOrder)];
     (zeroes, align, order, 1..5_usize, 1..400_000_u64).prop_map(

@@ -38,7 +38,9 @@ proptest! {
     #[test]
     fn what_reads_the_same_below_is_not_written_and_everything_else_is(
         map in map(), below in map(), align in prop_oneof![Just(4096_u64), Just(65536)], memory_bytes in 1..300_000_u64,
-        zeroes in prop_oneof![Just(Zeroes::ByMap), Just(Zeroes::Write), Just(Zeroes::Detect(4096))],
+        zeroes in prop_oneof![
+            Just(Zeroes::ByMap), Just(Zeroes::WriteBefore(70_000)), Just(Zeroes::Write), Just(Zeroes::Detect(4096)),
+        ],
     ) {
         let source = MadeUp::new("source", &map, 0);
         let new = MadeUp::new("new", &below, 0);
@@ -87,6 +89,30 @@ fn a_flatten_leaves_alone_what_the_layer_that_stays_shows() {
         assert_eq!(target.bytes(), mixed(&map, &source.bytes(), &old, takes));
         let progress = counters.progress();
         assert_eq!((progress.written, progress.zeroed), (copied, 128 * SECTOR as u64), "{layers}");
+    }
+}
+
+/// qemu-img writes the zeroes of the old backing file as data, and marks as zeroes what lies behind its end.
+#[test]
+fn zeroes_that_hide_the_new_backing_file_are_data_up_to_where_that_is_wanted() {
+    let (map, data) = ([Sector::Absent; 512], [Sector::Data; 512]);
+    for (end, written) in [(0, 0), (100_000, 100_000), (512 * 512, 512 * 512), (u64::MAX, 512 * 512)] {
+        let (source, new) = (MadeUp::new("source", &map, 0), MadeUp::new("new", &data, 1));
+        let target = MadeUp::used("target", map.len());
+        let copy = Copy {
+            source: &source,
+            from: 0..512 * 512,
+            target: &target,
+            to: 0,
+            scope: Scope::BelowTop,
+            content: Content::As(&new),
+            options: CopyOptions { zeroes: Zeroes::WriteBefore(end), ..CopyOptions::default() },
+        };
+        let counters = Counters::default();
+        block_on(copy.run(&counters)).unwrap();
+        let progress = counters.progress();
+        assert_eq!((progress.written, progress.zeroed), (written, 512 * 512 - written), "{end}");
+        assert!(target.bytes().iter().all(|&byte| byte == 0), "{end}");
     }
 }
 
