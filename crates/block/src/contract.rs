@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buffer::{CopyError, ForeignBytes, IoBuf, IoVec};
 
-use crate::{Blame, BlockStatus, Error, Hints, Stored, Takes};
+use crate::{Blame, BlockStatus, Error, Hints, Step, Stored, Takes};
 
 /// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
 /// time: the request then still happens, or does not, and no caller is notified.
@@ -68,6 +68,12 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 
     /// What requests should look like.
     fn capabilities(&self) -> Capabilities;
+
+    /// Bytes that a write can allocate without copying more from below: those of a cluster, or of a subcluster where there are some.
+    /// `None` where a map has no part in that.
+    fn subcluster_bytes(&self) -> Option<u64> {
+        self.capabilities().cluster_bytes
+    }
 
     /// Whether what the block has nothing of its own for may read as something else later: an overlay that was opened without what its
     /// header says is below. Zeroes of its map prove nothing then.
@@ -180,6 +186,11 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
         let _ = (offset, stored);
         Box::pin(async { Err(Blame::new(self.name()).unsupported("data is only taken as bytes")) })
+    }
+
+    /// Says what a block above is about to do with this one, for storage that is made to fail at a certain step.
+    fn about_to(&self, step: Step) {
+        let _ = step;
     }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use buffer::{IoBuf, IoVec};
 
 use crate::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Step, Stored, Takes,
+    ZeroOptions,
 };
 
 /// A block over another one of the same size and content. Every implementation is a [`Block`].
@@ -88,6 +89,11 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         Box::pin(async { Err(Blame::new(self.over().name()).unsupported("data is only taken as bytes")) })
     }
 
+    /// In place of [`Block::about_to`].
+    fn about_to(&self, step: Step) {
+        self.over().about_to(step);
+    }
+
     /// In place of [`Block::close`].
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
         self.over().close()
@@ -109,6 +115,10 @@ impl<F: Filter> Block for F {
 
     fn capabilities(&self) -> Capabilities {
         Filter::capabilities(self)
+    }
+
+    fn subcluster_bytes(&self) -> Option<u64> {
+        Filter::capabilities(self).cluster_bytes.and_then(|_| self.over().subcluster_bytes())
     }
 
     fn awaits_backing(&self) -> bool {
@@ -162,6 +172,10 @@ impl<F: Filter> Block for F {
 
     fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
         Filter::take(self, offset, stored)
+    }
+
+    fn about_to(&self, step: Step) {
+        Filter::about_to(self, step);
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -22,5 +22,5 @@ pub use filter::Filter;
 pub use raw::{Raw, SECTOR_BYTES, in_file};
 pub use start_guard::{START_BYTES, StartGuard};
 pub use status::BlockStatus;
-pub use storage::Hints;
+pub use storage::{Hints, Step};
 pub use stored::{Stored, Takes};

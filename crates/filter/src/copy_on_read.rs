@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, Step, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use job::{Says, Scope};
 use storage::{Hints, RangeLocks, RangeMode};
@@ -39,10 +39,10 @@ impl CopyOnRead {
         is_below && scope.says(status) != Says::Nothing
     }
 
-    /// Copies what of `range` lies below, in whole clusters.
+    /// Copies what of `range` lies below, in whole clusters, or subclusters.
     async fn copy(&self, range: Range<u64>) -> Result<(), Error> {
         let size = self.over.size();
-        let unit = self.over.capabilities().cluster_bytes.unwrap_or(UNIT_BYTES);
+        let unit = self.over.subcluster_bytes().unwrap_or(UNIT_BYTES);
         let mut at = range.start;
         while at < range.end.min(size) {
             let status = self.over.block_status(at, range.end.min(size) - at).await?;
@@ -77,7 +77,9 @@ impl CopyOnRead {
         // At most a piece, or a cluster.
         let buf = IoBuf::try_uninit(len as usize).ok_or_else(|| block::no_memory(self.over.name()))?;
         let (result, buf) = self.over.read(at, buf, Hints::NONE).await;
-        match result? {
+        let kind = result?;
+        self.over.about_to(Step::CorWrite);
+        match kind {
             ReadKind::Data => self.over.write(at, buf.freeze().into(), Hints::NONE).await,
             ReadKind::Zeroes => self.over.zero(at, len, ZeroOptions { unmap: true, fast_only: false }).await,
         }
@@ -124,12 +126,14 @@ impl Filter for CopyOnRead {
     ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             let end = offset.saturating_add(buf.len() as u64);
-            if !self.over.capabilities().read_only
+            let (read, buf) = self.over.read(offset, buf, hints).await;
+            if read.is_ok()
+                && !self.over.capabilities().read_only
                 && let Err(error) = self.copy(offset..end).await
             {
                 return (Err(error), buf);
             }
-            self.over.read(offset, buf, hints).await
+            (read, buf)
         })
     }
 

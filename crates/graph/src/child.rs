@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{ForeignBytes, Hints, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
 use crate::disk::Disk;
 
@@ -78,6 +78,14 @@ impl Block for Child {
 
     fn capabilities(&self) -> Capabilities {
         Block::capabilities(&**self.disk.load())
+    }
+
+    fn about_to(&self, step: Step) {
+        self.disk.load().about_to(step);
+    }
+
+    fn subcluster_bytes(&self) -> Option<u64> {
+        self.disk.load().subcluster_bytes()
     }
 
     fn below(&self) -> Option<Arc<dyn Block>> {

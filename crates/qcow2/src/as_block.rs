@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{ForeignBytes, Hints, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
 use crate::{Error, Qcow2};
 
@@ -18,6 +18,14 @@ impl Block for Qcow2 {
 
     fn size(&self) -> u64 {
         self.inner.size()
+    }
+
+    fn about_to(&self, step: Step) {
+        self.inner.medium.about_to(step);
+    }
+
+    fn subcluster_bytes(&self) -> Option<u64> {
+        Some(self.inner.medium.geometry.subcluster_size())
     }
 
     fn awaits_backing(&self) -> bool {

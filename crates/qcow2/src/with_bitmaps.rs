@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{
     Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
 };
-use storage::{ForeignBytes, Hints, IoBuf, IoVec, Storage};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step, Storage};
 
 use crate::bitmap::BitmapChange;
 use crate::{NotedChange, Qcow2, ResizeOptions};
@@ -169,6 +169,14 @@ impl Block for WithBitmaps {
 
     fn capabilities(&self) -> Capabilities {
         self.block.capabilities()
+    }
+
+    fn about_to(&self, step: Step) {
+        self.block.about_to(step);
+    }
+
+    fn subcluster_bytes(&self) -> Option<u64> {
+        self.block.subcluster_bytes()
     }
 
     fn awaits_backing(&self) -> bool {

@@ -37,6 +37,7 @@ steps! {
     WriteAio "write_aio" "Guest data is written, with what is copied around it."
     WriteCompressed "write_compressed" "Compressed clusters are written."
     CowRead "cow_read" "Data around a write is read to be copied."
+    CorWrite "cor_write" "What was read from below is written to be kept."
     ReftableLoad "reftable_load" "The refcount table is read."
     RefblockLoad "refblock_load" "A refcount block is read."
     RefblockUpdatePart "refblock_update_part" "A part of a refcount block is written."

@@ -234,6 +234,17 @@ fn what_is_read_from_below_is_kept_with_copy_on_read() {
         ]);
         assert_eq!(kept.code, 0, "{words:?}: {}", kept.out);
     }
+    // Where an image has subclusters no more than those are copied.
+    let create = ["-o", "extended_l2=on", "-b", "ours.qcow2", "-F", "qcow2", "over.qcow2"];
+    bench.qemu("qemu-img", &[&["create", "-q", "-f", "qcow2"], &create[..]].concat());
+    let kept = ["io", "-f", "qcow2", "-C", "-c", "read -q 31k 3k", "-c", "alloc 0 64k", "over.qcow2"];
+    let kept = bench.cowhand(&kept);
+    assert_eq!(
+        (kept.code, &*kept.out),
+        (0, "4096/65536 bytes allocated at offset 0 bytes\n"),
+        "{}",
+        kept.err
+    );
     let both = bench.cowhand(&["io", "-C", "-r", "-c", "read 0 1k", "ours.qcow2"]);
     assert!(both.code == 1 && both.err.contains("-C keeps what is read"), "{}", both.err);
 }

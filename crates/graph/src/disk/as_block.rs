@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{ForeignBytes, Hints, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
 use super::Disk;
 use crate::pace::Unpaced;
@@ -19,6 +19,14 @@ impl Block for Disk {
 
     fn size(&self) -> u64 {
         Disk::size(self)
+    }
+
+    fn about_to(&self, step: Step) {
+        self.root().about_to(step);
+    }
+
+    fn subcluster_bytes(&self) -> Option<u64> {
+        self.root().subcluster_bytes()
     }
 
     fn awaits_backing(&self) -> bool {
