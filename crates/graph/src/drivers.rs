@@ -205,6 +205,11 @@ pub(crate) fn filter(name: &str) -> Option<&'static FilterDriver> {
 
 /// The storage driver called `name`.
 pub(crate) fn storage(name: &str) -> Option<&'static StorageDriver> {
+/// The filter that the storage driver `name` is over a disk.
+pub(crate) fn over_disk(name: &str) -> Option<&'static FilterDriver> {
+    (name == blkdebug::OVER_DISK.name).then_some(&blkdebug::OVER_DISK)
+}
+
     STORAGE.iter().find(|driver| driver.name == name).copied()
 }
 

@@ -87,9 +87,10 @@ impl DiskOptions {
     /// Likewise, of a disk that is below so many filters.
     fn of_tree_below(tree: OptionTree, filters: usize) -> Result<Self, OptionError> {
         if let Some(named) = filter::named(&tree) {
+        let tree = Reader::new(tree, String::new()).with_format()?.into_tree();
             return filter::read(&named, tree, filters);
         }
-        let mut reader = Reader::new(tree, String::new()).with_format()?;
+        let mut reader = Reader::new(tree, String::new());
         let mut options = Self::of_path(PathBuf::new());
         read_all(table::DISK, &mut reader, &mut options)?;
         options.throttling = throttling::read(&mut reader)?;

@@ -2,6 +2,7 @@
 
 mod bounded;
 mod config;
+mod over_disk;
 mod rules;
 mod storage;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use ::storage::{Step, Storage};
 
 use self::bounded::{Bounded, Bounds};
+pub(super) use self::over_disk::OVER_DISK;
 use self::rules::{Action, Inject, IoType, Rule, Rules};
 use self::storage::Blkdebug;
 use super::{Over, StorageDriver, StorageKind, Wrap};
@@ -155,11 +157,7 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
 }
 
 fn read(reader: &mut Reader) -> Result<Arc<dyn Wrap>, OptionError> {
-    let mut options = Options::default();
-    read_all(OPTIONS, reader, &mut options)?;
-    check_bounds(&options.bounds, reader)?;
-    options.rules = read_rules(reader)?;
-    Ok(Arc::new(options))
+    Ok(Arc::new(Options::read(reader)?))
 }
 
 /// Refuses bounds that no request could keep to.
@@ -228,6 +226,21 @@ const DELAY_NS_MAX: u64 = 3_600_000_000_000;
 const ERRNO_MAX: u32 = 4095;
 
 impl Options {
+    fn read(reader: &mut Reader) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        read_all(OPTIONS, reader, &mut options)?;
+        check_bounds(&options.bounds, reader)?;
+        options.rules = read_rules(reader)?;
+        Ok(options)
+    }
+
+    /// The rules of the options and of the file `config`.
+    fn all_rules(&self) -> io::Result<Rules> {
+        let mut rules = self.configured()?;
+        rules.extend(&self.rules);
+        Ok(Rules::new(rules))
+    }
+
     /// The rules of the file `config`.
     fn configured(&self) -> io::Result<Vec<Rule>> {
         let Some(path) = &self.config else { return Ok(Vec::new()) };
@@ -254,9 +267,7 @@ impl Wrap for Options {
     }
 
     fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>> {
-        let mut rules = self.configured()?;
-        rules.extend(&self.rules);
-        let storage: Arc<dyn Storage> = Arc::new(Blkdebug::new(below, Rules::new(rules)));
+        let storage: Arc<dyn Storage> = Arc::new(Blkdebug::new(below, self.all_rules()?));
         match self.bounds.are_given() {
             true => Ok(Arc::new(Bounded::new(storage, self.bounds))),
             false => Ok(storage),

@@ -127,7 +127,7 @@ impl FileOptions {
         let Some(mut reader) = group else { return Ok(options) };
         let driver = reader.has_text("driver").as_deref().and_then(crate::drivers::driver);
         if driver.is_some_and(|driver| !matches!(driver, Driver::Storage(_))) {
-            let disk = DiskOptions::of_tree(reader.into_tree())?;
+            let disk = DiskOptions::of_tree(reader.into_tree().with_name_below())?;
             options.driver = Some(&node::NODE);
             options.target = Some(Arc::new(node::NestedDisk::new(disk)));
             return Ok(options);

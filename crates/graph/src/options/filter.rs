@@ -56,6 +56,9 @@ pub(super) enum Named {
 /// The filter that `tree` describes, if its driver is one.
 pub(super) fn named(tree: &OptionTree) -> Option<Named> {
     let name = tree.value("driver")?;
+    if tree.is_over_disk() {
+        return drivers::over_disk(&name).map(Named::Filter);
+    }
     match drivers::filter(&name) {
         Some(driver) => Some(Named::Filter(driver)),
         None => (name == throttle::NAME).then_some(Named::Throttle),
@@ -156,7 +159,7 @@ fn child(role: &str, given: Option<Entry>) -> Result<OptionTree, OptionError> {
 /// A disk below as a drive: storage by itself is a raw disk, and a path alone is probed.
 fn drive_of(tree: OptionTree) -> Result<OptionTree, DriveError> {
     match tree.value("driver") {
-        Some(_) => tree.with_format(),
+        Some(_) => Ok(tree.with_format()?.with_name_below()),
         None if tree.value("filename").is_some() => tree.below_file(),
         None => Ok(tree),
     }
