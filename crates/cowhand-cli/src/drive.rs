@@ -63,6 +63,11 @@ impl DriveArgs {
         self.opening.options(&self.drive, "-f", self.format)
     }
 
+    /// What DRIVE says, as it was written.
+    pub fn tree(&self) -> Result<OptionTree, Failure> {
+        self.opening.tree(&self.drive)
+    }
+
     /// Where names inside the image may lead.
     pub fn policy(&self) -> Result<Policy, Failure> {
         self.opening.policy()
@@ -70,6 +75,11 @@ impl DriveArgs {
 }
 
 impl OpenArgs {
+    /// What `drive` says, as it was written.
+    fn tree(&self, drive: &OsString) -> Result<OptionTree, Failure> {
+        option_tree(drive, |path| !self.image_opts && path.symlink_metadata().is_ok())
+    }
+
     /// The options of `drive` whose format, if it is given, `option` gave.
     pub fn options(
         &self,

@@ -5,6 +5,7 @@ pub mod date;
 mod human;
 mod luks;
 mod model;
+mod name;
 mod read;
 mod vmdk;
 
@@ -21,6 +22,7 @@ use graph::cache_mode::CacheMode;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
+use crate::voice;
 
 /// Arguments of `cowhand info`.
 #[derive(Debug, clap::Args)]
@@ -67,6 +69,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         true => read_chain(&options, args.drive.policy()?)?,
         false => vec![read_image(&options)?],
     };
+    if voice::is_qemu()
+        && let Some(top) = infos.first_mut()
+    {
+        name::as_qemu(top, &options, &args.drive.tree()?);
+    }
     for info in &mut infos {
         info.medium = info.medium.take().filter(|_| args.medium);
         if !args.limits {

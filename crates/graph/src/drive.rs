@@ -285,6 +285,11 @@ impl OptionTree {
         }
     }
 
+    /// What `driver` says, if it is text.
+    pub fn driver(&self) -> Option<String> {
+        self.value("driver")
+    }
+
     /// The names that are still there.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)

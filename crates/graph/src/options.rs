@@ -10,6 +10,7 @@ pub(crate) mod filter;
 mod fixed;
 mod layer;
 mod luks;
+mod name;
 mod qcow2;
 mod raw;
 mod reader;
@@ -86,8 +87,8 @@ impl DiskOptions {
 
     /// Likewise, of a disk that is below so many filters.
     fn of_tree_below(tree: OptionTree, filters: usize) -> Result<Self, OptionError> {
-        if let Some(named) = filter::named(&tree) {
         let tree = Reader::new(tree, String::new()).with_format()?.into_tree();
+        if let Some(named) = filter::named(&tree) {
             return filter::read(&named, tree, filters);
         }
         let mut reader = Reader::new(tree, String::new());

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use graph::size::human_size;
 use qcow2_layout::{BitmapEntry, Header};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::date::utc;
 use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
@@ -54,6 +54,7 @@ fn write_backing(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     match &info.full_backing_filename {
         Some(full) if full != name => writeln!(out, " (actual path: {})", printable(full))?,
         Some(_) => writeln!(out)?,
+        None if voice::is_qemu() => writeln!(out, " (cannot determine actual path)")?,
         None => writeln!(out, " (actual path unknown)")?,
     }
     match &info.backing_filename_format {
@@ -101,9 +102,19 @@ pub fn show_specific(out: &mut dyn Write, header: &Header, bitmaps: &[BitmapEntr
 }
 
 fn write_specific(out: &mut dyn Write, specific: &impl Serialize) -> io::Result<()> {
-    let value = serde_json::to_value(specific).map_err(io::Error::from)?;
+    let mut value = serde_json::to_value(specific).map_err(io::Error::from)?;
+    if let Some(Value::Object(encrypt)) = value.get_mut("encrypt") {
+        in_qemus_order(encrypt);
+    }
     writeln!(out, "Format specific information:")?;
     write_members(out, &value, "    ")
+}
+
+/// Puts the format of an encryption where qemu-img prints it.
+fn in_qemus_order(encrypt: &mut Map<String, Value>) {
+    let Some(format) = encrypt.shift_remove("format") else { return };
+    let place = encrypt.keys().position(|name| name == "cipher-mode").unwrap_or(encrypt.len());
+    encrypt.shift_insert(place, "format".to_owned(), format);
 }
 
 /// Names and values, one a line; what is nested is indented.
@@ -156,6 +167,21 @@ fn size_and_bytes(bytes: u64) -> String {
 mod tests {
     use super::super::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
     use super::*;
+
+    #[test]
+    fn the_format_of_an_encryption_stands_before_its_mode() {
+        let parsed = |text| serde_json::from_str::<Map<String, Value>>(text).unwrap();
+        for (given, order) in [
+            (r#"{"uuid":1,"cipher-mode":2,"slots":3,"format":4}"#, "uuid format cipher-mode slots"),
+            (r#"{"format":"aes"}"#, "format"),
+            (r#"{"uuid":1}"#, "uuid"),
+        ] {
+            let mut encrypt = parsed(given);
+            in_qemus_order(&mut encrypt);
+            let names: Vec<_> = encrypt.keys().map(String::as_str).collect();
+            assert_eq!(names.join(" "), order);
+        }
+    }
 
     fn file(filename: &str) -> ImageInfo {
         ImageInfo {

@@ -10,7 +10,7 @@ mod tests;
 
 use std::any::Any;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::storage::{Step, Storage};
@@ -260,6 +260,11 @@ impl Wrap for Options {
         };
         let rules = || (self.rules != other.rules).then(|| "file.inject-error".to_owned());
         first_fixed_of(OPTIONS, self, other).or_else(rules)
+    }
+
+    fn name_over(&self, below: &str) -> Option<String> {
+        let config = self.config.as_deref().unwrap_or(Path::new("")).display();
+        self.rules.is_empty().then(|| format!("blkdebug:{config}:{below}"))
     }
 
     fn check(&self) -> io::Result<()> {

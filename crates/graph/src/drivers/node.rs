@@ -115,6 +115,10 @@ impl NestedDisk {
         Self { options: Box::new(options), rules: OnceLock::new() }
     }
 
+    pub(crate) fn options(&self) -> &DiskOptions {
+        &self.options
+    }
+
     async fn opened(&self, writable: bool) -> Result<Disk, OpenError> {
         let mut options = (*self.options).clone();
         options.layer.read_only |= !writable;

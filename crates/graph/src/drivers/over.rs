@@ -28,6 +28,12 @@ pub trait Wrap: Any + fmt::Debug + Send + Sync {
     /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
     fn first_difference(&self, other: &dyn Wrap) -> Option<String>;
 
+    /// The name of a file that stands for the same storage over a file called `below`; `None` where only options say what it does.
+    fn name_over(&self, below: &str) -> Option<String> {
+        let _ = below;
+        None
+    }
+
     /// Whether it can be put over a file: what an error of a command tells at once.
     fn check(&self) -> io::Result<()> {
         Ok(())
