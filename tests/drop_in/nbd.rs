@@ -1,6 +1,7 @@
 //! `qemu-nbd`.
 
 use std::fs;
+use std::path::Path;
 
 use black_box::peer::{nbdsh, qemu_img, qemu_io_ok};
 use black_box::ports::free_port;
@@ -67,6 +68,35 @@ fn clients_see_what_they_see_of_qemu_nbd() {
         assert_eq!((&ours.0, &ours.1), (&theirs.0, &theirs.1), "{line}");
         assert!(ours.2 == theirs.2, "{line}: the content differs");
     }
+}
+
+#[test]
+fn exports_are_listed_as_qemu_nbd_lists_them() {
+    for line in ["-f qcow2 disk.qcow2", "-x name -D words -r -A -B daily -f qcow2 disk.qcow2"] {
+        let scratch = images();
+        let socket = scratch.name("s");
+        let args: Vec<_> = ["-t", "-k", &socket].into_iter().chain(line.split(' ')).collect();
+        let _server = Server::start(Path::new("qemu-nbd"), scratch.path(), &args);
+        let listed = |program: &Path| {
+            let list = Run::new(program).args(["-L", "-k", &socket]).ok();
+            // Older versions know lengths of 32 bits alone, and do not say so.
+            let lines = list.lines().filter(|line| !line.starts_with("  transaction size: "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&ours("qemu-nbd")), listed(Path::new("qemu-nbd")), "{line}");
+    }
+    let scratch = images();
+    let _server = Server::start(
+        &ours("qemu-nbd"),
+        scratch.path(),
+        &["-t", "-k", "s", "-x", "n", "-f", "raw", "disk.raw"],
+    );
+    let list = Run::new(ours("qemu-nbd")).args(["-L", "-k", &scratch.name("s")]).ok();
+    assert!(list.starts_with("exports available: 1\n export: 'n'\n  size:  4194304\n"), "{list}");
+    assert!(
+        list.contains("\n  transaction size: 64-bit\n") && list.contains("\n   base:allocation\n"),
+        "{list}"
+    );
 }
 
 #[test]
@@ -182,7 +212,7 @@ fn what_is_not_done_here_is_refused_by_name() {
     let table = [
         ("-c /dev/nbd0 disk.raw", "-c"),
         ("-d /dev/nbd0", "-d"),
-        ("-L", "-L"),
+        ("-L -k missing", "missing"),
         ("-k s -s -f raw -o 512 disk.raw", "-o"),
         ("-k s -l first -f qcow2 disk.qcow2", "first"),
         ("-k s -l first -s -f qcow2 disk.qcow2", "--snapshot"),

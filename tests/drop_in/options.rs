@@ -108,10 +108,10 @@ fn what_is_refused_is_named_and_says_what_to_do() {
     for (program, words, named) in [
         ("qemu-nbd", "-c /dev/nbd0 disk.raw", "-c"),
         ("qemu-nbd", "-d /dev/nbd0", "-d"),
-        ("qemu-nbd", "-L", "-L"),
         ("qemu-nbd", "-f raw -l a disk.raw", "snapshots"),
         ("qemu-nbd", "--tls-authz a disk.raw", "--tls-authz"),
         ("qemu-nbd", "--tls-hostname a disk.raw", "--tls-hostname"),
+        ("qemu-nbd", "-L disk.raw", "-L"),
         ("qemu-nbd", "--selinux-label a disk.raw", "--selinux-label"),
         ("qemu-nbd", "-T a disk.raw", "-T"),
         ("qemu-io", "-m disk.raw", "-m"),

@@ -64,7 +64,7 @@ pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
 pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 #[cfg(feature = "nbd")]
-pub use self::nbd::{NBD_OPTIONS, Nbd};
+pub use self::nbd::{NBD_OPTIONS, Nbd, nbd_exports};
 pub use self::over::{Over, Wrap, Wrapped};
 #[cfg(feature = "rbd")]
 pub use self::rbd::{RBD_OPTIONS, Rbd};

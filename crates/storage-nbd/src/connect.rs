@@ -75,7 +75,12 @@ impl ExportInfo {
         Ok(Self { name, target, export: export.to_owned(), bitmap, tls })
     }
 
-    async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
+    /// Whether nothing is asked in the clear.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub(crate) async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
         let stream = dial::connect(&self.target, timeout).await?;
         if self.target.address().is_some() {
             notice_silence(&stream)?;
@@ -165,7 +170,7 @@ impl ExportInfo {
     }
 
     /// Encrypts a connection whose server agreed to it.
-    async fn start_tls(&self, stream: &Arc<Stream>, inbox: &Inbox) -> Result<TlsStream, Error> {
+    pub(crate) async fn start_tls(&self, stream: &Arc<Stream>, inbox: &Inbox) -> Result<TlsStream, Error> {
         let wrong = |what: &str| Error::Export { server: self.name.clone(), what: what.to_owned() };
         let tls = self.tls.as_ref().ok_or_else(|| wrong("it starts TLS, which was not asked for"))?;
         // Anybody on the way could have sent it.
@@ -186,7 +191,7 @@ impl Drop for Receiving {
     }
 }
 
-fn connect_error(server: &str, error: &io::Error) -> Error {
+pub(crate) fn connect_error(server: &str, error: &io::Error) -> Error {
     Error::Connect { server: server.to_owned(), reason: error.to_string(), kind: error.kind() }
 }
 

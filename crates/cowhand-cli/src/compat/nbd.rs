@@ -1,6 +1,7 @@
 //! `qemu-nbd`: one disk over NBD, until its last client leaves.
 
 mod args;
+mod list;
 
 use std::io::Write;
 use std::net::ToSocketAddrs;
@@ -40,10 +41,13 @@ const NODE: &str = "drive";
 ///
 /// # Errors
 /// For an option that is refused, and as the server.
-pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure> {
+pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let args = Args::from_arg_matches(matches)
         .map_err(|error| Failure::because("the command line is not understood", &error))?;
     args.check()?;
+    if args.list {
+        return list::run(&args, out);
+    }
     let background = match args.fork.then(Background::begin).transpose()? {
         Some(Side::Started(code)) => return Ok(code),
         Some(Side::Serving(background)) => Some(background),

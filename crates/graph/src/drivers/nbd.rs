@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use storage::{IoFuture, Storage};
-use storage_nbd::{Credentials, ExportName, NamedTls, NbdStorage, PORT_DEFAULT, Server};
+use storage_nbd::{Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
 
 use super::not_built::prefixes;
@@ -283,6 +283,21 @@ impl Families {
         })?;
         Ok(Server::Tcp { host: address.to_string(), port })
     }
+}
+
+/// How long a server may take to say what it has.
+const LISTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the server has that `name` is of; its export does not matter.
+///
+/// # Errors
+/// When it cannot be reached, or does not say it.
+pub async fn nbd_exports(name: ExportName) -> io::Result<Listing> {
+    let tls = match name.tls {
+        Some(named) => Some(client_tls(named, &name.server).await?),
+        None => None,
+    };
+    Ok(storage_nbd::list_exports(&name.server, tls, LISTED_WITHIN).await?)
 }
 
 /// Finds the certificates, and the name that the server's must have.

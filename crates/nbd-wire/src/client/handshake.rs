@@ -1,6 +1,6 @@
 //! From a fresh connection to transmission, as a state machine: bytes in, bytes and events out.
 
-use super::option;
+use super::option::{self, Fact};
 use crate::cursor::{Cursor, Truncated};
 use crate::limits::CONTEXTS_SELECTED_MAX;
 use crate::option::{FIXED_NEWSTYLE, GREETING_MAGIC, NO_ZEROES, OPTION_MAGIC};
@@ -134,14 +134,12 @@ impl Handshake {
     }
 
     fn greeting(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Step), HandshakeError> {
-        const BYTES: usize = 18;
-        let Some(greeting) = input.first_chunk::<BYTES>() else {
-            return Ok((0, Step::Need(BYTES.saturating_sub(input.len()))));
+        let Some(greeting) = input.first_chunk::<GREETING_BYTES>() else {
+            return Ok((0, Step::Need(GREETING_BYTES.saturating_sub(input.len()))));
         };
-        let flags = greeting_flags(greeting).ok_or(HandshakeError::NotNewstyle)?;
+        let flags = answered(greeting, out)?;
         self.fixed = flags & FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & NO_ZEROES != 0;
-        out.put_u32(u32::from(flags & (FIXED_NEWSTYLE | NO_ZEROES)));
         if self.wanted.tls {
             if !self.fixed {
                 return Err(HandshakeError::TooOld(OptionKind::StartTls));
@@ -152,7 +150,7 @@ impl Handshake {
         } else {
             self.ask(OptionKind::ExportName, out);
         }
-        Ok((BYTES, Step::Again))
+        Ok((GREETING_BYTES, Step::Again))
     }
 
     fn ask(&mut self, option: OptionKind, out: &mut Vec<u8>) {
@@ -293,14 +291,12 @@ impl Handshake {
     }
 
     fn fact(&mut self, data: &[u8]) -> Result<(), Truncated> {
-        let mut cursor = Cursor::new(data);
-        match InfoKind::from_wire(cursor.u16()?) {
-            InfoKind::Export => self.export_fact(cursor.rest())?,
-            InfoKind::BlockSize => {
-                let (minimum, preferred, maximum) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
-                self.agreed.blocks = Some(BlockSizes { minimum, preferred, maximum });
+        match Fact::decode(data)? {
+            Fact::Export(size, flags) => {
+                (self.agreed.size, self.agreed.flags, self.has_export_info) = (size, flags, true);
             }
-            InfoKind::Name | InfoKind::Description | InfoKind::Unknown(_) => {}
+            Fact::Blocks(blocks) => self.agreed.blocks = Some(blocks),
+            Fact::Name(_) | Fact::Description(_) | Fact::Unknown => {}
         }
         Ok(())
     }
@@ -314,7 +310,28 @@ impl Handshake {
     }
 }
 
-fn greeting_flags(greeting: &[u8; 18]) -> Option<u16> {
+/// Bytes of a newstyle greeting.
+pub const GREETING_BYTES: usize = 18;
+
+/// For a client that only asks: appends the answer to a server's greeting.
+///
+/// # Errors
+/// When it is none, or from a server that answers no options.
+pub fn greet(greeting: &[u8; GREETING_BYTES], out: &mut Vec<u8>) -> Result<(), HandshakeError> {
+    match answered(greeting, out)? & FIXED_NEWSTYLE {
+        0 => Err(HandshakeError::TooOld(OptionKind::List)),
+        _ => Ok(()),
+    }
+}
+
+/// Appends the answer to a greeting; gives the greeting's flags.
+fn answered(greeting: &[u8; GREETING_BYTES], out: &mut Vec<u8>) -> Result<u16, HandshakeError> {
+    let flags = greeting_flags(greeting).ok_or(HandshakeError::NotNewstyle)?;
+    out.put_u32(u32::from(flags & (FIXED_NEWSTYLE | NO_ZEROES)));
+    Ok(flags)
+}
+
+fn greeting_flags(greeting: &[u8; GREETING_BYTES]) -> Option<u16> {
     let mut cursor = Cursor::new(greeting);
     let (greeting, option) = (cursor.u64().ok()?, cursor.u64().ok()?);
     let flags = cursor.u16().ok()?;

@@ -3,5 +3,7 @@
 mod handshake;
 mod option;
 
-pub use handshake::{ExportRequest, Handshake, HandshakeError, Negotiated, Step};
-pub use option::{abort, export_name, info, list, listed_name, meta_contexts, plain_option};
+pub use handshake::{ExportRequest, GREETING_BYTES, Handshake, HandshakeError, Negotiated, Step, greet};
+pub use option::{
+    Fact, abort, context_name, export_name, info, list, listed_name, meta_contexts, plain_option,
+};

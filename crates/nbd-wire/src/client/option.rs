@@ -4,7 +4,7 @@
 use crate::cursor::{Cursor, Truncated};
 use crate::option::put_option;
 use crate::put::{Put, len_u32};
-use crate::{InfoKind, OptionKind};
+use crate::{BlockSizes, ExportFlags, InfoKind, OptionKind};
 
 /// Appends an option without data: LIST, STARTTLS, STRUCTURED_REPLY, EXTENDED_HEADERS.
 pub fn plain_option(out: &mut Vec<u8>, option: OptionKind) {
@@ -49,6 +49,48 @@ pub fn meta_contexts<S: AsRef<str>>(out: &mut Vec<u8>, option: OptionKind, name:
         data.put(query);
     }
     put_option(out, option, &data);
+}
+
+/// The name of a context from the data of a META_CONTEXT reply.
+pub fn context_name(data: &[u8]) -> Result<&[u8], Truncated> {
+    let mut cursor = Cursor::new(data);
+    cursor.u32()?;
+    Ok(cursor.rest())
+}
+
+/// A fact about an export: the data of an INFO reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact<'a> {
+    /// Its length in bytes, and what the server understands.
+    Export(u64, ExportFlags),
+    /// Its own name.
+    Name(&'a [u8]),
+    /// Text for people.
+    Description(&'a [u8]),
+    /// What requests should look like.
+    Blocks(BlockSizes),
+    /// Another one.
+    Unknown,
+}
+
+impl<'a> Fact<'a> {
+    /// Reads the data of an INFO reply.
+    ///
+    /// # Errors
+    /// When it is too short.
+    pub fn decode(data: &'a [u8]) -> Result<Self, Truncated> {
+        let mut cursor = Cursor::new(data);
+        Ok(match InfoKind::from_wire(cursor.u16()?) {
+            InfoKind::Export => Self::Export(cursor.u64()?, ExportFlags::from_wire(cursor.u16()?)),
+            InfoKind::Name => Self::Name(cursor.rest()),
+            InfoKind::Description => Self::Description(cursor.rest()),
+            InfoKind::BlockSize => {
+                let (minimum, preferred, maximum) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+                Self::Blocks(BlockSizes { minimum, preferred, maximum })
+            }
+            InfoKind::Unknown(_) => Self::Unknown,
+        })
+    }
 }
 
 /// Name and description from the data of a SERVER reply.

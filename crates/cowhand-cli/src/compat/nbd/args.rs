@@ -135,6 +135,14 @@ pub struct Args {
     #[arg(long)]
     pub image_opts: bool,
 
+    /// List the exports of the server at the socket or port, and serve nothing
+    #[arg(short = 'L', long)]
+    pub list: bool,
+
+    /// Name that the server's certificate must be for (with -L)
+    #[arg(long, value_name = "NAME")]
+    pub tls_hostname: Option<String>,
+
     #[command(flatten)]
     refused: Refused,
 }
@@ -149,14 +157,6 @@ struct Refused {
     /// Disconnect the kernel's device FILE (refused; use nbd-client -d)
     #[arg(short = 'd', long)]
     disconnect: bool,
-
-    /// List the exports of a server (refused; use nbdinfo --list)
-    #[arg(short = 'L', long)]
-    list: bool,
-
-    /// Name of the server's certificate, for -L (refused)
-    #[arg(long, value_name = "NAME")]
-    tls_hostname: Option<String>,
 
     /// Label of the socket (refused; set it on the directory)
     #[arg(long, value_name = "LABEL")]
@@ -212,12 +212,6 @@ impl Args {
                 "-d: the kernel's devices are not connected here",
                 "nbd-client -d disconnects them",
             ),
-            (refused.list, "-L: exports of other servers are not listed here", "nbdinfo --list lists them"),
-            (
-                refused.tls_hostname.is_some(),
-                "--tls-hostname is for -L, which is not done here",
-                "nbdinfo --list lists exports",
-            ),
             (
                 refused.selinux_label.is_some(),
                 "--selinux-label: sockets are not labelled here",
@@ -227,6 +221,12 @@ impl Args {
         ];
         if let Some((_, what, hint)) = given.into_iter().find(|(is_given, ..)| *is_given) {
             return Err(Failure::new(what).with_hint(hint));
+        }
+        if self.list && self.file.is_some() {
+            return Err(Failure::new("-L lists what another server has; give no FILE with it"));
+        }
+        if self.tls_hostname.is_some() && !self.list {
+            return Err(Failure::new("--tls-hostname is for -L; a server has no name to check"));
         }
         match self.socket.is_some() && (self.bind != "0.0.0.0" || self.port != 10_809) {
             true => Err(Failure::new("-k is a Unix socket, -b and -p are for TCP; give one of them")),
@@ -361,11 +361,13 @@ mod tests {
 
     #[test]
     fn what_is_not_done_here_is_refused_by_name() {
-        for option in ["-c /dev/nbd0", "-d", "-L", "--tls-hostname a", "-T a", "--selinux-label a"] {
+        for option in ["-c /dev/nbd0", "-d", "-T a", "--selinux-label a"] {
             let refused = parsed(&format!("{option} x")).check().unwrap_err().to_string();
             let name = option.split(' ').next().unwrap();
             assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");
         }
         assert!(parsed("-k s -p 10 x").check().is_err() && parsed("-k s x").check().is_ok());
+        assert!(parsed("-L -k s").check().is_ok() && parsed("-L --tls-hostname h").check().is_ok());
+        assert!(parsed("-L -k s x").check().is_err() && parsed("--tls-hostname h x").check().is_err());
     }
 }
