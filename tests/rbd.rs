@@ -75,6 +75,29 @@ fn qemu_and_cowhand_read_what_the_other_wrote_raw_and_qcow2_and_below_overlays()
     scene.run(&["compare", "--allow-name", &image, "-f", "raw", "disk.raw", "top.qcow2"]).ok();
 }
 
+/// Glance, Cinder and Nova have the image made by the tool that fills it.
+#[test]
+fn images_are_made_in_the_cluster_where_none_of_the_name_is() {
+    let scene = Scene::new(Objects::Memory);
+    let [raw, copy, qcow2, filled] = ["raw", "copy", "qcow2", "filled"].map(|name| scene.ceph.name(name));
+    scene.run(&["create", "-f", "raw", &raw, "24M"]).ok();
+    assert!(scene.ceph.rbd(["info", "rbd/raw"]).contains("size 24 MiB"));
+    let said = scene.run(&["create", "-f", "raw", &raw, "24M"]).fails();
+    assert!(said.contains("File exists"), "{said}");
+    scene.run(&["convert", "-f", "raw", "-O", "raw", "disk.raw", &copy]).ok();
+    scene.qemu(&["compare", "-f", "raw", "-F", "raw", "disk.raw", &copy]);
+    let said = scene.run(&["convert", "-f", "raw", "-O", "raw", "disk.raw", &copy]).fails();
+    assert!(said.contains("File exists"), "{said}");
+    scene.run(&["create", "-f", "qcow2", &qcow2, "24M"]).ok();
+    scene.qemu(&["check", "-f", "qcow2", &qcow2]);
+    scene.run(&["convert", "-f", "raw", "-O", "qcow2", "disk.raw", &filled]).ok();
+    scene.qemu(&["check", "-f", "qcow2", &filled]);
+    scene.qemu(&["compare", "-f", "raw", "-F", "qcow2", "disk.raw", &filled]);
+    let said =
+        scene.run(&["create", "-f", "raw", "-o", "preallocation=full", &scene.ceph.name("x"), "1M"]).fails();
+    assert!(said.contains("preallocation is off there"), "{said}");
+}
+
 /// Holes were taken for data, and the reverse, where an older snapshot had something else.
 #[test]
 fn snapshots_sizes_and_holes_are_what_qemu_finds() {
@@ -456,6 +479,6 @@ fn tools_say_of_an_image_what_they_say_of_its_file() {
         &["dd", "-f", "raw", "if=disk.raw", &format!("of={raw}")],
     ] {
         let said = scene.run(words).fails();
-        assert!(said.contains("driver rbd creates nothing"), "{said}");
+        assert!(said.contains("File exists"), "an image that is there stays: {said}");
     }
 }

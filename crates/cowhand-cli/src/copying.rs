@@ -3,6 +3,7 @@
 mod fixed_name;
 pub mod made;
 pub mod new_device;
+pub mod new_elsewhere;
 pub mod new_file;
 pub mod object;
 pub mod passing;

@@ -24,6 +24,7 @@ use self::encryption::Encryption;
 use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
+use crate::copying::new_elsewhere::NewElsewhere;
 use crate::drive::{BackingFormat, backing_formats, disk_options, formats};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, write_json};
@@ -127,14 +128,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         image.size = Some(parse_size(size).map_err(|error| refused(&error))?);
     }
     let size = size_of(args, file, &image)?;
-    check_creatable(file)?;
+    let is_elsewhere = NewElsewhere::is_meant(given);
+    if !is_elsewhere {
+        check_creatable(file)?;
+    }
     if voice::is_qemu() && !args.quiet {
         writeln!(out, "{}", formatting(given, &image, size, &options::assignments(&args.options)))?;
         out.flush()?;
     }
     parsed?;
-    make(file, &image, size, Existing::Replace)?;
-    if voice::is_qemu() && image.format == Format::Raw {
+    match is_elsewhere {
+        true => drop(NewElsewhere::make(given, &image, size)?),
+        false => make(file, &image, size, Existing::Replace)?,
+    }
+    if voice::is_qemu() && image.format == Format::Raw && !is_elsewhere {
         allocate_first_block(file, size)?;
     }
     warn_of_names(file, &image.options);

@@ -44,9 +44,11 @@ mod store;
 mod tests;
 pub(crate) mod throttle;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use ::storage::Storage;
 use serde_json::{Map, Value};
 
 #[cfg(feature = "http")]
@@ -203,13 +205,13 @@ pub(crate) fn filter(name: &str) -> Option<&'static FilterDriver> {
     FILTERS.iter().find(|driver| driver.name == name).copied()
 }
 
-/// The storage driver called `name`.
-pub(crate) fn storage(name: &str) -> Option<&'static StorageDriver> {
 /// The filter that the storage driver `name` is over a disk.
 pub(crate) fn over_disk(name: &str) -> Option<&'static FilterDriver> {
     (name == blkdebug::OVER_DISK.name).then_some(&blkdebug::OVER_DISK)
 }
 
+/// The storage driver called `name`.
+pub(crate) fn storage(name: &str) -> Option<&'static StorageDriver> {
     STORAGE.iter().find(|driver| driver.name == name).copied()
 }
 
@@ -221,9 +223,39 @@ pub(crate) fn storage_of(filename: &Path) -> Option<&'static StorageDriver> {
     STORAGE.iter().copied().find(means_it)
 }
 
-/// The driver of a file name that leads away from this machine's files: nothing is created there.
+/// The driver of a file name that leads away from this machine's files.
 pub fn elsewhere(filename: &Path) -> Option<&'static str> {
     storage_of(filename).filter(|driver| !driver.is_of_paths()).map(|driver| driver.name)
+}
+
+/// Whether [`create`] makes what a file name of a driver means.
+pub fn is_creatable(name: &str) -> bool {
+    matches!(target_of(name), Some(Ok((_, target))) if target.is_creatable())
+}
+
+/// Makes what a file name of a driver means, with so many bytes, which read as zeroes.
+///
+/// # Errors
+/// When the name means nothing that can be made, when it is there already, or the driver's.
+pub async fn create(name: &str, bytes: u64) -> io::Result<()> {
+    meant(name)?.create(bytes).await
+}
+
+/// Opens what was made so, for writing.
+///
+/// # Errors
+/// The driver's.
+pub async fn open_created(name: &str) -> io::Result<Arc<dyn Storage>> {
+    meant(name)?.open(Access { writable: true, direct: false, no_flush: false }).await
+}
+
+fn meant(name: &str) -> io::Result<Arc<dyn Target>> {
+    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    match target_of(name) {
+        Some(Ok((_, target))) => Ok(target),
+        Some(Err(allowed)) => Err(wrong(format!("allowed: {allowed}"))),
+        None => Err(wrong("it is a file's name".to_owned())),
+    }
 }
 
 /// Storage that a name means, and the driver that finds it.

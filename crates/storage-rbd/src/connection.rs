@@ -62,6 +62,22 @@ impl Connection {
         opening: &Opening,
         unflushed: &Arc<Unflushed<Ask>>,
     ) -> Result<(Arc<Self>, ImageFound), Error> {
+        let (socket, memory, bytes) = Self::start(opening).await?;
+        let table = Mutex::new(Table { slots: Slots::new(), is_received: false });
+        let (room, unflushed) = (Event::new(), Arc::clone(unflushed));
+        Ok((Arc::new(Self { socket, memory, table, room, unflushed }), ImageFound { bytes }))
+    }
+
+    /// Starts a worker and has it make the image, which it does not open.
+    ///
+    /// # Errors
+    /// When no worker can be started, or it cannot make the image.
+    pub(crate) async fn create(opening: Opening, bytes: u64) -> Result<(), Error> {
+        Self::start(&Opening { new_bytes: Some(bytes), ..opening }).await.map(drop)
+    }
+
+    /// Starts a worker: its socket, the memory that it has too, and the bytes of the image.
+    async fn start(opening: &Opening) -> Result<(Stream, OwnedFd, u64), Error> {
         let failed = |kind, reason: String| Error::Open { reason, kind };
         let system = |error: io::Error| failed(error.kind(), error.to_string());
         let memory = memory().map_err(system)?;
@@ -78,11 +94,7 @@ impl Connection {
         let bytes = received.ok().filter(|bytes| *bytes > 0).ok_or_else(ended)?;
         let found = OpenReply::decode(buf.get(..bytes).unwrap_or_default());
         match found.map_err(|error| failed(io::ErrorKind::InvalidData, error.to_string()))? {
-            OpenReply::Open { bytes, .. } => {
-                let table = Mutex::new(Table { slots: Slots::new(), is_received: false });
-                let (room, unflushed) = (Event::new(), Arc::clone(unflushed));
-                Ok((Arc::new(Self { socket, memory, table, room, unflushed }), ImageFound { bytes }))
-            }
+            OpenReply::Open { bytes, .. } => Ok((socket, memory, bytes)),
             OpenReply::Failed { number: 0, words } => Err(failed(io::ErrorKind::Other, words)),
             OpenReply::Failed { number, words } => {
                 Err(failed(io::Error::from_raw_os_error(number).kind(), words))

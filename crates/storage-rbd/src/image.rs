@@ -13,6 +13,7 @@ use storage::{
 
 use crate::ask::Ask;
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::errors::Error;
 use crate::message::{Kind, SLOT_BYTES};
 use crate::opening::Opening;
@@ -55,6 +56,14 @@ impl RbdStorage {
         let mode = if no_flush || !writable { UnflushedMode::Forget } else { UnflushedMode::Keep };
         let client = Client::open(name.clone(), opening, remote_timeout, mode).await?;
         Ok(Self { name, client, writable, no_flush })
+    }
+
+    /// Starts a worker, which makes an image of so many bytes: they read as zeroes.
+    ///
+    /// # Errors
+    /// When librbd is not installed, the cluster does not answer or refuses the user, or the image is there.
+    pub async fn create(opening: Opening, bytes: u64) -> Result<(), Error> {
+        Connection::create(opening, bytes).await
     }
 
     /// Reads what is inside the image, in pieces that fit into slots.

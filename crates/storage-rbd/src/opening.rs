@@ -16,6 +16,7 @@ const WORDS_BYTES_MAX: usize = OPENED_BYTES_MAX - 32;
 
 const WRITABLE: u32 = 1;
 const UNCACHED: u32 = 2;
+const CREATED: u32 = 4;
 
 /// An image of a cluster, and how it is opened. Empty names are not given.
 #[derive(Clone, Default)]
@@ -42,6 +43,8 @@ pub struct Opening {
     pub uncached: bool,
     /// Seconds within which a monitor must answer at first; 0: Ceph's default.
     pub connect_timeout_s: u32,
+    /// It is made, with so many bytes, and not opened. The cluster's defaults say how.
+    pub new_bytes: Option<u64>,
 }
 
 /// The key is not shown.
@@ -77,15 +80,18 @@ impl Opening {
     /// The message; `None` if it is too long.
     pub(crate) fn encode(&self) -> Option<Zeroizing<Vec<u8>>> {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags = flag(self.writable, WRITABLE) | flag(self.uncached, UNCACHED);
+        let flags = flag(self.writable, WRITABLE)
+            | flag(self.uncached, UNCACHED)
+            | flag(self.new_bytes.is_some(), CREATED);
         let key = self.key.as_ref().map_or(&[][..], |key| key.bytes());
         let texts = self.texts();
         let parts = texts.iter().map(|text| text.as_bytes()).chain([key]);
-        let bytes = 8 + parts.clone().map(|part| 4 + part.len()).sum::<usize>();
+        let bytes = 16 + parts.clone().map(|part| 4 + part.len()).sum::<usize>();
         // Never grown: no copy of the key stays behind.
         let mut message = Zeroizing::new(Vec::with_capacity(bytes));
         message.extend(flags.to_le_bytes());
         message.extend(self.connect_timeout_s.to_le_bytes());
+        message.extend(self.new_bytes.unwrap_or(0).to_le_bytes());
         for part in parts {
             message.extend(u32::try_from(part.len()).ok()?.to_le_bytes());
             message.extend(part);
@@ -101,6 +107,7 @@ impl Opening {
         let mut rest = Cursor(message);
         let flags = rest.u32()?;
         let connect_timeout_s = rest.u32()?;
+        let new_bytes = rest.u64()?;
         let opening = Self {
             pool: rest.text()?,
             namespace: rest.text()?,
@@ -113,6 +120,7 @@ impl Opening {
             writable: flags & WRITABLE != 0,
             uncached: flags & UNCACHED != 0,
             connect_timeout_s,
+            new_bytes: (flags & CREATED != 0).then_some(new_bytes),
         };
         rest.end().map(|()| opening)
     }
@@ -193,11 +201,15 @@ mod tests {
             writable: true,
             uncached: true,
             connect_timeout_s: 30,
+            new_bytes: Some(1 << 40),
         };
         let message = opening.encode().unwrap();
         let arrived = Opening::decode(&message).unwrap();
         assert_eq!((arrived.texts(), arrived.writable, arrived.uncached), (opening.texts(), true, true));
         assert_eq!((arrived.key.unwrap().bytes(), arrived.connect_timeout_s), (&b"aGVsbG8="[..], 30));
+        assert_eq!(arrived.new_bytes, Some(1 << 40));
+        let opened = Opening { new_bytes: None, ..opening.clone() };
+        assert_eq!(Opening::decode(&opened.encode().unwrap()).unwrap().new_bytes, None);
         for len in 0..message.len() {
             assert!(Opening::decode(&message[..len]).is_err(), "{len}");
         }

@@ -37,11 +37,14 @@ pub fn serve(socket: OwnedFd, confine: impl FnOnce()) -> io::Result<()> {
     };
     drop(message);
     end_with_the_parent(Arc::clone(&socket))?;
-    let opened = open(&opening, &memory, confine);
+    let opened = match opening.new_bytes {
+        Some(bytes) => create(&opening, bytes, confine).map(|found| (None, found)),
+        None => open(&opening, &memory, confine).map(|(image, found)| (Some(image), found)),
+    };
     // The user's key is gone with it.
     drop(opening);
     let (found, image) = match opened {
-        Ok((image, found)) => (found, Some(image)),
+        Ok((image, found)) => (found, image),
         Err(error) => {
             let words = error.to_string();
             (OpenReply::Failed { number: error.raw_os_error().unwrap_or(number_of(&error)), words }, None)
@@ -59,8 +62,16 @@ fn number_of(error: &io::Error) -> i32 {
         io::ErrorKind::NotFound => libc::ENOENT,
         io::ErrorKind::PermissionDenied => libc::EACCES,
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::AlreadyExists => libc::EEXIST,
         _ => 0,
     }
+}
+
+fn create(opening: &Opening, bytes: u64, confine: impl FnOnce()) -> io::Result<OpenReply> {
+    let library = Library::load().map_err(io::Error::other)?;
+    confine();
+    Image::create(&library, opening, bytes)?;
+    Ok(OpenReply::Open { bytes, period: 1 })
 }
 
 fn open(opening: &Opening, memory: &OwnedFd, confine: impl FnOnce()) -> io::Result<(Image, OpenReply)> {

@@ -1,4 +1,4 @@
-//! The image that a copy makes: a file, or a block device.
+//! The image that a copy makes: a file, a block device, or what a storage driver keeps elsewhere.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use rustix::fs::{Advice, fadvise};
 
 use super::fixed_name::fixed_name;
 use super::new_device::{NewDevice, is_device};
+use super::new_elsewhere::NewElsewhere;
 use super::new_file::NewFile;
 use super::write_behind::writing_behind;
 use crate::create::options::NewImage;
@@ -37,6 +38,8 @@ pub enum Made {
     File(NewFile),
     /// A device, or a file whose name no other file can get. It holds nothing that looks like an image before it is whole.
     Device(NewDevice),
+    /// What a storage driver keeps elsewhere.
+    Elsewhere(NewElsewhere),
 }
 
 impl Made {
@@ -45,6 +48,9 @@ impl Made {
     /// # Errors
     /// When `name` is in use, or the image cannot be made there.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        if NewElsewhere::is_meant(name) {
+            return NewElsewhere::make(name, image, size).map(Self::Elsewhere);
+        }
         let name = &path_of(name);
         check_creatable(name)?;
         if image.foreign.is_some() {
@@ -66,6 +72,7 @@ impl Made {
         match self {
             Self::File(file) => file.options(),
             Self::Device(device) => device.options(),
+            Self::Elsewhere(image) => image.options(),
         }
     }
 
@@ -73,7 +80,7 @@ impl Made {
     pub fn content(&self) -> Content<'static> {
         match self {
             Self::Device(device) if device.holds_something() => Content::Unknown,
-            Self::File(_) | Self::Device(_) => Content::Zeroes,
+            Self::File(_) | Self::Device(_) | Self::Elsewhere(_) => Content::Zeroes,
         }
     }
 
@@ -93,6 +100,7 @@ impl Made {
                 device.hide().await?;
                 device.file()
             }
+            Self::Elsewhere(_) => return filling.await,
         };
         writing_behind(file, counters, filling).await
     }
@@ -103,7 +111,7 @@ impl Made {
     /// When a device cannot be written.
     pub async fn filled(&self) -> Result<(), Failure> {
         match self {
-            Self::File(_) => Ok(()),
+            Self::File(_) | Self::Elsewhere(_) => Ok(()),
             Self::Device(device) => device.reveal().await,
         }
     }
@@ -116,10 +124,13 @@ impl Made {
         let file = match &self {
             Self::File(file) => Arc::clone(file.file()),
             Self::Device(device) => Arc::clone(device.file()),
+            // The copy has flushed it.
+            Self::Elsewhere(_) => return Ok(()),
         };
         match self {
             Self::File(file) => file.keep()?,
             Self::Device(device) => device.keep()?,
+            Self::Elsewhere(_) => {}
         }
         // What was written last is on the medium now, too. Advice that is not taken changes nothing.
         let _ = fadvise(&*file, 0, None, Advice::DontNeed);
@@ -131,6 +142,7 @@ impl Made {
         match self {
             Self::File(file) => file.explain(failure),
             Self::Device(device) => device.explain(failure),
+            Self::Elsewhere(image) => image.explain(failure),
         }
     }
 }

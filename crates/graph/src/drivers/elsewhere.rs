@@ -52,6 +52,20 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// Whether [`Target::create`] can make it.
+    fn is_creatable(&self) -> bool {
+        false
+    }
+
+    /// Makes it, with so many bytes, which read as zeroes.
+    ///
+    /// # Errors
+    /// When it is there, or the driver makes nothing.
+    fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
+        let _ = bytes;
+        Box::pin(async { Err(io::Error::new(io::ErrorKind::Unsupported, "its driver creates nothing")) })
+    }
+
     /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
 }

@@ -185,6 +185,7 @@ impl Rbd {
             writable: access.writable,
             uncached: access.direct,
             connect_timeout_s: CONNECT_TIMEOUT_S,
+            new_bytes: None,
         })
     }
 }
@@ -202,6 +203,17 @@ impl Target for Rbd {
         };
         let servers = || (self.servers != other.servers).then(|| "file.server".to_owned());
         first_fixed_of(RBD_OPTIONS, self, other).or_else(servers)
+    }
+
+    fn is_creatable(&self) -> bool {
+        self.snapshot.is_none()
+    }
+
+    fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let access = Access { writable: true, direct: false, no_flush: false };
+            Ok(RbdStorage::create(self.opening(access)?, bytes).await?)
+        })
     }
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {

@@ -64,17 +64,7 @@ impl Image {
     pub fn open(library: &Library, opening: &Opening, memory: SharedMemory) -> io::Result<(Self, Opened)> {
         // The library is never unloaded, nor is what it is called by.
         let functions: &'static Functions = Box::leak(Box::new(*library.0));
-        let cluster = connect(functions, opening)?;
-        let mut pool = std::ptr::null_mut();
-        let name = text(&opening.pool)?;
-        // SAFETY: a connected cluster, a C string, a place for the result.
-        let made = unsafe { (functions.rados_ioctx_create)(cluster, name.as_ptr(), &raw mut pool) };
-        check(made, &format!("pool {:?}", opening.pool))?;
-        if !opening.namespace.is_empty() {
-            let namespace = text(&opening.namespace)?;
-            // SAFETY: a pool that is open, a C string that is copied.
-            unsafe { (functions.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
-        }
+        let pool = pool(functions, opening)?;
         let snapshot = (!opening.snapshot.is_empty()).then(|| text(&opening.snapshot)).transpose()?;
         let open = if opening.writable { functions.rbd_open } else { functions.rbd_open_read_only };
         let (name, mut image) = (text(&opening.image)?, std::ptr::null_mut());
@@ -84,6 +74,20 @@ impl Image {
         let image = Self { functions, image, memory, period: 1 };
         let opened = image.ask()?;
         Ok((Self { period: opened.period, ..image }, opened))
+    }
+
+    /// Makes an image of so many bytes, which read as zeroes, in the way that the cluster makes images, and does not open it. Waits.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, does not let the user in, or has such an image.
+    pub fn create(library: &Library, opening: &Opening, bytes: u64) -> io::Result<()> {
+        let functions: &'static Functions = Box::leak(Box::new(*library.0));
+        let pool = pool(functions, opening)?;
+        // Objects of the usual size; the library puts that there.
+        let (name, mut order) = (text(&opening.image)?, 0);
+        // SAFETY: a pool that is open, a C string, a place for the result.
+        let made = unsafe { (functions.rbd_create)(pool, name.as_ptr(), bytes, &raw mut order) };
+        check(made, &format!("image {:?}", opening.image))
     }
 
     fn ask(self) -> io::Result<Opened> {
@@ -228,6 +232,22 @@ impl Image {
 
 fn of_snapshot(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(", snapshot {name:?}") }
+}
+
+/// The pool of a cluster that is connected to.
+fn pool(functions: &'static Functions, opening: &Opening) -> io::Result<Handle> {
+    let cluster = connect(functions, opening)?;
+    let mut pool = std::ptr::null_mut();
+    let name = text(&opening.pool)?;
+    // SAFETY: a connected cluster, a C string, a place for the result.
+    let made = unsafe { (functions.rados_ioctx_create)(cluster, name.as_ptr(), &raw mut pool) };
+    check(made, &format!("pool {:?}", opening.pool))?;
+    if !opening.namespace.is_empty() {
+        let namespace = text(&opening.namespace)?;
+        // SAFETY: a pool that is open, a C string that is copied.
+        unsafe { (functions.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
+    }
+    Ok(pool)
 }
 
 fn connect(functions: &'static Functions, opening: &Opening) -> io::Result<Handle> {

@@ -57,6 +57,7 @@ functions! {
     rados_connect: fn(Handle) -> c_int;
     rados_ioctx_create: fn(Handle, *const c_char, *mut Handle) -> c_int;
     rados_ioctx_set_namespace: fn(Handle, *const c_char) -> ();
+    rbd_create: fn(Handle, *const c_char, u64, *mut c_int) -> c_int;
     rbd_open: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd_open_read_only: fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd_close: fn(Handle) -> c_int;
