@@ -31,8 +31,7 @@ fn printed(mut value: Value) -> Value {
 
 /// The description of a file that both made: without its name, the space that it takes, and when its snapshots were taken.
 pub fn of_file(mut value: Value) -> Value {
-    let more =
-        ["children", "filename", "actual-size", "full-backing-filename", "date-sec", "date-nsec", "icount"];
+    let more = ["children", "filename", "actual-size", "full-backing-filename", "date-sec", "date-nsec"];
     strip(&mut value, &more);
     // Random, and what this machine did at that moment.
     strip(&mut value, &["uuid", "iters", "master-key-iters"]);

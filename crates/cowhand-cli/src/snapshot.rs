@@ -18,6 +18,7 @@ use crate::failure::{Failure, warn};
 use crate::info::{show_snapshots, snapshot_info};
 use crate::output::{OutputFormat, write_json};
 use crate::remote::Remote;
+use crate::voice;
 
 /// Arguments of `cowhand snapshot`.
 #[derive(Debug, clap::Args)]
@@ -162,5 +163,7 @@ fn of_this_moment(name: &str) -> NewSnapshot {
         date_sec: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
         date_nsec: now.subsec_nanos(),
         vm_clock_nsec: 0,
+        // qemu-img records that there were none.
+        icount: voice::is_qemu().then_some(0),
     }
 }

@@ -7,16 +7,30 @@ use graph::Disk;
 use qcow2::snapshot::SnapshotName;
 
 use crate::failure::Failure;
+use crate::output::tell;
+use crate::voice;
+
+/// What options begin with: an id or a name alone does not.
+const OPTIONS: &str = "snapshot.";
 
 /// What `-l` takes: `snapshot.id=ID`, `snapshot.name=NAME`, both with a comma between, or an id or a name alone.
 pub fn parse(text: &str) -> Result<SnapshotName, String> {
+    if !text.starts_with(OPTIONS) {
+        return Ok(SnapshotName::IdOrName(text.to_owned()));
+    }
     let (mut id, mut name) = (None, None);
     for part in text.split(',') {
         match part.split_once('=') {
             Some(("snapshot.id", value)) => id = Some(value.to_owned()),
             Some(("snapshot.name", value)) => name = Some(value.to_owned()),
-            _ if id.is_none() && name.is_none() => return Ok(SnapshotName::IdOrName(text.to_owned())),
-            _ => return Err(format!("{part:?} is neither snapshot.id=ID nor snapshot.name=NAME")),
+            _ => {
+                let wrong = format!("{part:?} is neither snapshot.id=ID nor snapshot.name=NAME");
+                if voice::is_qemu() {
+                    // As there, the option has a message of its own, and the argument another one.
+                    tell(format_args!("{}: {wrong}", voice::name()));
+                }
+                return Err(wrong);
+            }
         }
     }
     match (id, name) {
@@ -55,6 +69,8 @@ mod tests {
         assert_eq!(parse("snapshot.name=a=b"), Ok(SnapshotName::Name("a=b".into())));
         let both = SnapshotName::IdAndName { id: "1".into(), name: "a".into() };
         assert_eq!(parse("snapshot.id=1,snapshot.name=a"), Ok(both));
-        assert!(parse("snapshot.id=1,name=a").is_err());
+        for wrong in ["snapshot.id=1,name=a", "snapshot.foo=bar", "snapshot.", "snapshot.id=1,x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -102,6 +102,7 @@ impl Disk {
             date_sec: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
             date_nsec: now.subsec_nanos(),
             vm_clock_nsec: 0,
+            icount: None,
         };
         self.run(async move |inside| Ok(Snapshot::new(&inside.disk().create_snapshot(new).await?)))
     }

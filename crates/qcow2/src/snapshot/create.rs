@@ -43,7 +43,7 @@ impl Inner {
             vm_clock_nsec: new.vm_clock_nsec,
             vm_state_size: 0,
             disk_size: Some(self.size()),
-            icount: None,
+            icount: new.icount,
             unknown_extra: Vec::new(),
         }
     }

@@ -36,6 +36,8 @@ pub struct NewSnapshot {
     pub date_nsec: u32,
     /// How long the guest had been running, in nanoseconds; 0 without a guest.
     pub vm_clock_nsec: u64,
+    /// Instructions the guest had executed, if that is to be recorded.
+    pub icount: Option<u64>,
 }
 
 /// How a caller names a snapshot.

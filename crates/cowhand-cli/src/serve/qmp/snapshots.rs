@@ -32,6 +32,7 @@ pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
         date_sec: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
         date_nsec: now.subsec_nanos(),
         vm_clock_nsec: 0,
+        icount: None,
     };
     image.create_snapshot(new).await.map_err(|error| cannot("take a snapshot of", device, &error))?;
     Ok(json!({}))

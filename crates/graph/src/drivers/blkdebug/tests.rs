@@ -110,9 +110,15 @@ async fn make(directory: &Path) {
     drop(file);
     let disk = open(&DiskOptions::of_path(&path), &OpenRules::default()).await.unwrap();
     disk.write(0, IoVec::from(IoBytes::copy_from(&[7; 8192])), true, Hints::NONE).await.unwrap();
-    disk.create_snapshot(NewSnapshot { name: "s".into(), date_sec: 0, date_nsec: 0, vm_clock_nsec: 0 })
-        .await
-        .unwrap();
+    disk.create_snapshot(NewSnapshot {
+        name: "s".into(),
+        date_sec: 0,
+        date_nsec: 0,
+        vm_clock_nsec: 0,
+        icount: None,
+    })
+    .await
+    .unwrap();
     disk.close().await.unwrap();
     disk.idle().await;
 }
@@ -145,7 +151,8 @@ async fn work(disk: &Disk) -> Result<(), block::Error> {
     result = result.and(disk.discard(2 << 20, 1 << 20, false).await);
     result = result.and(disk.flush().await);
     disk.idle().await;
-    let snapshot = NewSnapshot { name: "t".into(), date_sec: 0, date_nsec: 0, vm_clock_nsec: 0 };
+    let snapshot =
+        NewSnapshot { name: "t".into(), date_sec: 0, date_nsec: 0, vm_clock_nsec: 0, icount: None };
     result = result.and(disk.create_snapshot(snapshot).await.map(drop));
     result = result.and(disk.write(5 << 20, bytes(100), true, Hints::NONE).await);
     result = result.and(disk.close().await);
