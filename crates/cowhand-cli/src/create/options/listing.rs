@@ -35,7 +35,44 @@ fn qemu_help(format: Format) -> String {
     format!("Supported {format} options:\n{}", lines.concat())
 }
 
-/// Whether the user asks for the list instead.
+/// Whether the user asks for the list instead. A text that is no list of options is an error, whatever else is in it.
 pub fn asks_for_help(texts: &[String]) -> bool {
-    texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
+    texts.iter().all(|text| is_list(text))
+        && texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
+}
+
+/// Whether no option at either end is empty. Two commas stand for one inside a value.
+fn is_list(text: &str) -> bool {
+    let at_end = text.len() - text.trim_end_matches(',').len();
+    !text.starts_with(',') && at_end.is_multiple_of(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_asked_for_in_a_list_of_options() {
+        let asks =
+            |texts: &[&str]| asks_for_help(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        for texts in [
+            &["help"][..],
+            &["size=1M,help"],
+            &["?,size=1M"],
+            &["size=1M", "help"],
+            &["backing_file=a,,,help"],
+        ] {
+            assert!(asks(texts), "{texts:?}");
+        }
+        for texts in [
+            &["size=1M"][..],
+            &[",help"],
+            &["help,"],
+            &["help", ",,"],
+            &["backing_file=a,", "help"],
+            &["backing_file=a,,help"],
+        ] {
+            assert!(!asks(texts), "{texts:?}");
+        }
+    }
 }
