@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 17] = [
+const SCRIPTS: [&str; 24] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -34,6 +34,23 @@ const SCRIPTS: [&str; 17] = [
     "qemu-img create -q -f qcow2 a 1M; qemu-img bitmap --add a b; qemu-io -c 'write 128k 64k' -c 'write -z 256k 64k' a >/dev/null; \
      qemu-nbd -r -f qcow2 -B b -k $PWD/s -x '' --fork a; qemu-img map --output=json --image-opts \
      driver=nbd,server.type=unix,server.path=s,x-dirty-bitmap=qemu:dirty-bitmap:b | sed 's/, .compressed.: [a-z]*//'; echo $?",
+    "qemu-img create -q -f qcow2 a 1M; qemu-img create -q -f qcow2 below 1M; for o in compat=1.1 compat=0.10 backing_file=below,backing_fmt=qcow2; do \
+     qemu-img create -q -f qcow2 -o $o b 1M; qemu-img convert -n -O qcow2 a b; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'; done",
+    "for i in old new over; do qemu-img create -q -f qcow2 $i 1M; done; qemu-io -c 'write -P 1 0 128k' -c 'write -P 1 192k 64k' old >/dev/null; \
+     qemu-io -c 'write -P 2 64k 128k' -c 'write -P 1 192k 64k' -c 'write -P 2 900k 8k' new >/dev/null; qemu-img create -q -f qcow2 -b old -F qcow2 over 2M; \
+     qemu-img rebase -b new -F qcow2 over; qemu-img map over | cut -c 1-32; qemu-img check over | head -1",
+    "qemu-img create -q -f qcow2 b 4G; qemu-img create -q -f qcow2 -b b -F qcow2 a 4G; qemu-io -c 'write -z 0 64k' -c 'write -z 1G 64k' a >/dev/null; \
+     qemu-img snapshot -c s a; qemu-img amend -p -o compat=0.10 a | tr '\\r' '\\n'",
+    "qemu-img create -q -f qcow2 -o cluster_size=512 b 1M; qemu-img create -q -f qcow2 -o cluster_size=4k -b b -F qcow2 a; \
+     qemu-io -c 'write -P 1 5k 1k' -c 'write -P 1 13k 1k' b >/dev/null; qemu-io -c 'write -z 5k 2k' -c 'write -z 14k 1k' -c 'read -P 0 4k 4k' a | grep -v ops; \
+     qemu-img map --output=json a | sed 's/, .compressed.: [a-z]*//; s/, .offset.: [0-9]*//'",
+    "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 a; f='{\"driver\":\"file\",\"filename\":\"a\"}'; \
+     for d in \"$f\" \"{'driver':'blkdebug','image':$f}\" \"{'driver':'blkdebug','image':$f,'set-state':[{'event':'read_aio','new_state':2}]}\" \
+     \"{'driver':'quorum','vote-threshold':1,'children':[$f]}\"; do \
+     qemu-img info \"json:{'driver':'qcow2','file':$d}\" | grep -e ^image -e '^backing file:' | sed 's/json:{.*/options/'; done",
+    "qemu-img measure -l snapshot.foo=bar; echo $?; qemu-img measure -l snapshot.foo=bar 2>&1 | grep -c qemu-img:",
+    "qemu-img create -q -f qcow2 a 1M; o='open -o driver=blkdebug,image.driver=qcow2'; qemu-io -c \"$o a\" -c 'write -P 5 0 64k' -c 'read -P 5 0 64k' | grep -v ops; \
+     qemu-io -c 'read -P 5 0 64k' a | head -1; qemu-io -c \"$o blkdebug::a\" -c 'read -P 5 0 64k' | head -1",
     "qemu-io -f null-co -c 'read 0 512' null-co:// | head -1; truncate -s 1M r; qemu-img convert -C --salvage -O qcow2 r a 2>/dev/null; echo $?",
 ];
 
