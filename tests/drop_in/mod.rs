@@ -1,7 +1,7 @@
 //! Cowhand as `qemu-nbd` and `qemu-storage-daemon`: the same command lines, and what clients see of both.
 
-mod foreign;
 mod authz;
+mod foreign;
 mod names;
 mod nbd;
 mod options;

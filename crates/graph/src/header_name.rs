@@ -17,7 +17,8 @@ pub fn file_name(block: &dyn Block) -> String {
     }
     let path = whole_path(block.name());
     let Some(raw) = block.downcast_ref::<Raw>().filter(|raw| raw.driver == "raw") else { return path };
-    let part = RawOptions { offset: raw.offset, size: raw.fixed.then(|| raw.size()) };
+    let part =
+        RawOptions { offset: raw.offset, size: raw.fixed.then(|| raw.size()), ..RawOptions::default() };
     if part.is_part() { part_name(&path, &part) } else { path }
 }
 
@@ -44,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_file_is_named_by_its_options() {
-        let part = RawOptions { offset: 1 << 20, size: Some(512) };
+        let part = RawOptions { offset: 1 << 20, size: Some(512), ..RawOptions::default() };
         let name = part_name("/no/disk", &part);
         let options: serde_json::Value = serde_json::from_str(name.strip_prefix("json:").unwrap()).unwrap();
         let file = json!({ "driver": "file", "filename": "/no/disk" });

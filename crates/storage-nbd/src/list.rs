@@ -49,7 +49,7 @@ pub async fn list_exports(
     tls: Option<ClientTls>,
     timeout: Duration,
 ) -> Result<Listing, Error> {
-    let info = ExportInfo::new(server, "", tls)?;
+    let info = ExportInfo::new(server, "", None, tls)?;
     let until = Instant::now() + timeout;
     match select(std::pin::pin!(listed(&info, timeout)), reactor::sleep_until(until)).await {
         Either::Left((listed, _)) => listed,
