@@ -107,7 +107,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         true => failed(&error).with_hint_about_lock(&error),
     })?;
     if foreign::has_check(image.format) {
-        return foreign::run(args, &options, &reactor, out);
+        let format = image.format;
+        drop(image);
+        return foreign::run(args, (options, format), &reactor, out);
     }
     if image.format != Format::Qcow2 {
         let (name, format) = (options.filename.to_string_lossy(), image.format);

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use block::Block;
+use formats::Kind;
 use formats::vmdk::Vmdk;
 use graph::{Disk, OpenRules};
 use reactor::Reactor;
@@ -82,6 +83,7 @@ pub struct Walk<'a> {
     has_vmdk: bool,
     at: u64,
     end: u64,
+    is_unmapped: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -96,7 +98,7 @@ impl<'a> Walk<'a> {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
         let is_vmdk = |layer: Arc<dyn Block>| layer.downcast_ref::<Vmdk>().is_some();
         let has_vmdk = block::layers(disk.root()).any(is_vmdk);
-        Self { reactor, disk, files, has_vmdk, at: start, end }
+        Self { reactor, disk, files, has_vmdk, at: start, end, is_unmapped: is_unmapped(disk) }
     }
 
     /// The file of the layer at `depth` that has what is at `start`. A vmdk image has several.
@@ -119,6 +121,10 @@ impl Iterator for Walk<'_> {
             return None;
         }
         let start = self.at;
+        if self.is_unmapped {
+            self.at = self.end;
+            return Some(Ok(Extent::without_map(start, self.end - start)));
+        }
         let status = match self.reactor.run(self.disk.block_status(start, self.end - start)) {
             Ok(status) => status,
             Err(error) => {
@@ -143,6 +149,11 @@ impl Iterator for Walk<'_> {
             file: self.file_of(start, status.depth).filter(|_| held),
         }))
     }
+}
+
+/// Whether all of the disk counts as data. QEMU's driver of vhdx knows no holes, and programs that call it by its name compare its maps and sizes.
+pub fn is_unmapped(disk: &Disk) -> bool {
+    voice::is_qemu() && disk.root().driver() == Kind::Vhdx.name()
 }
 
 /// Names of the files of a chain whose top is called `named`. What lies below the directory of that is named from there.

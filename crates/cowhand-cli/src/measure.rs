@@ -19,6 +19,7 @@ use crate::copying::{self, Memory};
 use crate::create::options::{self, NewImage};
 use crate::drive::{OpenArgs, formats, parse_bytes};
 use crate::failure::Failure;
+use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
 use crate::output::{OutputFormat, write_json};
 
@@ -157,7 +158,7 @@ fn measure_disk(
             None => Arc::clone(&disk) as Arc<dyn Block>,
         };
         let target = CreateOptions { size: source.size(), ..image.options };
-        let content = match is_counted(image.format, &target) {
+        let content = match is_counted(image.format, &target) && !is_unmapped(&disk) {
             true => Content::Copied {
                 data_bytes: data_bytes(&*source, file_bytes(disk.root()), &target)
                     .await

@@ -1,5 +1,5 @@
-//! Images of other hypervisors: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, and VMware's vmdk. They are read, and some are made whole
-//! ([`sink`]).
+//! Images of other hypervisors: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, Hyper-V's vhdx, VMware's vmdk, and QEMU's own first format.
+//! They are read, and some are made whole ([`sink`]).
 //!
 //! A format decodes its header into an [`Image`], or into a layout of pieces where a disk has several files or forms of data: where its tables are and
 //! what an entry says. What is common lies there: tables are read in pages under a limit, and nothing is allocated in proportion to a field of the header.
@@ -15,6 +15,7 @@ pub mod sink;
 mod table;
 mod vdi;
 mod vdi_check;
+pub mod vhdx;
 pub mod vmdk;
 mod vpc;
 
@@ -40,6 +41,8 @@ pub enum Kind {
     Vmdk,
     /// QEMU's first copy-on-write format, version 1.
     Qcow,
+    /// Hyper-V's newer one.
+    Vhdx,
 }
 
 impl Kind {
@@ -50,6 +53,7 @@ impl Kind {
             Self::Vpc => "vpc",
             Self::Vmdk => "vmdk",
             Self::Qcow => "qcow",
+            Self::Vhdx => "vhdx",
         }
     }
 
@@ -60,6 +64,7 @@ impl Kind {
             Self::Vpc,
             Self::Vmdk,
             Self::Qcow,
+            Self::Vhdx,
         ]
         .into_iter()
         .find(|kind| kind.name() == name)
@@ -80,6 +85,7 @@ pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, 
             let description = vmdk::describe(&*file).await?;
             Arc::new(vmdk::open(file, &description, Vec::new(), None).await?)
         }
+        Kind::Vhdx => Arc::new(vhdx::open(file).await?),
     })
 }
 
@@ -87,7 +93,7 @@ pub async fn open(kind: Kind, file: Arc<dyn Storage>) -> Result<Arc<dyn Block>, 
 pub fn has_check(kind: Kind) -> bool {
     match kind {
         Kind::Vpc | Kind::Qcow => false,
-        Kind::Vdi | Kind::Vmdk => true,
+        Kind::Vdi | Kind::Vmdk | Kind::Vhdx => true,
     }
 }
 
@@ -98,6 +104,9 @@ pub fn has_check(kind: Kind) -> bool {
 pub async fn check(image: &dyn Block, found: &mut dyn FnMut(Finding)) -> Result<u64, Error> {
     if let Some(image) = image.downcast_ref::<vmdk::Vmdk>() {
         return vmdk::check(image).await.map(|()| 0);
+    }
+    if let Some(image) = image.downcast_ref::<vhdx::Vhdx>() {
+        return vhdx::check(image).await;
     }
     match image.downcast_ref::<Image>() {
         Some(image) if image.kind == Kind::Vdi => vdi_check::check(image, found).await,

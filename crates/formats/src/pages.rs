@@ -52,6 +52,11 @@ impl Rest {
     pub fn le32(&self) -> impl Iterator<Item = u32> {
         self.chunks_exact(4).map(|entry| entry.first_chunk().copied().map_or(0, u32::from_le_bytes))
     }
+
+    /// Entries of eight bytes.
+    pub fn le64(&self) -> impl Iterator<Item = u64> {
+        self.chunks_exact(8).map(|entry| entry.first_chunk().copied().map_or(0, u64::from_le_bytes))
+    }
 }
 
 impl Pages {

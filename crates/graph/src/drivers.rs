@@ -120,6 +120,7 @@ pub const FORMATS: &[&FormatDriver] = &[
     &foreign::VPC,
     &foreign::VMDK,
     &foreign::QCOW,
+    &foreign::VHDX,
 ];
 
 /// Drivers of filters.

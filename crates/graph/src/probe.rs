@@ -152,15 +152,14 @@ pub enum FormatError {
 }
 
 /// Formats that QEMU reads or writes and that are not served.
-pub const UNSUPPORTED: [&str; 6] = ["bochs", "cloop", "dmg", "parallels", "qed", "vhdx"];
+pub const UNSUPPORTED: [&str; 5] = ["bochs", "cloop", "dmg", "parallels", "qed"];
 
 /// What to do with an image of one of them.
 pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
 
 /// Magics of formats that others write: (offset, bytes, name). A dmg has its at the end.
-const OTHERS: [(usize, &[u8], &str); 6] = [
+const OTHERS: [(usize, &[u8], &str); 5] = [
     (0, b"QED\0", "qed"),
-    (0, b"vhdxfile", "vhdx"),
     (0, b"WithoutFreeSpace", "parallels"),
     (0, b"WithouFreSpacExt", "parallels"),
     (0, b"Bochs Virtual HD Image", "bochs"),
@@ -227,7 +226,7 @@ mod tests {
             (b"QFI\xfb", QCOW2),
             (b"QFI", Probed::Nothing),
             (b"", Probed::Nothing),
-            (b"vhdxfile....", Probed::Other("vhdx")),
+            (b"QED\0....", Probed::Other("qed")),
             (b"LUKS\xba\xbe\0\x01", LUKS),
             (&[0; PROBE_BYTES], Probed::Nothing),
         ];
@@ -243,6 +242,7 @@ mod tests {
             assert_eq!(probe(start), Probed::Format(Format::Vmdk), "{start:?}");
         }
         assert_eq!(probe(b"# Disk DescriptorFile\n"), Probed::Nothing);
+        assert_eq!(Some(probe(b"vhdxfile")), Format::of_name("vhdx").map(Probed::Format));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use formats::vhdx::Vhdx;
 use formats::{Finding, Kind};
 use graph::OpenRules;
 use graph::options::DiskOptions;
@@ -24,14 +25,17 @@ pub fn has_check(format: Format) -> bool {
 /// Checks the image that `options` name.
 pub fn run(
     args: &Args,
-    options: &DiskOptions,
+    (mut options, format): (DiskOptions, Format),
     reactor: &Reactor,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
+    options.layer.read_only = true;
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot check {}", options.filename.display()), error)
     };
-    if args.repair.is_some() {
+    let is_repaired = args.repair.is_some();
+    // QEMU repairs nothing of a vmdk either, and of a vhdx no more than that its log is replayed.
+    if is_repaired && Kind::of_name(format.name()) != Some(Kind::Vhdx) {
         let name = options.filename.to_string_lossy();
         let name = printable(&name);
         tell(format_args!(
@@ -51,19 +55,24 @@ pub fn run(
             tell(format_args!("{finding}"));
         }
     };
-    let (corruptions, format) = reactor.run(async {
-        let disk = graph::open(options, &rules).await;
+    let corruptions = reactor.run(async {
+        let disk = graph::open(&options, &rules).await;
         let disk = disk.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
         let image = disk.top_image();
-        let corruptions = formats::check(&*image, &mut show).await.map_err(|error| failed(&error))?;
-        Ok::<_, Failure>((corruptions, image.driver()))
+        if is_repaired && image.downcast_ref::<Vhdx>().is_some_and(Vhdx::is_replayed) {
+            let why =
+                "the image was not closed, and its log is replayed in memory only: nothing of it is written";
+            return Err(Failure::new(format!("cannot repair {}: {why}", options.filename.display()))
+                .with_hint("QEMU's qemu-img check -r all replays the log in the file"));
+        }
+        formats::check(&*image, &mut show).await.map_err(|error| failed(&error))
     })?;
     if !is_silent && !voice::is_qemu() && findings > FINDINGS_SHOWN_MAX {
         tell(format_args!("... and {} more", findings - FINDINGS_SHOWN_MAX));
     }
     let report = CheckReport {
         filename: options.filename.display().to_string(),
-        format: format.to_owned(),
+        format: format.name().to_owned(),
         corruptions,
         ..CheckReport::default()
     };

@@ -24,6 +24,12 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Data of which nothing more is known.
+    pub fn without_map(start: u64, length: u64) -> Self {
+        let (zero, data, compressed) = (false, true, false);
+        Self { start, length, depth: 0, present: true, zero, data, compressed, offset: None, file: None }
+    }
+
     /// Whether it is data that does not stand in the file as it is: compressed, for one.
     pub fn is_without_place(&self) -> bool {
         self.data && !self.zero && self.offset.is_none()

@@ -52,9 +52,9 @@ fn a_shell_completes_the_values_of_options() {
         );
         bench.qemu("bash", &["-c", &script]).out.trim().to_owned()
     };
-    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw luks vdi vpc vmdk qcow");
-    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw luks vdi vpc vmdk qcow");
-    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw luks vdi vpc vmdk qcow");
+    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw luks vdi vpc vmdk qcow vhdx");
+    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw luks vdi vpc vmdk qcow vhdx");
+    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw luks vdi vpc vmdk qcow vhdx");
     assert_eq!(complete(["cowhand", "bench", "-t"]), "writeback writethrough none off directsync unsafe");
     assert_eq!(complete(["cowhand", "bench", "-i"]), "io_uring threads native");
     let refused = bench.cowhand(&["info", "-f", "qed", "x"]);
@@ -105,7 +105,7 @@ fn a_quiet_check_tells_by_its_exit_code_alone() {
 fn formats_that_are_not_supported_say_what_to_do() {
     let bench = Bench::new();
     bench.qemu("qemu-img", &["create", "-f", "raw", "a.raw", "1M"]);
-    for format in ["vhdx", "parallels"] {
+    for format in ["parallels", "qed"] {
         bench.qemu("qemu-img", &["convert", "-f", "raw", "-O", format, "a.raw", "a"]);
         let known = bench.cowhand(&["info", "a"]);
         assert!(
@@ -115,7 +115,7 @@ fn formats_that_are_not_supported_say_what_to_do() {
         );
         let named = bench.cowhand(&["convert", "-f", format, "a", "b.raw"]);
         let told = format!(
-            "{format} is not supported; allowed: qcow2, raw, luks, vdi, vpc, vmdk, qcow (qemu-img convert -O qcow2"
+            "{format} is not supported; allowed: qcow2, raw, luks, vdi, vpc, vmdk, qcow, vhdx (qemu-img convert -O qcow2"
         );
         assert!(named.code == 1 && named.err.contains(&told), "{format}: {}", named.err);
     }

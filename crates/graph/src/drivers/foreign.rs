@@ -1,9 +1,9 @@
-//! `vdi`, `vpc`, `qcow`, `vmdk`: images of other hypervisors, which are only read.
+//! `vdi`, `vpc`, `qcow`, `vmdk`, `vhdx`: images of other hypervisors, which are only read.
 
 use std::sync::Arc;
 
 use block::{Blame, Block};
-use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE, qcow1, vmdk};
+use formats::{Kind, VDI_SIGNATURE, VDI_SIGNATURE_OFFSET, VPC_COOKIE, qcow1, vhdx, vmdk};
 
 use super::formats::{Opening, OpeningFuture};
 use super::{FormatDriver, FormatHeader};
@@ -49,6 +49,18 @@ pub(super) const QCOW: FormatDriver = FormatDriver {
     header: Some(FormatHeader { name: "qcow", begins: qcow1::begins, required: true }),
     options: &[],
     open: |opening| open(Kind::Qcow, opening),
+};
+
+pub(super) const VHDX: FormatDriver = FormatDriver {
+    name: "vhdx",
+    title: "a vhdx image",
+    header: Some(FormatHeader {
+        name: "vhdx",
+        begins: |start| start.starts_with(vhdx::SIGNATURE),
+        required: true,
+    }),
+    options: &[],
+    open: |opening| open(Kind::Vhdx, opening),
 };
 
 fn open(kind: Kind, opening: Opening<'_>) -> OpeningFuture<'_> {

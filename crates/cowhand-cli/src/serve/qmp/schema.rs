@@ -169,6 +169,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "vpc", members: &[child()] },
         Variant { tag: "vmdk", members: &[child()] },
         Variant { tag: "qcow", members: &[child(), optional("backing", Kind::Ref(&BACKING))] },
+        Variant { tag: "vhdx", members: &[child()] },
         Variant {
             tag: "copy-before-write",
             members: &[
