@@ -17,6 +17,18 @@ const NAME: [(DnType, &str); 3] = [
     (DnType::CommonName, "guest one"),
 ];
 
+/// The group ffdhe2048 (RFC 7919, appendix A.1): QEMU looks for primes of its own where it finds none, for many seconds on a busy machine.
+const DH_PARAMETERS: &str = "\
+-----BEGIN DH PARAMETERS-----
+MIIBCAKCAQEA//////////+t+FRYortKmq/cViAnPTzx2LnFg84tNpWp4TZBFGQz
++8yTnc4kmz75fS/jY2MMddj2gbICrsRhetPfHtXV/WVhJDP1H18GbtCFY2VVPe0a
+87VXE15/V8k1mE8McODmi3fipona8+/och3xWKE2rec1MKzKT0g6eXq8CrGCsyT7
+YdEIqUuyyOP7uWrat2DX9GgdT0Kj3jlN9K5W7edjcrsZCwenyO4KbXCeAvzhzffi
+7MA0BM0oNC9hkXL+nOmFg/+OTxIy7vKBg8P+OxtMb61zO7X8vC7CIAXFjvGDfRaD
+ssbzSibBsu/6iGtCOGEoXJf//////////wIBAg==
+-----END DH PARAMETERS-----
+";
+
 /// An authority, a server for localhost, and a client called [`NAME`].
 fn certificates(directory: &Path) {
     let write = |name: &str, text: String| std::fs::write(directory.join(name), text).expect("a file");
@@ -26,6 +38,7 @@ fn certificates(directory: &Path) {
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     let certificate = authority.self_signed(&key).expect("a certificate");
     write("ca-cert.pem", certificate.pem());
+    write("dh-params.pem", DH_PARAMETERS.to_owned());
     let issuer = Issuer::new(authority, key);
     for (who, purpose) in
         [("server", ExtendedKeyUsagePurpose::ServerAuth), ("client", ExtendedKeyUsagePurpose::ClientAuth)]

@@ -100,7 +100,8 @@ fn other_value(option: &Value) -> Option<String> {
         (_, "number") => "1",
         _ => "other",
     };
-    let flow = name.split_once("-max").map_or_else(String::new, |(flow, length)| match length {
+    let of_limit = name.split_once("-max").filter(|_| name.starts_with("throttling."));
+    let flow = of_limit.map_or_else(String::new, |(flow, length)| match length {
         "" => format!(",{flow}=1"),
         _ => format!(",{flow}=1,{flow}-max=1"),
     });
