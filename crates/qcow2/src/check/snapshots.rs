@@ -57,7 +57,8 @@ impl Pass<'_> {
             let size = self.header.size;
             entries.iter_mut().for_each(|entry| entry.disk_size = entry.disk_size.or(Some(size)));
         }
-        self.snapshots = Snapshots { entries, bytes, faulty, cut: beyond > 0, ..Snapshots::default() };
+        let by_header = self.snapshots.beyond;
+        self.snapshots = Snapshots { entries, bytes, faulty, cut: beyond > 0, beyond: by_header };
         Ok(())
     }
 
