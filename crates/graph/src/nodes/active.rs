@@ -23,7 +23,7 @@ use crate::layers::{LayerFiles, Layers};
 use crate::runtime::RuntimeOptions;
 
 /// The member of blockdev-add that this module reads.
-const ACTIVE: &str = "active";
+pub(super) const ACTIVE: &str = "active";
 
 impl Graph {
     /// Makes the disk that `name` leads to, and the disks below it, inactive, or active again. Nothing happens to what is so already, and to a bare

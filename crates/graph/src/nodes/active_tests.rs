@@ -120,3 +120,21 @@ fn files_of_an_inactive_disk_are_free_for_others_and_those_of_an_active_one_are_
         disk.close().await.unwrap();
     });
 }
+
+#[test]
+fn reopening_a_disk_says_whether_it_is_active_and_does_not_change_it() {
+    with_world(async |world| {
+        let mut options = world.options_of_chain().await;
+        let disk = world.add(options.clone()).await;
+        for active in [true, false] {
+            options["active"] = json!(active);
+            let change = world.graph.change().await;
+            let reopened = world.graph.reopen(&change, options.as_object().unwrap()).await;
+            let refused = reopened.err().map(|error| error.to_string());
+            assert_eq!(refused.is_none(), active, "{refused:?}");
+            assert!(refused.is_none_or(|refused| refused.starts_with("option active of node \"d\"")));
+        }
+        assert!(disk.is_active());
+        disk.close().await.unwrap();
+    });
+}

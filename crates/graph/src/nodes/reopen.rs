@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use block::Block;
 use qcow2::Qcow2;
 use serde_json::{Map, Value};
 
 use super::access::LayerAccess;
+use super::active::{ACTIVE, without_active};
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
@@ -30,6 +32,12 @@ impl Graph {
     /// Names the first option that cannot change while the node is open; then nothing has changed.
     pub async fn reopen(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let name = text(options, "node-name")?;
+        let (rest, is_active) = without_active(options);
+        let differs = |disk: Arc<DiskNode>| disk.disk.is_active() != is_active;
+        if options.contains_key(ACTIVE) && self.disk(name).is_ok_and(differs) {
+            return Err(NodeError::Fixed { name: name.to_owned(), option: ACTIVE.to_owned() });
+        }
+        let options = &rest;
         let node = match self.node(name) {
             Ok(node) => node,
             Err(unknown) => return self.reopen_part(change, name, options).await.unwrap_or(Err(unknown)),
