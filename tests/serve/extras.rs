@@ -39,7 +39,9 @@ fn yaml(text: &str) -> Vec<serde_json::Value> {
 fn rules_and_dashboard_name_figures_that_a_server_exports() {
     let scratch = Scratch::new();
     let disk = create(&scratch, "disk.qcow2", "1G");
-    let mut server = Server::start(&["--metrics", "0", &disk]);
+    let mut server = Server::start(["--metrics", "0", &disk]);
+    // What has counted nothing has no buckets.
+    server.client("disk").write(0, &[1; 4096]).expect("a write");
     let address = black_box::metrics::address(&mut server);
     let url = format!("http://{address}/metrics");
     let exported = Run::new("curl").args(["--silent", "--fail", &url]).ok();
@@ -112,7 +114,7 @@ fn the_pod_asks_for_no_rights_and_its_command_is_one() {
         })
         .collect();
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| *word != "--quiet").collect();
-    let started = Start::new(&words).listening_on(scratch.name("disk.sock")).listen();
+    let started = Start::new(words).listening_on(scratch.name("disk.sock")).listen();
     let server = started.unwrap_or_else(|NotStarted(outcome)| panic!("{outcome}"));
     cowhand(["status", &scratch.name("disk.qmp")]).ok();
     server.stop();
