@@ -48,8 +48,8 @@ use crate::voice;
         there is written.\n\n\
         TARGET may be a new object of a store, s3://BUCKET/KEY, raw or qcow2: it is uploaded in parts and visible when it is whole. An \
         object that is there stays, unless --force is given.\n\n\
-        A vpc image (for Azure: -o subformat=fixed,force_size) or a vmdk for an OVA (-o subformat=streamOptimized) is written in order, \
-        the vmdk and the fixed vpc also to a pipe.\n\n\
+        A vpc image (for Azure: -o subformat=fixed,force_size) or a vmdk (for an OVA: -o subformat=streamOptimized) is written in order, \
+        such a vmdk and a fixed vpc also to a pipe.\n\n\
         A DRIVE that is - is read from a pipe to its end first, into a file without a name in TMPDIR (or /var/tmp). As TARGET, - takes a \
         raw disk from the first byte to the last.",
     after_help = "\
@@ -237,8 +237,7 @@ impl Args {
             let what = format!("-S is {sparse}; allowed: multiples of 512 up to 16M, and 0");
             return Err(Failure::new(what));
         }
-        // The data of a vmdk is compressed in any case.
-        if self.compress && self.target_format != Format::Qcow2 && self.target_format.name() != "vmdk" {
+        if self.compress && ![Format::Qcow2, Format::Vmdk].contains(&self.target_format) {
             let format = self.target_format;
             return Err(Failure::new(format!(
                 "-c: a {format} image has no compressed clusters; convert to qcow2 (-O qcow2)",

@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// Format of the image: qcow2, raw, luks or vpc
+    /// Format of the image: qcow2, raw, luks, vpc or vmdk
     #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 

@@ -5,6 +5,8 @@
 
 mod descriptor;
 mod geometry;
+mod monolithic_sparse;
+mod sparse_extent;
 mod stream_optimized;
 mod vhd;
 
@@ -14,6 +16,7 @@ use std::io;
 use buffer::IoBytes;
 use thiserror::Error;
 
+use monolithic_sparse::MonolithicSparse;
 use stream_optimized::StreamOptimized;
 use vhd::Vhd;
 
@@ -130,7 +133,7 @@ pub enum VpcSubformat {
 /// Options of a vmdk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VmdkOptions {
-    /// Its form; QEMU's default is one that is not made here.
+    /// Its form.
     pub subformat: VmdkSubformat,
     /// The controller that a machine made of it has.
     pub adapter: Adapter,
@@ -145,7 +148,7 @@ pub struct VmdkOptions {
 /// Forms of a vmdk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VmdkSubformat {
-    /// One file with holes, written in place.
+    /// Grains as they are, behind the tables that find them.
     #[default]
     MonolithicSparse,
     /// Compressed grains in their order, as in an OVA.
@@ -209,15 +212,12 @@ impl NewImage {
         }
     }
 
-    /// What of the options is not made, or contradicts itself.
+    /// What of the options contradicts itself.
     ///
     /// # Errors
     /// The rest of a sentence about it.
     pub fn check(&self) -> Result<(), &'static str> {
         match self {
-            Self::Vmdk(VmdkOptions { subformat: VmdkSubformat::MonolithicSparse, .. }) => {
-                Err("of its forms only streamOptimized is made: give -o subformat=streamOptimized")
-            }
             Self::Vmdk(VmdkOptions { compat6: true, hardware_version: Some(_), .. }) => {
                 Err("-o compat6 is hardware version 6, and hwversion says another; give one of them")
             }
@@ -225,11 +225,19 @@ impl NewImage {
         }
     }
 
+    /// Whether data is stored compressed.
+    pub fn is_compressed(&self) -> bool {
+        matches!(self, Self::Vmdk(VmdkOptions { subformat: VmdkSubformat::StreamOptimized, .. }))
+    }
+
     /// Makes the image.
     pub fn sink(&self, stamp: Stamp) -> Box<dyn Sink> {
         match self {
             Self::Vpc(options) => Box::new(Vhd::new(*options, stamp)),
-            Self::Vmdk(options) => Box::new(StreamOptimized::new(options.clone(), stamp)),
+            Self::Vmdk(options) => match options.subformat {
+                VmdkSubformat::StreamOptimized => Box::new(StreamOptimized::new(options.clone(), stamp)),
+                VmdkSubformat::MonolithicSparse => Box::new(MonolithicSparse::new(options.clone(), stamp)),
+            },
         }
     }
 }

@@ -57,6 +57,13 @@ impl Plan {
                 "-n: a {format} image is written whole, and no disk that is there; leave -n out"
             )));
         }
+        // The data of a stream is compressed in any case.
+        if args.compress && image.foreign.as_ref().is_some_and(|foreign| !foreign.is_compressed()) {
+            let format = image.format;
+            return Err(Failure::new(format!(
+                "-c: this {format} image has no compressed clusters; convert to qcow2 (-O qcow2)"
+            )));
+        }
         set_backing(args, &mut image, count)?;
         let size = image.size.unwrap_or(source_bytes).next_multiple_of(SECTOR_BYTES);
         if size < source_bytes {

@@ -159,6 +159,42 @@ fn streams_for_ovas_are_read_by_qemu_and_have_the_headers_that_it_makes() {
 }
 
 #[test]
+fn sparse_vmdk_images_are_those_that_qemu_img_makes() {
+    let bench = Bench::new();
+    source(&bench);
+    for (options, more) in [("adapter_type=ide", &["--verify"][..]), ("compat6", &["-S", "0"])] {
+        let convert = ["convert", "-f", "raw", "-O", "vmdk", "-o", options];
+        let ran = bench.cowhand(&[&convert[..], more, &["a.raw", "same.vmdk"]].concat());
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{options}");
+        let ours = fs::read(bench.path("same.vmdk")).unwrap();
+        bench.qemu("qemu-img", &["compare", "-f", "vmdk", "-F", "raw", "same.vmdk", "a.raw"]);
+        bench.qemu("qemu-img", &["check", "-f", "vmdk", "same.vmdk"]);
+        let map = |name| map(&bench.qemu("qemu-img", &["map", "-f", "vmdk", "--output=json", name]).out);
+        let mapped = map("same.vmdk");
+        let more = if more.contains(&"-S") { more } else { &[] };
+        bench.qemu("qemu-img", &[&convert[..], more, &["a.raw", "same.vmdk"]].concat());
+        assert_eq!(mapped, map("same.vmdk"), "{options}");
+        let theirs = fs::read(bench.path("same.vmdk")).unwrap();
+        assert_eq!(ours.len(), theirs.len(), "{options}");
+        assert!(ours[..512] == theirs[..512], "{options}: header");
+        assert!(ours[21 * 512..] == theirs[21 * 512..], "{options}: tables and grains");
+    }
+    for (tool, name) in [("cowhand", "ours.vmdk"), ("qemu-img", "theirs.vmdk")] {
+        let words = ["create", "-f", "vmdk", name, "5000000000"];
+        match tool {
+            "cowhand" => assert_eq!(bench.cowhand(&words).code, 0),
+            tool => drop(bench.qemu(tool, &words)),
+        }
+    }
+    let [ours, theirs] = ["ours.vmdk", "theirs.vmdk"].map(|name| fs::read(bench.path(name)).unwrap());
+    assert!(
+        ours.len() == theirs.len() && ours[..512] == theirs[..512] && ours[21 * 512..] == theirs[21 * 512..]
+    );
+    let refused = bench.cowhand(&["convert", "-c", "-O", "vmdk", "a.raw", "x"]);
+    assert!(refused.code == 1 && refused.err.contains("-c: this vmdk image"), "{}", refused.err);
+}
+
+#[test]
 fn a_stream_and_a_fixed_disk_go_through_a_pipe_and_a_table_in_front_does_not() {
     let bench = Bench::new();
     source(&bench);
@@ -179,7 +215,7 @@ fn a_stream_and_a_fixed_disk_go_through_a_pipe_and_a_table_in_front_does_not() {
     }
     for (options, told) in [
         ("vpc", "this image has a table in front"),
-        ("vmdk", "give -o subformat=streamOptimized"),
+        ("vmdk", "this image has a table in front"),
         ("qcow2", "qcow2 is not written in that order"),
     ] {
         let ran = sh(options, "-");

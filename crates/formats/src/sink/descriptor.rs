@@ -12,8 +12,8 @@ const HEADS_SCSI: u64 = 255;
 /// It means that there is no parent.
 const NO_CONTENT_ID: u32 = u32::MAX;
 
-/// For a disk of `size` bytes in one compressed extent.
-pub(super) fn stream_optimized(options: &VmdkOptions, stamp: &Stamp, size: u64) -> String {
+/// For a disk of `size` bytes in one sparse extent, which is the file itself.
+pub(super) fn of(create_type: &str, options: &VmdkOptions, stamp: &Stamp, size: u64) -> String {
     let sectors = size.div_ceil(SECTOR_BYTES);
     let heads = if options.adapter == Adapter::Ide { HEADS_IDE } else { HEADS_SCSI };
     let cylinders = sectors / (TRACK_SECTORS * heads);
@@ -26,7 +26,7 @@ pub(super) fn stream_optimized(options: &VmdkOptions, stamp: &Stamp, size: u64) 
          encoding=\"UTF-8\"\n\
          CID={id:08x}\n\
          parentCID={NO_CONTENT_ID:08x}\n\
-         createType=\"streamOptimized\"\n\
+         createType=\"{create_type}\"\n\
          \n\
          # Extent description\n\
          RW {sectors} SPARSE \"{name}\"\n\
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_value_does_not_end_early() {
         let stamp = Stamp { unix_seconds: 0, id: [0xff; 16], file_name: "a\"\nddb.x = \"1".to_owned() };
-        let text = stream_optimized(&VmdkOptions::default(), &stamp, 1 << 30);
+        let text = of("streamOptimized", &VmdkOptions::default(), &stamp, 1 << 30);
         assert!(text.contains("RW 2097152 SPARSE \"a__ddb.x = _1\"\n"), "{text}");
         assert!(text.contains("\nCID=fffffffd\n") && text.contains("fffffffffffffffd\"\n"), "{text}");
     }

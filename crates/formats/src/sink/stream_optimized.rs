@@ -9,28 +9,19 @@ use block::SECTOR_BYTES;
 use buffer::{IoBuf, IoBytes};
 use libdeflater::{CompressionLvl, Compressor};
 
+use super::sparse_extent::{
+    DISK_BYTES_MAX, FILE_BYTES_MAX, FORMAT, GRAIN_BYTES, Header, TABLE_REACH, Table, le_bytes,
+};
 use super::{Packing, Piece, Sink, SinkError, Stamp, VmdkOptions, descriptor};
 
-const FORMAT: &str = "vmdk";
-const MAGIC: &[u8; 4] = b"KDMV";
 const VERSION: u32 = 3;
 /// The characters that tell of a file that was changed as text are there; grains are compressed; each block has a marker.
 const FLAGS: u32 = 1 | 1 << 16 | 1 << 17;
-const GRAIN_BYTES: u64 = 64 << 10;
-const TABLE_ENTRIES: u64 = 512;
-/// Bytes of the disk that a table is for.
-const TABLE_REACH: u64 = TABLE_ENTRIES * GRAIN_BYTES;
-const DESCRIPTOR_SECTOR: u64 = 1;
-const DESCRIPTOR_SECTORS: u64 = 20;
 /// Header and descriptor, up to the first grain.
 const HEAD_BYTES: u64 = GRAIN_BYTES;
 /// The directory is at the end, where the footer says.
 const DIRECTORY_AT_END: u64 = u64::MAX;
 const DEFLATE: u16 = 1;
-/// VMware's disks have at most 62 TiB. The directory then takes 8 MiB.
-const DISK_BYTES_MAX: u64 = 64 << 40;
-/// Places are numbers of sectors in 32 bits.
-const FILE_BYTES_MAX: u64 = SECTOR_BYTES << 32;
 /// Bytes of a grain's marker, which its data follows directly: its first sector, and the length of the data.
 const GRAIN_MARKER_BYTES: usize = 12;
 
@@ -58,45 +49,15 @@ pub(super) struct StreamOptimized {
     table: Table,
 }
 
-/// Where grains are, in sectors.
-#[derive(Debug)]
-struct Table {
-    number: u64,
-    entries: [u32; TABLE_ENTRIES as usize],
-    is_empty: bool,
-}
-
-impl Table {
-    fn new(number: u64) -> Self {
-        Self { number, entries: [0; TABLE_ENTRIES as usize], is_empty: true }
-    }
-}
-
 impl StreamOptimized {
     pub(super) fn new(options: VmdkOptions, stamp: Stamp) -> Self {
         Self { options, stamp, size: 0, end: 0, directory: Vec::new(), table: Table::new(0) }
     }
 
-    fn header(&self, directory: u64) -> [u8; SECTOR_BYTES as usize] {
-        let mut header = [0; SECTOR_BYTES as usize];
-        let mut put = |at: usize, field: &[u8]| {
-            if let Some(place) = header.get_mut(at..at + field.len()) {
-                place.copy_from_slice(field);
-            }
-        };
-        put(0, MAGIC);
-        put(4, &VERSION.to_le_bytes());
-        put(8, &FLAGS.to_le_bytes());
-        put(12, &self.size.div_ceil(SECTOR_BYTES).to_le_bytes());
-        put(20, &(GRAIN_BYTES / SECTOR_BYTES).to_le_bytes());
-        put(28, &DESCRIPTOR_SECTOR.to_le_bytes());
-        put(36, &DESCRIPTOR_SECTORS.to_le_bytes());
-        put(44, &(TABLE_ENTRIES as u32).to_le_bytes());
-        put(56, &directory.to_le_bytes());
-        put(64, &(HEAD_BYTES / SECTOR_BYTES).to_le_bytes());
-        put(73, b"\n \r\n");
-        put(77, &DEFLATE.to_le_bytes());
-        header
+    fn header(&self, directory: u64) -> Header {
+        let overhead = HEAD_BYTES / SECTOR_BYTES;
+        let size = self.size;
+        Header { version: VERSION, flags: FLAGS, size, redundant: 0, directory, overhead, method: DEFLATE }
     }
 
     /// Appends a block of whole sectors; gives its first sector.
@@ -135,11 +96,10 @@ impl StreamOptimized {
     /// The grains of a table are all there: it follows them, if any of them has data.
     fn end_table(&mut self, next: u64, pieces: &mut Vec<Piece>) -> Result<(), SinkError> {
         let table = std::mem::replace(&mut self.table, Table::new(next));
-        if table.is_empty {
+        if table.is_empty() {
             return Ok(());
         }
-        let bytes: Vec<u8> = table.entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-        let sector = self.append_metadata(Metadata::Table, &bytes, pieces)?;
+        let sector = self.append_metadata(Metadata::Table, &table.bytes(), pieces)?;
         let place = usize::try_from(table.number).ok().and_then(|number| self.directory.get_mut(number));
         if let Some(place) = place {
             *place = sector;
@@ -170,9 +130,8 @@ impl Sink for StreamOptimized {
         }
         self.size = size;
         self.directory = vec![0; size.div_ceil(TABLE_REACH) as usize];
-        let descriptor = descriptor::stream_optimized(&self.options, &self.stamp, size);
-        let mut head = self.header(DIRECTORY_AT_END).to_vec();
-        head.extend(descriptor.bytes().take((DESCRIPTOR_SECTORS * SECTOR_BYTES) as usize));
+        let descriptor = descriptor::of("streamOptimized", &self.options, &self.stamp, size);
+        let mut head = self.header(DIRECTORY_AT_END).with_descriptor(&descriptor);
         head.resize(HEAD_BYTES as usize, 0);
         let mut pieces = Vec::new();
         self.append(&head, &mut pieces)?;
@@ -191,20 +150,16 @@ impl Sink for StreamOptimized {
         block.extend((packed.len() as u32).to_le_bytes());
         block.extend_from_slice(&packed);
         let sector = self.append(&block, &mut pieces)?;
-        let index = (offset % TABLE_REACH / GRAIN_BYTES) as usize;
-        if let Some(entry) = self.table.entries.get_mut(index) {
-            *entry = sector;
-        }
-        self.table.is_empty = false;
+        self.table.put(offset, sector);
         Ok(pieces)
     }
 
     fn finish(&mut self) -> Result<Vec<Piece>, SinkError> {
         let mut pieces = Vec::new();
         self.end_table(0, &mut pieces)?;
-        let directory: Vec<u8> = self.directory.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        let directory = le_bytes(&self.directory);
         let sector = self.append_metadata(Metadata::Directory, &directory, &mut pieces)?;
-        let footer = self.header(sector.into());
+        let footer = self.header(sector.into()).encode();
         self.append_metadata(Metadata::Footer, &footer, &mut pieces)?;
         self.append_metadata(Metadata::EndOfStream, &[], &mut pieces)?;
         Ok(pieces)

@@ -154,3 +154,21 @@ fn a_stream_has_markers_tables_behind_their_grains_and_a_footer_that_finds_them(
         assert!(text.contains(line), "{text}");
     }
 }
+
+#[test]
+fn a_sparse_vmdk_reads_as_what_was_written() {
+    let image = NewImage::Vmdk(VmdkOptions::default());
+    // The third table has no grains; the last grain is short.
+    let data = [(0, vec![1; 131_072]), (33 * MIB, vec![2; 65536]), (96 * MIB, vec![3; 512])];
+    let size = 96 * MIB + 512;
+    let file = made(&image, size, &data).expect("a size that there is");
+    assert_eq!(file.len(), (64 << 10) * 5);
+    let mut disk = vec![0; size as usize];
+    for (at, bytes) in &data {
+        let at = usize::try_from(*at).expect("a small disk");
+        disk[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    assert!(read(Kind::Vmdk, &file, disk.len()) == disk);
+    // Both copies of the tables are the same, but for where they are.
+    assert!(file[22 * 512..38 * 512] == file[39 * 512..55 * 512]);
+}

@@ -64,12 +64,15 @@ pub(super) const KNOWN: [Known; 8] = [
     ),
     vmdk(
         "subformat",
-        Sets::Word("streamOptimized", |image, word| {
-            of_vmdk(image)?.subformat =
-                (word == "streamOptimized").then_some(VmdkSubformat::StreamOptimized)?;
+        Sets::Word("monolithicSparse|streamOptimized", |image, word| {
+            const NAMED: [(&str, VmdkSubformat); 2] = [
+                ("monolithicSparse", VmdkSubformat::MonolithicSparse),
+                ("streamOptimized", VmdkSubformat::StreamOptimized),
+            ];
+            of_vmdk(image)?.subformat = named(&NAMED, word)?;
             Some(())
         }),
-        "compressed, as in an OVA; others are not made",
+        "grains as they are, or compressed, as in an OVA (default monolithicSparse)",
     ),
     vmdk(
         "adapter_type",

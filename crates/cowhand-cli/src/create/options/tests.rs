@@ -170,6 +170,13 @@ fn images_that_are_made_whole_have_options_of_their_own() {
     for (text, error) in table {
         assert_eq!(parse(text).map(drop), Err(error.to_owned()), "{text}");
     }
+    let vmdk = |text: &str| {
+        NewImage::parse_whole(&[text.to_owned()], Format::Vmdk).map(drop).map_err(|error| error.0)
+    };
+    assert_eq!(vmdk("subformat=streamOptimized,hwversion=13,toolsversion=1,zeroed_grain=off"), Ok(()));
+    let both = "vmdk: -o compat6 is hardware version 6, and hwversion says another; give one of them";
+    assert_eq!(vmdk("compat6,hwversion=4"), Err(both.to_owned()));
+    assert_eq!(vmdk("compat6,hwversion=undefined"), Ok(()));
     let written = NewImage::parse(&[], vpc).unwrap_err().0;
     assert_eq!(written, "vpc images are made by create and convert only; allowed: qcow2, raw, luks");
 }
