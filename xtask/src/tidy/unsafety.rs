@@ -4,7 +4,7 @@ use super::sizes::without_tests;
 use super::tree::Tree;
 
 /// Where it is, and why it cannot be elsewhere.
-const ROOMS: [(&str, &str); 15] = [
+const ROOMS: [(&str, &str); 17] = [
     ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
     ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
@@ -14,6 +14,8 @@ const ROOMS: [(&str, &str); 15] = [
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
     ("crates/storage/src/page_cache.rs", "what the page cache has of a file, which no crate wraps"),
     ("crates/storage-rbd/src/librbd/", "functions of Ceph's library, in a process of its own"),
+    ("crates/adapters/src/", "memory of guests and functions of traits that are unsafe to call"),
+    ("crates/adapters/tests/", "the same, in the shape of monitors that are in no registry"),
     ("crates/capi/src/", "functions that C calls, and what their pointers lead to"),
     ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
     (

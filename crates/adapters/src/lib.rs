@@ -1,0 +1,8 @@
+//! cowhand's disks as the storage traits of virtual machine monitors: a module for each, behind a feature of its name.
+
+#[cfg(feature = "vm-memory")]
+pub mod guest_memory;
+#[cfg(feature = "imago")]
+pub mod imago;
+#[cfg(feature = "virtio-queue")]
+pub mod virtio_blk;
