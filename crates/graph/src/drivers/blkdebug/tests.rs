@@ -258,7 +258,8 @@ fn a_request_is_held_back_until_it_is_resumed_or_dropped() {
 /// An engine flushes also where nothing was written since: that counted as a step, and rules were a state ahead of where they are in QEMU.
 #[test]
 fn a_flush_with_nothing_to_flush_obeys_no_rule() {
-    let inject = Inject { errno: 5, offset: None, io_type: None, once: false, immediately: true };
+    let inject =
+        Inject { errno: 5, offset: None, io_type: None, once: false, immediately: true, delay_ns: 0 };
     let rules = vec![Rule { event: Step::FlushToDisk, state: 0, action: Action::Inject(inject) }];
     let below: Arc<dyn Storage> = Arc::new(::storage::MemoryStorage::from_bytes(&[0; 4096]));
     let blkdebug = Blkdebug::new(below, Rules::new(rules));
