@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use block::{Blame, Block, Error, SECTOR_BYTES};
 use buffer::IoBuf;
-use flate2::{Decompress, FlushDecompress};
 use parking_lot::Mutex;
 use storage::{Hints, Storage};
+use zlib_rs::{Inflate, InflateFlush};
 
 use crate::Kind;
 use crate::fields::Fields;
@@ -28,6 +28,8 @@ const BACKING_BYTES_MAX: u32 = 1023;
 /// As in QEMU.
 const L1_ENTRIES_MAX: u64 = i32::MAX as u64 / ENTRY_BYTES;
 const AES: u32 = 1;
+/// Streams may reach 32 KiB back.
+const WINDOW_BITS_MAX: u8 = 15;
 /// Of an entry of the second table: the cluster is compressed.
 const COMPRESSED: u64 = 1 << 63;
 
@@ -281,8 +283,9 @@ impl Tables {
 /// The bytes that a raw deflate stream stands for, of which there must be `len`.
 fn inflate(packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
-    let mut stream = Decompress::new(false);
-    stream.decompress(packed, &mut bytes, FlushDecompress::Finish)?;
+    let mut stream = Inflate::new(false, WINDOW_BITS_MAX);
+    let status = stream.decompress(packed, &mut bytes, InflateFlush::Finish);
+    status.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.as_str()))?;
     match stream.total_out() == len as u64 {
         true => Ok(bytes),
         false => {

@@ -294,10 +294,7 @@ impl LayerFiles {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
             _ => None,
         };
-        if writable && header.as_ref().is_some_and(qcow2::is_dirty) {
-            let reason = "it is in use; take it out of use and run `cowhand check -r all`".to_owned();
-            return Err(OpenError::Repair { path: name.into(), reason });
-        }
+        written::check_repaired(header.as_ref().filter(|_| writable), name)?;
         let data = match data {
             Some(data) => Some(data.open_again(&data.name(), &options.data_file, options, writable).await?),
             None => None,

@@ -16,7 +16,6 @@ use storage::RangeMode;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
-use crate::host::{Exchange, Host, Pivot, take_filter_off};
 use crate::layers::{Says, Scope};
 use crate::life::Life;
 use crate::state::Status;
@@ -85,7 +84,7 @@ impl Drop for InTransfer<'_> {
 /// A copy that is kept in step.
 #[derive(Debug)]
 pub struct Mirror {
-    tracked: Arc<Tracked>,
+    pub(crate) tracked: Arc<Tracked>,
     counters: Counters,
     in_flight: Cell<u64>,
     copied: Cell<u64>,
@@ -364,59 +363,6 @@ impl Mirror {
         self.tracked.check()?;
         let target = &**self.tracked.target();
         target.flush().await.map_err(Error::request(Side::Target, target, Action::Flush, 0))
-    }
-}
-
-/// The job: mirror, and commit of the uppermost image.
-#[derive(Debug)]
-pub struct MirrorJob {
-    /// The copying.
-    pub mirror: Mirror,
-    /// What the disk switches to when it is completed.
-    pub pivot: Pivot,
-}
-
-impl MirrorJob {
-    /// The copy is made equal and durable as far as that goes while guests write, then equal while they do not, and the disk switches to it or
-    /// leaves it.
-    pub(crate) async fn finish<H: Host>(&self, host: &H, ended: Ended) -> Result<(), H::Error> {
-        // What a flush writes is written while requests and other changes of layers go on.
-        match ended {
-            Ended::Complete => self.mirror.keep_durable().await?,
-            // The last look makes durable what guests have not flushed, too: nothing flushes the copy after it.
-            Ended::Left => self.mirror.flush().await?,
-        }
-        let change = host.change().await;
-        let exchange = match ended {
-            Ended::Complete => Exchange::Root(&self.pivot),
-            Ended::Left => Exchange::WithoutFilter,
-        };
-        let removed = host.exchange(&change, exchange, async || self.catch_up(host).await).await?;
-        if ended == Ended::Left {
-            self.give_base_back(host, &change).await;
-        }
-        host.close(removed).await;
-        Ok(())
-    }
-
-    async fn catch_up(&self, host: &impl Host) -> Result<(), Error> {
-        self.mirror.catch_up().await?;
-        // The copy has all that was written.
-        host.bitmap_succeeds(None).await.map_err(Error::Bitmap)
-    }
-
-    pub(crate) async fn put_back<H: Host>(&self, host: &H, change: &H::Change) {
-        // What guests wrote since is among what is left.
-        let settle = async || host.bitmap_fails(self.mirror.tracked.dirty(), None).await;
-        take_filter_off(host, change, settle).await;
-        self.give_base_back(host, change).await;
-    }
-
-    /// The base of a commit that the disk does not switch to is not written any more.
-    async fn give_base_back<H: Host>(&self, host: &H, change: &H::Change) {
-        if let Pivot::Layer(base) = &self.pivot {
-            host.make_readable(change, base).await;
-        }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::life::Life;
 use crate::merge::Merge;
-use crate::mirror::{Ended, MirrorJob};
+use crate::mirror::Ended;
+use crate::mirror_job::MirrorJob;
 use crate::stream::StreamJob;
 use crate::tracked::Tracked;
 

@@ -2,12 +2,11 @@
 //! the disk. A table follows the grains that it is for, the directory of tables follows all of them, and a copy of the header that finds the
 //! directory stands at the end. Numbers are little-endian.
 
-use std::cell::RefCell;
 use std::io;
 
 use block::SECTOR_BYTES;
 use buffer::{IoBuf, IoBytes};
-use libdeflater::{CompressionLvl, Compressor};
+use zlib_rs::{Deflate, DeflateFlush, Status};
 
 use super::sparse_extent::{
     DISK_BYTES_MAX, FILE_BYTES_MAX, FORMAT, GRAIN_BYTES, Header, TABLE_REACH, Table, le_bytes,
@@ -22,6 +21,9 @@ const HEAD_BYTES: u64 = GRAIN_BYTES;
 /// The directory is at the end, where the footer says.
 const DIRECTORY_AT_END: u64 = u64::MAX;
 const DEFLATE: u16 = 1;
+/// What zlib has as its default.
+const DEFLATE_LEVEL: i32 = 6;
+const WINDOW_BITS: u8 = 15;
 /// Bytes of a grain's marker, which its data follows directly: its first sector, and the length of the data.
 const GRAIN_MARKER_BYTES: usize = 12;
 
@@ -168,10 +170,6 @@ impl Sink for StreamOptimized {
 
 /// A grain as a zlib stream. The last one of a disk is filled up with zeroes.
 fn pack(grain: &[u8]) -> io::Result<Vec<u8>> {
-    thread_local! {
-        /// Its tables take half a megabyte.
-        static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new(CompressionLvl::default()));
-    }
     let mut whole = Vec::new();
     let grain = match grain.len() < GRAIN_BYTES as usize {
         true => {
@@ -181,10 +179,13 @@ fn pack(grain: &[u8]) -> io::Result<Vec<u8>> {
         }
         false => grain,
     };
-    COMPRESSOR.with_borrow_mut(|compressor| {
-        let mut packed = vec![0; compressor.zlib_compress_bound(grain.len())];
-        let len = compressor.zlib_compress(grain, &mut packed).map_err(io::Error::other)?;
-        packed.truncate(len);
-        Ok(packed)
-    })
+    let mut stream = Deflate::new(DEFLATE_LEVEL, true, WINDOW_BITS);
+    // What cannot be packed becomes a little longer.
+    let mut packed = vec![0; grain.len() + grain.len() / 64 + 64];
+    match stream.compress(grain, &mut packed, DeflateFlush::Finish) {
+        Ok(Status::StreamEnd) => packed.truncate(stream.total_out() as usize),
+        Ok(_) => return Err(io::Error::other("a grain does not fit its room")),
+        Err(error) => return Err(io::Error::other(error.as_str())),
+    }
+    Ok(packed)
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use block::{Blame, Error, SECTOR_BYTES};
 use buffer::IoBuf;
-use libdeflater::Decompressor;
 use parking_lot::Mutex;
 use storage::{Hints, Storage};
+use zlib_rs::{Inflate, InflateFlush, Status};
 
 use super::header::Sparse;
 use crate::pages::{Numbered, Pages};
@@ -18,6 +18,8 @@ const ENTRY_BYTES: u64 = 4;
 const ZERO_GRAIN: u32 = 1;
 /// The marker before a compressed grain: its first sector on the disk, and its length.
 const MARKER_BYTES: usize = 12;
+/// Streams may reach 32 KiB back.
+const WINDOW_BITS_MAX: u8 = 15;
 /// Unpacked grains in memory: reads in sequence are often smaller than a grain.
 const UNPACKED_BYTES_MAX: usize = 4 << 20;
 
@@ -179,9 +181,12 @@ async fn unpack(grain: &PackedGrain) -> Result<Vec<u8>, Error> {
     }
     let packed = grain.read(start, len).await?;
     let mut bytes = vec![0; grain.grain_bytes as usize];
-    let got = Decompressor::new().zlib_decompress(&packed, &mut bytes);
-    let got =
-        got.map_err(|error| grain.corrupt(format!("it is no zlib stream of at most a grain ({error})")))?;
-    bytes.truncate(got);
+    let mut stream = Inflate::new(true, WINDOW_BITS_MAX);
+    let status = stream.decompress(&packed, &mut bytes, InflateFlush::Finish);
+    if !status.is_ok_and(|status| status == Status::StreamEnd) {
+        let why = stream.error_message().unwrap_or("it does not end there");
+        return Err(grain.corrupt(format!("it is no zlib stream of at most a grain ({why})")));
+    }
+    bytes.truncate(stream.total_out() as usize);
     Ok(bytes)
 }
