@@ -200,7 +200,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
         (&["-O", "qcow2", "-o", "compat=0.10,refcount_bits=1", "--size", "1M"], "compat=1.1"),
         (&["-O", "qcow2", "-o", "extended_l2=on,cluster_size=8k", "x.qcow2"], "16384"),
         (&["-O", "raw", "-o", "cluster_size=4k", "--size", "1M"], "not for raw"),
-        (&["-O", "vmdk", "--size", "1M"], "qcow2, raw"),
+        (&["-O", "vmdk", "--size", "1M"], "is known when it is made"),
         (&["missing.qcow2"], "cannot measure missing.qcow2\n  because: No such file"),
     ];
     for (words, text) in table {

@@ -8,11 +8,12 @@ use cowhand_cli::cli::Cli;
 use cowhand_cli::compat::PROGRAMS;
 
 /// Options of fio, losetup, nbdcopy and qemu-img, in the lines to paste.
-const OF_OTHERS: [&str; 19] = [
+const OF_OTHERS: [&str; 20] = [
     "bs",
     "direct-io",
     "find",
     "header",
+    "image-options",
     "image-opts",
     "iodepth",
     "ioengine",

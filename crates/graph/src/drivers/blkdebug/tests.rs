@@ -163,7 +163,8 @@ async fn work(disk: &Disk) -> Result<(), block::Error> {
 #[test]
 fn every_step_is_said_by_an_engine_and_a_failure_there_corrupts_nothing() {
     let mut unsaid = Vec::new();
-    for (name, _) in Step::NAMED {
+    // The filter copy-on-read comes to that one.
+    for (name, _) in Step::NAMED.into_iter().filter(|(name, _)| *name != "cor_write") {
         let directory = tempfile::tempdir().unwrap();
         let is_of_raw = name == "pwritev_zero";
         let (path, driver) = match is_of_raw {
