@@ -65,22 +65,6 @@ struct Round {
     copied: u64,
 }
 
-/// A piece that is being copied.
-struct InTransfer<'a>(&'a Cell<usize>);
-
-impl<'a> InTransfer<'a> {
-    fn begin(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for InTransfer<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 /// A copy that is kept in step.
 #[derive(Debug)]
 pub struct Mirror {
@@ -88,10 +72,6 @@ pub struct Mirror {
     counters: Counters,
     in_flight: Cell<u64>,
     copied: Cell<u64>,
-    /// Pieces that are being copied, without those that wait for a limit or a user.
-    in_transfer: Cell<usize>,
-    /// A piece has failed, and the job does of it.
-    is_failing: Cell<bool>,
     /// Bytes of a piece at most.
     piece_bytes: u64,
     /// 0 is never.
@@ -110,8 +90,6 @@ impl Mirror {
             counters,
             in_flight,
             copied,
-            in_transfer: Cell::new(0),
-            is_failing: Cell::new(false),
             piece_bytes: PIECE_BYTES,
             rounds_max: ROUNDS_MAX,
             durable_at,
@@ -202,7 +180,6 @@ impl Mirror {
                     is_round_over = true;
                     continue;
                 };
-                let piece = self.first_run(piece).await;
                 at = piece.end;
                 // Taken: the next round does not find it. Who writes there marks it again.
                 self.tracked.dirty.clear(piece.clone());
@@ -226,30 +203,10 @@ impl Mirror {
                 life.changed_or(marked).await;
                 continue;
             }
-            if let Some(Err(error)) = under_way.next().await {
-                // What the target has by then ends in order and counts; the rest does not begin.
-                self.is_failing.set(true);
-                while self.in_transfer.get() > 0 && under_way.next().await.is_some() {}
-                self.tell_progress(life);
-                return Err(error);
+            if let Some(copied) = under_way.next().await {
+                copied?;
             }
         }
-    }
-
-    /// `piece` as far as it is either zeroes or data of the source, in whole units: so users read from the progress of a job that failed what the target
-    /// took. A status that cannot be had is left to the copy.
-    async fn first_run(&self, piece: Range<u64>) -> Range<u64> {
-        let (source, unit) = (self.tracked.source(), self.tracked.dirty.unit_bytes());
-        let (mut at, mut zero) = (piece.start, None);
-        while at < piece.end {
-            let Ok(status) = source.block_status(at, piece.end - at).await else { return piece };
-            if *zero.get_or_insert(status.zero) != status.zero {
-                break;
-            }
-            at += status.len.max(1);
-        }
-        let len = (at.min(piece.end) - piece.start) / unit * unit;
-        piece.start..piece.end.min(piece.start + len.max(unit))
     }
 
     fn round(&self) -> Round {
@@ -275,14 +232,7 @@ impl Mirror {
         let len = piece.end - piece.start;
         life.charge(len).await?;
         loop {
-            if self.is_failing.get() {
-                return Err(Error::Cancelled);
-            }
-            let copied = {
-                let _in_transfer = InTransfer::begin(&self.in_transfer);
-                self.copy_once(piece.clone()).await
-            };
-            match copied {
+            match self.copy_once(piece.clone()).await {
                 Ok(()) => {
                     self.in_flight.set(self.in_flight.get() - len);
                     self.copied.set(self.copied.get() + len);
