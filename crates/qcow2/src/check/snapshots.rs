@@ -6,6 +6,7 @@ use qcow2_layout::{
     DecodedSnapshot, SNAPSHOT_EXTRA_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_V3, SNAPSHOT_FIXED_BYTES,
     SNAPSHOT_TABLE_BYTES_MAX, SnapshotError, Version, decode_snapshots_dropping_extra,
 };
+use storage::Storage;
 
 use super::CheckError;
 use super::claims::Claim;
@@ -19,6 +20,30 @@ const FIRST_BYTES: u64 = 64 << 10;
 
 /// How much of a table with too much extra data is looked through, as QEMU does.
 const TABLE_READ_BYTES_MAX: u64 = i32::MAX as u64;
+
+/// Bytes of a table that are read together.
+const WINDOW_BYTES: u64 = 64 << 10;
+
+/// A part of a file that was read last: entries that follow one another cost no read each.
+struct Window<'a> {
+    file: &'a dyn Storage,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// `len` bytes at `offset`.
+    async fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
+        let end = self.start + self.bytes.len() as u64;
+        if offset < self.start || offset.saturating_add(len) > end {
+            let there = self.file.length().saturating_sub(offset).min(WINDOW_BYTES);
+            self.bytes = read_bytes(self.file, offset, len.max(there)).await?.to_vec();
+            self.start = offset;
+        }
+        let from = (offset - self.start) as usize;
+        Ok(self.bytes.get(from..from + len as usize).unwrap_or_default())
+    }
+}
 
 /// What was read of a table.
 #[derive(Default)]
@@ -102,8 +127,9 @@ impl Pass<'_> {
     async fn decode_one_by_one(&mut self, table: u64) -> Option<Decoded> {
         let (mut at, mut kept_bytes) = (table, 0);
         let mut decoded = Decoded::default();
+        let mut window = Window { file: self.file, start: 0, bytes: Vec::new() };
         for index in 0..self.header.snapshots {
-            let entry = match self.read_entry(at, index).await {
+            let entry = match Self::read_entry(&mut window, at, index).await {
                 Ok(entry) => entry,
                 Err(finding) => {
                     self.found_incomplete(&finding);
@@ -126,13 +152,13 @@ impl Pass<'_> {
     }
 
     /// Entry `index`, which begins at `at` of the file, without extra data beyond its limit.
-    async fn read_entry(&self, at: u64, index: u32) -> Result<DecodedSnapshot, Finding> {
+    async fn read_entry(window: &mut Window<'_>, at: u64, index: u32) -> Result<DecodedSnapshot, Finding> {
         let unreadable = |error: &io::Error| Finding::Unreadable {
             owner: Owner::SnapshotTable,
             offset: at,
             error: error.to_string(),
         };
-        let fixed = read_bytes(self.file, at, SNAPSHOT_FIXED_BYTES as u64).await;
+        let fixed = window.bytes(at, SNAPSHOT_FIXED_BYTES as u64).await;
         let mut entry = fixed.map_err(|error| unreadable(&error))?.to_vec();
         let long = |entry: &[u8]| {
             entry.get(36..40).and_then(|bytes| Some(u32::from_be_bytes(bytes.try_into().ok()?)))
@@ -149,8 +175,8 @@ impl Pass<'_> {
         let extra_at = at + SNAPSHOT_FIXED_BYTES as u64;
         let parts = [(extra_at, u64::from(kept)), (extra_at + u64::from(extra_bytes), names_bytes)];
         for (offset, len) in parts {
-            let part = read_bytes(self.file, offset, len).await;
-            entry.extend_from_slice(&part.map_err(|error| unreadable(&error))?);
+            let part = window.bytes(offset, len).await;
+            entry.extend_from_slice(part.map_err(|error| unreadable(&error))?);
         }
         entry.resize(entry.len().next_multiple_of(8), 0);
         let decoded = decode_snapshots_dropping_extra(&entry, 1);
