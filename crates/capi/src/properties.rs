@@ -9,8 +9,11 @@ use crate::failure::{Failure, call};
 use crate::pointers::{self, Out};
 use crate::settings::{Settings, name};
 
+/// A name, and what it is of a disk.
+type Figure = (&'static str, fn(&Info) -> u64);
+
 /// Figures of an open disk.
-const FIGURES: [(&str, fn(&Info) -> u64); 4] = [
+const FIGURES: [Figure; 4] = [
     ("capacity", |info| info.size_bytes),
     ("request-alignment", |info| info.alignment_bytes.into()),
     ("optimal-io-alignment", |info| info.preferred_bytes.into()),

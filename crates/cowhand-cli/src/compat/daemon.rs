@@ -101,7 +101,7 @@ impl Daemon {
         (input, output): (Input, Output),
         form: Form,
     ) -> Result<(), Failure> {
-        let failed = |error| Failure::because(&format!("cannot talk on {name}"), &error);
+        let failed = |error| Failure::because(format!("cannot talk on {name}"), &error);
         let (stream, carried) = Carried::begin(name, input, output).map_err(failed)?;
         self.carried.push(carried);
         self.sockets()?.serve_too(stream, form);

@@ -39,7 +39,7 @@ pub enum Made {
     /// A device, or a file whose name no other file can get. It holds nothing that looks like an image before it is whole.
     Device(NewDevice),
     /// What a storage driver keeps elsewhere.
-    Elsewhere(NewElsewhere),
+    Elsewhere(Box<NewElsewhere>),
 }
 
 impl Made {
@@ -49,7 +49,7 @@ impl Made {
     /// When `name` is in use, or the image cannot be made there.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
         if NewElsewhere::is_meant(name) {
-            return NewElsewhere::make(name, image, size).map(Self::Elsewhere);
+            return NewElsewhere::make(name, image, size).map(|new| Self::Elsewhere(Box::new(new)));
         }
         let name = &path_of(name);
         check_creatable(name)?;

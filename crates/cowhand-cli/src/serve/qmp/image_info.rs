@@ -17,9 +17,12 @@ use crate::info::{limits, specific};
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
 
+/// An image, held so that no other gets its address, and what it is described as.
+type Known = (Arc<dyn Block>, Map<String, Value>);
+
 /// What one query has found out of images: each is looked at once, however many disks are backed by it.
 pub struct Images {
-    known: RefCell<HashMap<usize, (Arc<dyn Block>, Map<String, Value>)>>,
+    known: RefCell<HashMap<usize, Known>>,
     /// Images below others that are described inside those, at most.
     nested_max: usize,
 }
