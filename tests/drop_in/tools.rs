@@ -38,7 +38,8 @@ const SCRIPTS: [&str; 24] = [
      qemu-img create -q -f qcow2 -o $o b 1M; qemu-img convert -n -O qcow2 a b; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'; done",
     "for i in old new over; do qemu-img create -q -f qcow2 $i 1M; done; qemu-io -c 'write -P 1 0 128k' -c 'write -P 1 192k 64k' old >/dev/null; \
      qemu-io -c 'write -P 2 64k 128k' -c 'write -P 1 192k 64k' -c 'write -P 2 900k 8k' new >/dev/null; qemu-img create -q -f qcow2 -b old -F qcow2 over 2M; \
-     qemu-img rebase -b new -F qcow2 over; qemu-img map over | cut -c 1-32; qemu-img check over | head -1",
+     qemu-img rebase -b new -F qcow2 over; qemu-img map over | { t=0; while read at len rest; do [ $at = Offset ] || t=$((t + len)); done; echo $t; }; \
+     qemu-io -r -c 'read -P 1 0 128k' -c 'read -P 0 128k 64k' -c 'read -P 0 896k 64k' over | grep -v ops; qemu-img check over | head -1",
     "qemu-img create -q -f qcow2 b 4G; qemu-img create -q -f qcow2 -b b -F qcow2 a 4G; qemu-io -c 'write -z 0 64k' -c 'write -z 1G 64k' a >/dev/null; \
      qemu-img snapshot -c s a; qemu-img amend -p -o compat=0.10 a | tr '\\r' '\\n'",
     "qemu-img create -q -f qcow2 -o cluster_size=512 b 1M; qemu-img create -q -f qcow2 -o cluster_size=4k -b b -F qcow2 a; \

@@ -1,6 +1,7 @@
 //! Reading the snapshot table.
 
 use std::io;
+use std::ops::Range;
 
 use qcow2_layout::{
     DecodedSnapshot, SNAPSHOT_EXTRA_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_V3, SNAPSHOT_FIXED_BYTES,
@@ -32,15 +33,14 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `len` bytes at `offset`.
-    async fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
-        let end = self.start + self.bytes.len() as u64;
-        if offset < self.start || offset.saturating_add(len) > end {
-            let there = self.file.length().saturating_sub(offset).min(WINDOW_BYTES);
-            self.bytes = read_bytes(self.file, offset, len.max(there)).await?.to_vec();
-            self.start = offset;
+    async fn bytes(&mut self, part: Range<u64>) -> io::Result<&[u8]> {
+        let (len, end) = (part.end - part.start, self.start + self.bytes.len() as u64);
+        if part.start < self.start || part.end > end {
+            let there = self.file.length().saturating_sub(part.start).min(WINDOW_BYTES);
+            self.bytes = read_bytes(self.file, part.start, len.max(there)).await?.to_vec();
+            self.start = part.start;
         }
-        let from = (offset - self.start) as usize;
+        let from = (part.start - self.start) as usize;
         Ok(self.bytes.get(from..from + len as usize).unwrap_or_default())
     }
 }
@@ -158,7 +158,7 @@ impl Pass<'_> {
             offset: at,
             error: error.to_string(),
         };
-        let fixed = window.bytes(at, SNAPSHOT_FIXED_BYTES as u64).await;
+        let fixed = window.bytes(at..at + SNAPSHOT_FIXED_BYTES as u64).await;
         let mut entry = fixed.map_err(|error| unreadable(&error))?.to_vec();
         let long = |entry: &[u8]| {
             entry.get(36..40).and_then(|bytes| Some(u32::from_be_bytes(bytes.try_into().ok()?)))
@@ -175,7 +175,7 @@ impl Pass<'_> {
         let extra_at = at + SNAPSHOT_FIXED_BYTES as u64;
         let parts = [(extra_at, u64::from(kept)), (extra_at + u64::from(extra_bytes), names_bytes)];
         for (offset, len) in parts {
-            let part = window.bytes(offset, len).await;
+            let part = window.bytes(offset..offset + len).await;
             entry.extend_from_slice(part.map_err(|error| unreadable(&error))?);
         }
         entry.resize(entry.len().next_multiple_of(8), 0);
