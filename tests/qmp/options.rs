@@ -89,7 +89,7 @@ fn other_value(option: &Value) -> Option<String> {
         ("cache", _) => "writethrough",
         ("driver", _) => "raw",
         ("file.driver", _) => "host_device",
-        ("file.locking", _) => "off",
+        ("file.locking" | "file.drop-cache", _) => "off",
         ("throttling.iops-size", _) => "512,throttling.iops-total=1",
         ("throttling.discard", _) => "free",
         ("backing", _) => return Some("backing.file=other".to_owned()),
