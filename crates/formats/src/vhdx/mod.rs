@@ -1,6 +1,6 @@
 //! `vhdx`: Hyper-V's images since 2012. A table finds blocks of 1 to 256 MiB; entries of bitmaps, which only differencing images have, are between.
 //!
-//! MS-VHDX. A log that was not replayed when the writer died is replayed in memory ([`replay`]): the file is not written.
+//! MS-VHDX. A log that was not replayed when the writer died is replayed in memory (`replay.rs`): the file is not written.
 
 mod crc;
 mod header;
