@@ -24,12 +24,15 @@ const TABLE_READ_BYTES_MAX: u64 = i32::MAX as u64;
 
 /// Bytes of a table that are read together.
 const WINDOW_BYTES: u64 = 64 << 10;
+/// Reads of a table at most: ten times what the largest allowed one needs. Entries with much extra data cost a read each.
+const READS_MAX: u32 = 10_000;
 
 /// A part of a file that was read last: entries that follow one another cost no read each.
 struct Window<'a> {
     file: &'a dyn Storage,
     start: u64,
     bytes: Vec<u8>,
+    reads: u32,
 }
 
 impl Window<'_> {
@@ -38,7 +41,7 @@ impl Window<'_> {
         if part.start < self.start || part.end > end {
             let there = self.file.length().saturating_sub(part.start).min(WINDOW_BYTES);
             self.bytes = read_bytes(self.file, part.start, len.max(there)).await?.to_vec();
-            self.start = part.start;
+            (self.start, self.reads) = (part.start, self.reads + 1);
         }
         let from = (part.start - self.start) as usize;
         Ok(self.bytes.get(from..from + len as usize).unwrap_or_default())
@@ -127,7 +130,7 @@ impl Pass<'_> {
     async fn decode_one_by_one(&mut self, table: u64) -> Option<Decoded> {
         let (mut at, mut kept_bytes) = (table, 0);
         let mut decoded = Decoded::default();
-        let mut window = Window { file: self.file, start: 0, bytes: Vec::new() };
+        let mut window = Window { file: self.file, start: 0, bytes: Vec::new(), reads: 0 };
         for index in 0..self.header.snapshots {
             let entry = match Self::read_entry(&mut window, at, index).await {
                 Ok(entry) => entry,
@@ -139,7 +142,8 @@ impl Pass<'_> {
             let extra = (entry.extra_bytes as usize).saturating_sub(SNAPSHOT_EXTRA_BYTES_MAX) as u64;
             kept_bytes += (entry.bytes as u64).saturating_sub(extra).next_multiple_of(8);
             at += entry.bytes as u64;
-            if kept_bytes > SNAPSHOT_TABLE_BYTES_MAX || at - table > TABLE_READ_BYTES_MAX {
+            let is_long = kept_bytes > SNAPSHOT_TABLE_BYTES_MAX || at - table > TABLE_READ_BYTES_MAX;
+            if is_long || window.reads > READS_MAX {
                 decoded.beyond = self.header.snapshots - index;
                 return Some(decoded);
             }
