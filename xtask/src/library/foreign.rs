@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn crates_of_this_tree_do_not_count_and_others_do_once() {
         let lines = [
-            "cowhand v0.1.0 (/work/crates/cowhand)",
+            "cowhand v0.1.0 (/home/user/cowhand/crates/cowhand)",
             "libc v0.2.191",
             "libc v0.2.191 (*)",
             "futures-macro v0.3.34 (proc-macro)",

@@ -238,7 +238,7 @@ fn the_end_of_a_short_layer_is_committed_as_zeroes() {
     }
 }
 
-/// Bitmaps of a base that becomes longer do so, too, as when it is resized: an incremental backup may stand on them.
+/// Bitmaps of a base that becomes longer do so, too, as when it is resized: the next incremental backup reads them.
 #[test]
 fn a_base_with_a_bitmap_becomes_as_long_as_the_overlay() {
     let bench = Bench::new();
