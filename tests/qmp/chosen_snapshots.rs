@@ -33,7 +33,7 @@ fn snapshot(qmp: &mut Qmp, socket: &Path, scratch: &Scratch, begin: &str) -> [Cl
     guest.write(2 * UNIT, &[2; 512]).expect("a write");
     drop(guest);
     qmp.ok("block-export-del", json!({ "id": "d", "mode": "hard" }));
-    while qmp.event("BLOCK_EXPORT_DELETED")["data"]["id"] != "d" {}
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "d");
     let mut filter = json!({ "driver": "copy-before-write", "node-name": "cbw", "file": "d", "target": "t" });
     for wrong in [json!({ "node": "d", "name": "none" }), json!({ "node": "none", "name": "b" })] {
         filter["bitmap"] = wrong;

@@ -94,7 +94,7 @@ fn export(qmp: &mut Qmp, node: &str, writable: bool) {
 
 fn no_export(qmp: &mut Qmp, node: &str) {
     qmp.ok("block-export-del", json!({ "id": node, "mode": "hard" }));
-    while qmp.event("BLOCK_EXPORT_DELETED")["data"]["id"] != node {}
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", node);
 }
 
 fn copy_before_write(name: &str, file: &str, target: Value) -> Value {

@@ -74,15 +74,9 @@ impl Load {
     }
 }
 
-/// Waits for the event of `job` that has this name.
+/// Waits for the event of `job` that has this name; those of other jobs stay for who waits for them.
 pub(super) fn told(qmp: &mut Qmp, name: &str, job: &str) -> Value {
-    loop {
-        let event = qmp.event(name);
-        let data = &event["data"];
-        if data["device"] == job || data["id"] == job {
-            return data.clone();
-        }
-    }
+    qmp.event_where(name, |data| data["device"] == job || data["id"] == job)["data"].take()
 }
 
 /// Waits until `job` has this status.

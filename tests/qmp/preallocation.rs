@@ -32,7 +32,7 @@ fn write(qmp: &mut Qmp, socket: &Path, path: &str, file: Value) -> (u64, u64) {
     drop(client);
     let found = room(path);
     qmp.ok("block-export-del", json!({ "id": "p", "mode": "hard" }));
-    while qmp.event("BLOCK_EXPORT_DELETED")["data"]["id"] != "p" {}
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "p");
     qmp.ok("blockdev-del", json!({ "node-name": "p" }));
     found
 }

@@ -49,7 +49,7 @@ fn begin(qmp: &mut Qmp, socket: &Path, files: &[String; 3], more: &Value) -> Cli
 fn end(qmp: &mut Qmp, client: Client) {
     drop(client);
     qmp.ok("block-export-del", json!({ "id": "q", "mode": "hard" }));
-    while qmp.event("BLOCK_EXPORT_DELETED")["data"]["id"] != "q" {}
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "q");
     qmp.ok("blockdev-del", json!({ "node-name": "q" }));
 }
 

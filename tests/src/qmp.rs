@@ -106,12 +106,26 @@ impl Qmp {
 
     /// Waits for an event.
     pub fn event(&mut self, name: &str) -> Value {
+        self.event_where(name, |_| true)
+    }
+
+    /// Waits for the event whose data say this; those of others stay for who waits for them next.
+    pub fn event_of(&mut self, name: &str, key: &str, value: &str) -> Value {
+        self.event_where(name, |data| data[key] == value)
+    }
+
+    /// Waits for an event with such data; the others stay.
+    pub fn event_where(&mut self, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let is_it = |event: &Value| event["event"] == name && is_it(&event["data"]);
+        if let Some(index) = self.events.iter().position(is_it) {
+            return self.events.remove(index).expect("it was there");
+        }
         loop {
-            if let Some(index) = self.events.iter().position(|event| event["event"] == name) {
-                return self.events.remove(index).expect("it was there");
-            }
             let line = self.line().expect("an event");
             assert!(line.get("event").is_some(), "an answer that nobody asked for: {line}");
+            if is_it(&line) {
+                return line;
+            }
             self.events.push_back(line);
         }
     }
