@@ -85,7 +85,7 @@ fn a_chain_whose_tables_have_something_everywhere_is_refused_at_a_limit_of_memor
     let places: Vec<u64> = (0..u64::from(L1_ENTRIES)).step_by(1 << 14).collect();
     let top = chain(&scratch, 8, &places, 1 << 40);
     let outcome = bounded(&["io", "-r", "-f", "qcow2", "-c", "read 64M 64k"], &top);
-    let limit = "the L1 tables of the disk's images take more than";
+    let limit = "the L1 tables and bitmap directories of the disk's images take more than";
     assert!(outcome.stderr.contains(limit) && outcome.stderr.contains("--map-memory"), "{outcome}");
 }
 
@@ -131,5 +131,59 @@ fn a_table_of_long_snapshot_names_takes_bounded_memory_in_every_tool() {
     let image = scratch.write("snapshots", &image).display().to_string();
     for words in [&["info"][..], &["check"], &["map"], &["show"], &["io", "-r", "-c", "length"]] {
         bounded(words, &image);
+    }
+}
+
+/// Writes the image `name` with the most bitmaps, whose names are `bytes` long, over the image `below`.
+fn with_bitmaps(scratch: &Scratch, name: &str, below: Option<&str>, bytes: usize) -> String {
+    const BITMAPS: u32 = 65535;
+    let at = 1_usize << 24;
+    let mut image = header(below, 1, 3 * CLUSTER);
+    image[24..32].copy_from_slice(&(1_u64 << 20).to_be_bytes());
+    image.resize(at, 0);
+    for number in 0..BITMAPS {
+        let start = image.len();
+        image.extend((4 * CLUSTER).to_be_bytes());
+        image.extend([1_u32, 0].map(u32::to_be_bytes).concat());
+        image.extend([1, 16]);
+        image.extend((bytes as u16).to_be_bytes());
+        image.extend([0; 4]);
+        image.extend(format!("{number:b>bytes$}").into_bytes());
+        image.resize(start + (image.len() - start).next_multiple_of(8), 0);
+    }
+    let len = (image.len() - at) as u64;
+    // The extension follows that of the backing format, which has 16 bytes.
+    let place = 104 + if below.is_some() { 16 } else { 0 };
+    let words = [&b"\x23\x85\x28\x75\0\0\0\x18"[..], &BITMAPS.to_be_bytes(), &[0; 4], &len.to_be_bytes()];
+    let extension = [&words.concat()[..], &(at as u64).to_be_bytes()].concat();
+    image[place..place + extension.len()].copy_from_slice(&extension);
+    image[95] |= 1;
+    scratch.write(name, &image).display().to_string()
+}
+
+/// Each image of a chain took 145 MiB for the names of its bitmaps: 1.2 GiB here.
+#[test]
+fn a_chain_of_directories_of_long_bitmap_names_takes_bounded_memory_in_every_tool() {
+    let scratch = Scratch::new();
+    let names: Vec<String> = (0..8).map(|layer| format!("b{layer}")).collect();
+    for (layer, name) in names.iter().enumerate() {
+        with_bitmaps(&scratch, name, names.get(layer + 1).map(String::as_str), 1000);
+    }
+    let (top, alone) = (scratch.name("b0"), scratch.name("b7"));
+    let read = bounded(&["io", "-r", "-f", "qcow2", "-c", "read 0 64k"], &top);
+    assert!(read.stderr.contains("bitmap directories of the disk's images take more than"), "{read}");
+    let read = bounded(&["io", "-r", "-f", "qcow2", "-c", "read 0 64k"], &alone);
+    assert!(read.status.success(), "{read}");
+    for words in [
+        &["info"][..],
+        &["info", "--backing-chain"],
+        &["show"],
+        &["measure", "-O", "qcow2"],
+        &["map"],
+        &["check"],
+    ] {
+        for image in [&top, &alone] {
+            bounded(words, image);
+        }
     }
 }

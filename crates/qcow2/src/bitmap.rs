@@ -10,8 +10,8 @@ mod store;
 
 use block::{Blame, BlockFuture};
 use qcow2_layout::{
-    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapError, BitmapFlags, Geometry, Header,
-    decode_bitmap_directory, encode_bitmap_directory,
+    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapError, BitmapFlags, BitmapsExtension, Geometry,
+    Header, decode_bitmap_directory, encode_bitmap_directory,
 };
 use storage::Storage;
 
@@ -34,16 +34,14 @@ pub fn list<'a>(
     })
 }
 
-async fn read_directory(
+/// Where the directory lies, if the header has one that can be trusted.
+fn directory_of(
     file: &dyn Storage,
     header: &Header,
-    geometry: &Geometry,
     blame: &Blame,
-) -> Result<Vec<BitmapEntry>, Error> {
-    let Some(bitmaps) = header.extensions.bitmaps else { return Ok(Vec::new()) };
-    if !header.autoclear.contains(Autoclear::BITMAPS) {
-        return Ok(Vec::new());
-    }
+) -> Result<Option<BitmapsExtension>, Error> {
+    let trusted = header.autoclear.contains(Autoclear::BITMAPS);
+    let Some(bitmaps) = header.extensions.bitmaps.filter(|_| trusted) else { return Ok(None) };
     let (offset, len) = (bitmaps.directory_offset.0, bitmaps.directory_size);
     if len > BITMAP_DIRECTORY_BYTES_MAX || offset.checked_add(len).is_none_or(|end| end > file.length()) {
         return Err(blame.corrupt(format!(
@@ -51,6 +49,17 @@ async fn read_directory(
             file.length()
         )));
     }
+    Ok(Some(bitmaps))
+}
+
+async fn read_directory(
+    file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    blame: &Blame,
+) -> Result<Vec<BitmapEntry>, Error> {
+    let Some(bitmaps) = directory_of(file, header, blame)? else { return Ok(Vec::new()) };
+    let (offset, len) = (bitmaps.directory_offset.0, bitmaps.directory_size);
     let bytes = read_bytes(file, offset, len).await.map_err(blame.io("reading the bitmap directory"))?;
     decode_bitmap_directory(&bytes, bitmaps.count, geometry).map_err(|error| match error {
         BitmapError::NoMemory(_) => blame.no_memory("the bitmap directory"),

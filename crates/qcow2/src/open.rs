@@ -152,14 +152,15 @@ pub(crate) async fn open_with(
     }
     let source =
         Source { file: &*files.file, header: &header, geometry: &geometry, options: &options, blame: &blame };
-    let mut tables = Tables::read(source, &host.tables_account()).await?;
+    let account = host.tables_account();
+    let mut tables = Tables::read(source, &account).await?;
     if options.writable && !files.file.capabilities().resizable {
         tables.allocator = tables.allocator_on_device(source).await?;
     }
     let inner = assemble(files, data, header, geometry, tables, options, host)?;
     let image = Qcow2 { inner: Arc::new(inner) };
     image.inner.count_tables();
-    image.inner.load_bitmaps().await?;
+    image.inner.load_bitmaps(&account).await?;
     if options.writable {
         image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
     }

@@ -1,7 +1,7 @@
-//! The memory that the tables of all images of one disk take: L1 tables, and the places of the tables that they name.
+//! The memory that the tables of all images of one disk take: L1 tables, the places of the tables that they name, and directories of bitmaps.
 //!
-//! They are needed whole as long as an image is open, so they leave no cache. An image of 200 KiB can have an L1 table of 32 MiB, and a disk 1,000 images:
-//! without a ceiling a file of nothing takes all memory.
+//! They are needed whole as long as an image is open, so they leave no cache. An image of 200 KiB can have an L1 table of 32 MiB or a directory of
+//! 64 MiB, and a disk 1,000 images: without a ceiling a file of nothing takes all memory.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub struct TablesAccount {
 pub enum TablesFull {
     /// The disk's images hold too much already.
     #[error(
-        "the L1 tables of the disk's images take more than {bytes_max} bytes of memory; a --map-memory beyond the default allows half of it for them"
+        "the L1 tables and bitmap directories of the disk's images take more than {bytes_max} bytes of memory; a --map-memory beyond the default allows \
+         half of it for them"
     )]
     Account {
         /// What they may hold.
@@ -38,7 +39,7 @@ impl TablesFull {
     pub(crate) fn blamed(self, blame: &Blame) -> Error {
         match self {
             Self::Account { .. } => blame.refused(self.to_string()),
-            Self::System => blame.no_memory("the L1 table"),
+            Self::System => blame.no_memory("the tables of the image"),
         }
     }
 }
@@ -68,5 +69,24 @@ impl TablesAccount {
 
     pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes `bytes` out of it as long as what this returns lives.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Result<HeldBytes, TablesFull> {
+        self.take(bytes)?;
+        Ok(HeldBytes { account: Arc::clone(self), bytes })
+    }
+}
+
+/// Bytes of an account, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    account: Arc<TablesAccount>,
+    bytes: u64,
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes);
     }
 }

@@ -8,7 +8,7 @@ mod live;
 mod reading;
 mod record;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use qcow2_layout::{BitmapEntry, BitmapFlags};
 use storage::Storage;
@@ -16,7 +16,9 @@ use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{ArcSwapOption, AsyncMutex};
 
 use crate::guest_range::GuestRange;
+use crate::tables_account::HeldBytes;
 pub(crate) use live::{Live, LiveSpec};
+pub(crate) use reading::SharedEntry;
 pub use reading::{Bitmap, Dirtiness};
 pub(crate) use record::{Record, RecordShape};
 
@@ -33,13 +35,15 @@ pub(crate) struct Tracking {
     pub(crate) writing: AsyncMutex<()>,
     /// How often they could not be stored for want of room.
     pub(crate) put_off: AtomicU64,
+    /// What the directory that the image was opened with takes of the memory of the disk's images.
+    pub(crate) held: OnceLock<Arc<HeldBytes>>,
 }
 
 /// What bitmaps there are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bitmaps {
     /// Those of the image file, in the order of its directory. "In use" are those that are inconsistent.
-    pub(crate) entries: Vec<BitmapEntry>,
+    pub(crate) entries: Arc<Vec<BitmapEntry>>,
     /// Those that are in memory: all that record changes, and those that are in memory alone.
     pub(crate) live: Vec<Arc<Live>>,
     /// All whose bits can be trusted.
@@ -86,6 +90,7 @@ impl Default for Tracking {
             now: ArcSwapOption::empty(),
             writing: AsyncMutex::default(),
             put_off: AtomicU64::new(0),
+            held: OnceLock::new(),
         }
     }
 }
@@ -101,7 +106,7 @@ impl Tracking {
         let mut bitmaps = Bitmaps::clone(&self.now());
         bitmaps.usable.iter_mut().for_each(|bitmap| *bitmap = bitmap.on(file));
         let put_off = AtomicU64::new(self.put_off.load(Ordering::Relaxed));
-        let same = Self { put_off, ..Self::default() };
+        let same = Self { put_off, held: self.held.clone(), ..Self::default() };
         same.put(bitmaps);
         same
     }

@@ -6,7 +6,7 @@ use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
 
-use super::model::ImageInfo;
+use super::model::{BitmapInfo, FormatSpecific, ImageInfo};
 use super::read::{cannot_open, image_info};
 use crate::copying;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// allows in one. Bounds what is held in memory until it is printed.
 const LISTED_MAX: usize = 4 * 65536;
 
-/// Bytes of the names of all snapshots of a chain together: as many as the format allows in one image.
+/// Bytes of the names of all snapshots and bitmaps of a chain together: as many as the format allows of one kind in one image.
 const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// The image that `options` name.
@@ -53,10 +53,10 @@ fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<Im
                     shown.display()
                 )));
             }
-            names += info.snapshots.iter().map(|one| one.id.len() + one.name.len()).sum::<usize>();
+            names += names_in(&info);
             if names > NAMES_BYTES_MAX {
                 return Err(Failure::new(format!(
-                    "the names of the snapshots of the chain have {names} bytes up to {}; at most {NAMES_BYTES_MAX} are shown at once",
+                    "the names of the snapshots and bitmaps of the chain have {names} bytes up to {}; at most {NAMES_BYTES_MAX} are shown at once",
                     shown.display()
                 )));
             }
@@ -83,10 +83,18 @@ fn shown_below(image: &FoundImage, above: &ImageInfo) -> PathBuf {
     by_option.or_else(by_name).unwrap_or_default()
 }
 
+fn bitmaps_of(info: &ImageInfo) -> &[BitmapInfo] {
+    match &info.format_specific {
+        Some(FormatSpecific::Qcow2(specific)) => &specific.bitmaps,
+        _ => &[],
+    }
+}
+
 fn listed_in(info: &ImageInfo) -> usize {
-    let bitmaps = match &info.format_specific {
-        Some(super::model::FormatSpecific::Qcow2(specific)) => specific.bitmaps.len(),
-        _ => 0,
-    };
-    info.snapshots.len() + bitmaps
+    info.snapshots.len() + bitmaps_of(info).len()
+}
+
+fn names_in(info: &ImageInfo) -> usize {
+    let snapshots = info.snapshots.iter().map(|one| one.id.len() + one.name.len());
+    snapshots.chain(bitmaps_of(info).iter().map(|one| one.name.len())).sum()
 }

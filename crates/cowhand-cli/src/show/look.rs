@@ -105,8 +105,12 @@ fn look_at_file(
 ) -> Result<Option<Image>, Failure> {
     let image = reactor.run(graph::open_bare(options));
     let image = image.map_err(|error| failed(options, &error).with_hint_about_lock(&error))?;
-    let (Format::Qcow2, Some(info)) = (image.format, info) else { return Ok(None) };
-    let (bitmaps, snapshots) = (bitmaps_of(&info), info.snapshots);
+    let (Format::Qcow2, Some(mut info)) = (image.format, info) else { return Ok(None) };
+    let bitmaps = match &mut info.format_specific {
+        Some(FormatSpecific::Qcow2(specific)) => std::mem::take(&mut specific.bitmaps),
+        _ => Vec::new(),
+    };
+    let snapshots = info.snapshots;
     reactor.run(async {
         let header = qcow2::read_header(&*image.file).await.map_err(|error| failed(options, &error))?;
         let mut tally = tally_of(options, &image, &header)?;
@@ -133,13 +137,6 @@ fn look_at_file(
 fn tally_of(options: &DiskOptions, image: &BareImage, header: &Header) -> Result<Tally, Failure> {
     let geometry = header.geometry().map_err(|error| failed(options, &error))?;
     Ok(Tally::new(geometry, header.guest_size(), image.file.length()))
-}
-
-fn bitmaps_of(info: &ImageInfo) -> Vec<crate::info::BitmapInfo> {
-    match &info.format_specific {
-        Some(FormatSpecific::Qcow2(specific)) => specific.bitmaps.clone(),
-        _ => Vec::new(),
-    }
 }
 
 /// What a check says, with the places of what is leaked.

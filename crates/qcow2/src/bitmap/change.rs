@@ -143,7 +143,7 @@ impl Inner {
 
     /// Removes all bitmaps, also those that are inconsistent; gives their names.
     pub(crate) async fn remove_bitmaps(self: &Arc<Self>, pause: &Pause<'_>) -> Result<Vec<String>, Error> {
-        let removed = self.tracking.now().entries.clone();
+        let removed = Arc::clone(&self.tracking.now().entries);
         if removed.is_empty() {
             return Ok(Vec::new());
         }
@@ -154,7 +154,7 @@ impl Inner {
             Ok(())
         };
         self.draft(pause, self.size(), Afterwards::AsBefore, work).await?;
-        Ok(removed.into_iter().map(|entry| entry.name).collect())
+        Ok(removed.iter().map(|entry| entry.name.clone()).collect())
     }
 }
 

@@ -72,7 +72,7 @@ impl Inner {
         let now = self.tracking.now();
         let mut draft = Draft {
             image: self,
-            entries: now.entries.clone(),
+            entries: Vec::clone(&now.entries),
             touched: BTreeSet::new(),
             now,
             old: header.extensions.bitmaps,
@@ -192,7 +192,7 @@ impl Draft<'_> {
             self.give_up(old.offset, old.len);
         }
         let directory = self.write_directory().await?;
-        let bitmaps = Bitmaps { entries: known, live, record, ..Bitmaps::default() };
+        let bitmaps = Bitmaps { entries: Arc::new(known), live, record, ..Bitmaps::default() };
         Ok(Next { directory, record: extension, bitmaps, missing })
     }
 

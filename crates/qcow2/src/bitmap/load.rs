@@ -7,17 +7,23 @@ use block::ErrorKind;
 use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry, HostOffset};
 
 use super::draft::table_entries_for;
-use super::read_directory;
+use super::{directory_of, read_directory};
 use crate::Error;
 use crate::image::Inner;
 use crate::table_io::{check_place, read_bytes, read_words};
-use crate::tracking::{Bitmap, Bitmaps, Live, LiveSpec, Record, RecordShape, records_and_is_consistent};
+use crate::tables_account::TablesAccount;
+use crate::tracking::{
+    Bitmap, Bitmaps, Live, LiveSpec, Record, RecordShape, SharedEntry, records_and_is_consistent,
+};
 
 /// Memory for the bits of all bitmaps of an image that record changes; twice as much with the copy of what the file has. A bitmap of 1 TiB
 /// with a granularity of 64 KiB takes 2 MiB. Those that do not fit are not kept up to date.
 const LIVE_BYTES_MAX: u64 = 256 << 20;
 /// Likewise their number: each costs every change a look. A manager has one or two for each chain of backups.
 const LIVE_MAX: usize = 1024;
+
+/// Memory of a bitmap in the directory beside its name and extra data: the entry, and what reads its bits.
+const ENTRY_BYTES: u64 = (size_of::<BitmapEntry>() + size_of::<Bitmap>() + 128) as u64;
 
 /// What a crash left of the changes that bitmaps miss.
 struct Left {
@@ -38,14 +44,19 @@ pub(super) enum Vouching {
 
 impl Inner {
     /// Reads the directory, and into memory those bitmaps that changes are to be noted in. When the image is opened.
-    pub(crate) async fn load_bitmaps(&self) -> Result<(), Error> {
+    pub(crate) async fn load_bitmaps(&self, account: &Arc<TablesAccount>) -> Result<(), Error> {
         let header = self.header.lock().await.clone();
         let medium = &self.medium;
+        let Some(directory) = directory_of(&*medium.file, &header, &medium.blame)? else { return Ok(()) };
+        let bytes = directory.directory_size + u64::from(directory.count) * ENTRY_BYTES;
+        let held = account.hold(bytes).map_err(|full| full.blamed(&medium.blame))?;
         let mut entries = read_directory(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
         if entries.is_empty() {
             return Ok(());
         }
         let left = self.read_record(entries.len()).await?;
+        // An image is opened once.
+        let _ = self.tracking.held.set(Arc::new(held));
         let mut bitmaps = Bitmaps { vouched_for: header.extensions.record.is_some(), ..Bitmaps::default() };
         for (index, entry) in entries.iter_mut().enumerate() {
             let missed = left.as_ref().filter(|left| {
@@ -84,7 +95,7 @@ impl Inner {
                 medium.blame.name()
             );
         }
-        self.put_bitmaps(Bitmaps { entries, ..bitmaps });
+        self.put_bitmaps(Bitmaps { entries: Arc::new(entries), ..bitmaps });
         Ok(())
     }
 
@@ -191,7 +202,7 @@ impl Inner {
         let live = Live::new(spec).map_err(|_| medium.blame.no_memory("a bitmap"))?;
         let (what, bytes) = ("the table of a bitmap", u64::from(entry.table_entries) * 8);
         let words = read_words(&*medium.file, &medium.blame, what, entry.table_offset.0, bytes).await?;
-        let stored = Bitmap::new(entry.clone(), Arc::clone(&medium.file), medium.geometry, size);
+        let stored = Bitmap::new(entry.clone().into(), Arc::clone(&medium.file), medium.geometry, size);
         let bits = medium.geometry.cluster_size() * 8;
         for (index, word) in (0u64..).zip(words) {
             match BitmapTableEntry::decode(word, &medium.geometry) {
@@ -215,11 +226,12 @@ impl Inner {
         let live: HashMap<&str, &Arc<Live>> =
             bitmaps.recording().map(|live| (live.spec.name.as_str(), live)).collect();
         let mut usable = Vec::with_capacity(bitmaps.entries.len());
-        for entry in bitmaps.entries.iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE)) {
+        let is_usable = |entry: &BitmapEntry| !entry.flags.contains(BitmapFlags::IN_USE);
+        for (index, entry) in bitmaps.entries.iter().enumerate().filter(|(_, entry)| is_usable(entry)) {
             usable.push(Arc::new(match live.get(entry.name.as_str()) {
                 Some(live) => Bitmap::in_memory(Arc::clone(live)),
                 None => Bitmap::new(
-                    entry.clone(),
+                    SharedEntry::of(&bitmaps.entries, index),
                     Arc::clone(&self.medium.file),
                     self.medium.geometry,
                     self.size(),

@@ -65,7 +65,12 @@ impl Draft<'_> {
 
     /// The bitmap of `entry`, for reading.
     pub(super) fn opened(&self, entry: &BitmapEntry, size: u64) -> Bitmap {
-        Bitmap::new(entry.clone(), Arc::clone(&self.image.medium.file), self.image.medium.geometry, size)
+        Bitmap::new(
+            entry.clone().into(),
+            Arc::clone(&self.image.medium.file),
+            self.image.medium.geometry,
+            size,
+        )
     }
 
     /// Bytes of the disk that a cluster of bits stands for: below 2^56.

@@ -242,9 +242,9 @@ impl Inner {
 }
 
 /// The bitmaps of the file, those "in use" in which changes are not noted from now on although they should be; and the names of these.
-fn without_those_that_miss_changes(now: &Bitmaps) -> (Vec<BitmapEntry>, Vec<String>) {
+fn without_those_that_miss_changes(now: &Bitmaps) -> (Arc<Vec<BitmapEntry>>, Vec<String>) {
     let noted: HashSet<&str> = now.recording().map(|live| live.spec.name.as_str()).collect();
-    let (mut entries, mut missing) = (now.entries.clone(), Vec::new());
+    let (mut entries, mut missing) = (Vec::clone(&now.entries), Vec::new());
     for entry in &mut entries {
         let is_true = entry.flags.contains(BitmapFlags::AUTO) && !entry.flags.contains(BitmapFlags::IN_USE);
         if is_true && !noted.contains(entry.name.as_str()) {
@@ -252,5 +252,5 @@ fn without_those_that_miss_changes(now: &Bitmaps) -> (Vec<BitmapEntry>, Vec<Stri
             missing.push(entry.name.clone());
         }
     }
-    (entries, missing)
+    (Arc::new(entries), missing)
 }

@@ -27,7 +27,10 @@ impl Pass<'_> {
                 return Ok(());
             }
         };
-        match decode_bitmap_directory(&directory, extension.count, &self.geometry) {
+        let decoded = decode_bitmap_directory(&directory, extension.count, &self.geometry);
+        // The names are in memory once.
+        drop(directory);
+        match decoded {
             Err(error @ BitmapError::NoMemory(_)) => {
                 self.unreadable(Owner::BitmapDirectory, offset, &error);
             }

@@ -1,6 +1,6 @@
 //! A bitmap as others read it, wherever its bits are.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use block::{Blame, BlockFuture};
@@ -28,11 +28,39 @@ enum Bits {
 
 #[derive(Debug)]
 struct InFile {
-    entry: BitmapEntry,
+    entry: SharedEntry,
     file: Arc<dyn Storage>,
     geometry: Geometry,
-    blame: Blame,
     latest: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
+}
+
+/// An entry of a directory, which has its names once: they may take 64 MiB.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedEntry {
+    all: Arc<Vec<BitmapEntry>>,
+    index: usize,
+}
+
+impl SharedEntry {
+    /// Entry `index` of `all`, which must be there.
+    pub(crate) fn of(all: &Arc<Vec<BitmapEntry>>, index: usize) -> Self {
+        assert!(index < all.len(), "the directory has the entry");
+        Self { all: Arc::clone(all), index }
+    }
+}
+
+impl From<BitmapEntry> for SharedEntry {
+    fn from(entry: BitmapEntry) -> Self {
+        Self::of(&Arc::new(vec![entry]), 0)
+    }
+}
+
+impl Deref for SharedEntry {
+    type Target = BitmapEntry;
+
+    fn deref(&self) -> &BitmapEntry {
+        &self.all[self.index]
+    }
 }
 
 /// Whether a range was written since the bitmap was made.
@@ -45,9 +73,8 @@ pub struct Dirtiness {
 }
 
 impl Bitmap {
-    pub(crate) fn new(entry: BitmapEntry, file: Arc<dyn Storage>, geometry: Geometry, size: u64) -> Self {
-        let blame = Blame::new(file.name());
-        let bits = Bits::InFile(InFile { entry, file, geometry, blame, latest: Mutex::new(None) });
+    pub(crate) fn new(entry: SharedEntry, file: Arc<dyn Storage>, geometry: Geometry, size: u64) -> Self {
+        let bits = Bits::InFile(InFile { entry, file, geometry, latest: Mutex::new(None) });
         Self { bits, size }
     }
 
@@ -252,6 +279,10 @@ impl InFile {
         Ok(bits)
     }
 
+    fn blame(&self) -> Blame {
+        Blame::new(self.file.name())
+    }
+
     fn check_in_file(&self, what: &str, (at, len): (u64, u64)) -> Result<(), Error> {
         if is_in_file(&*self.file, self.geometry.cluster_size(), at, len) {
             return Ok(());
@@ -259,29 +290,29 @@ impl InFile {
         let (name, length) = (&self.entry.name, self.file.length());
         let detail =
             format!("{what} of bitmap {name:?} lies at {at:#x}, past the end of the file ({length:#x})");
-        Err(self.blame.corrupt(detail))
+        Err(self.blame().corrupt(detail))
     }
 
     async fn read_cluster(&self, index: u64) -> Result<Vec<u8>, Error> {
         let (size, name) = (1 << self.geometry.cluster_bits, &self.entry.name);
         if index >= u64::from(self.entry.table_entries) {
-            return Err(self.blame.corrupt(format!("bitmap {name:?} is shorter than the disk")));
+            return Err(self.blame().corrupt(format!("bitmap {name:?} is shorter than the disk")));
         }
         let place = self.entry.table_offset.0 + index * 8;
         self.check_in_file("the table", (place, 8))?;
         let (result, word) = self.file.read(place, IoBuf::uninit(8), Hints::NONE).await;
-        result.map_err(self.blame.io("reading a bitmap's table"))?;
+        result.map_err(self.blame().io("reading a bitmap's table"))?;
         let (words, _) = word.as_chunks::<8>();
         let word = words.first().map_or(0, |word| u64::from_be_bytes(*word));
         let entry = BitmapTableEntry::decode(word, &self.geometry)
-            .map_err(|error| self.blame.corrupt(format!("bitmap {name:?}: {error}")))?;
+            .map_err(|error| self.blame().corrupt(format!("bitmap {name:?}: {error}")))?;
         match entry {
             BitmapTableEntry::Zeroes => Ok(vec![0; size]),
             BitmapTableEntry::Ones => Ok(vec![0xff; size]),
             BitmapTableEntry::Data(at) => {
                 self.check_in_file("a cluster", (at.0, size as u64))?;
                 let (result, bits) = self.file.read(at.0, IoBuf::uninit(size), Hints::NONE).await;
-                result.map_err(self.blame.io("reading a bitmap"))?;
+                result.map_err(self.blame().io("reading a bitmap"))?;
                 Ok(bits.to_vec())
             }
         }
