@@ -1,5 +1,6 @@
 //! `cowhand backup`: points of images and of servers, read by QEMU's tools, restored, damaged, interrupted.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,9 @@ fn each_point_is_what_the_disk_was_and_qemu_reads_it() {
         let file = format!("{directory}/{}", point["file"].as_str().expect("a name"));
         qemu_img(["compare", "-q", "-F", "raw", &file, copy]).ok();
         assert_clean(file.as_ref());
+        // What a private disk held was open to every user, in its backups.
+        let mode = std::fs::metadata(&file).expect("a point").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
         let restored = scratch.name("restored");
         let place = format!("{directory}@{}", point["point"]);
         cowhand(["backup", "--restore", "-O", "raw", &place, &restored]).ok();

@@ -15,6 +15,7 @@ use ring::digest::{Context, SHA256};
 use storage::{FileOptions, FileStorage};
 
 use super::manifest::{Kind, Point, Store, file_name, now_sec};
+use crate::copying::replaced_access::create_private;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};
 
@@ -37,7 +38,8 @@ pub struct NewPoint {
 }
 
 impl NewPoint {
-    /// Makes an empty image for the next point of `store`. What a run left that did not end is removed, and said.
+    /// Makes an empty image for the next point of `store`, which its maker alone reads and writes: who may read the disk is not known of a
+    /// served one, and a backup outlives changes of its mode. What a run left that did not end is removed, and said.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -62,8 +64,8 @@ impl NewPoint {
             ..CreateOptions::default()
         };
         let file = path.to_string_lossy().into_owned();
-        let storage =
-            FileStorage::create_new(&file, &FileOptions::default()).map_err(|error| failed(&error))?;
+        drop(create_private(&path).map_err(|error| failed(&error))?);
+        let storage = FileStorage::open(&file, &FileOptions::default()).map_err(|error| failed(&error))?;
         let place = store.directory().join(&name);
         let new =
             Self { point, kind, disk_bytes, time_sec: now_sec(), path: path.clone(), place, is_kept: false };
