@@ -1,8 +1,7 @@
 //! Images of other hypervisors: VirtualBox's vdi, vpc (VHD) of Virtual PC and Hyper-V, Hyper-V's vhdx, VMware's vmdk, and QEMU's own first format.
 //! They are read, and some are made whole ([`sink`]).
 //!
-//! A format decodes its header into an [`Image`], or into a layout of pieces where a disk has several files or forms of data: where its tables are and
-//! what an entry says. What is common lies there: tables are read in pages under a limit, and nothing is allocated in proportion to a field of the header.
+//! A format decodes its header into a layout, which says piece by piece where the bytes of the disk are; [`Image`] is that of a table in one file. What is common lies there: tables are read in pages under a limit, and nothing is allocated in proportion to a field of the header.
 
 #![forbid(unsafe_code)]
 
@@ -109,7 +108,7 @@ pub async fn check(image: &dyn Block, found: &mut dyn FnMut(Finding)) -> Result<
         return vhdx::check(image).await;
     }
     match image.downcast_ref::<Image>() {
-        Some(image) if image.kind == Kind::Vdi => vdi_check::check(image, found).await,
+        Some(image) if image.layout.kind == Kind::Vdi => vdi_check::check(image, found).await,
         Some(_) | None => Ok(0),
     }
 }

@@ -7,7 +7,8 @@ use storage::Storage;
 
 use crate::Kind;
 use crate::fields::Fields;
-use crate::image::{Blocks, Image, Places};
+use crate::image::{Blocks, Image, OneFile, Places};
+use crate::pieces::Disk;
 use crate::table::{Order, Table};
 
 /// What says that a file is one, and where it stands.
@@ -61,7 +62,7 @@ pub async fn open(file: Arc<dyn Storage>) -> Result<Image, Error> {
         unit_bytes: BLOCK_BYTES,
         preallocated: header.le32(0x4c) == FIXED,
     };
-    Ok(Image { kind: Kind::Vdi, file, size, places: Places::Blocks(blocks) })
+    Ok(Disk { layout: OneFile { kind: Kind::Vdi, file, size, places: Places::Blocks(blocks) } })
 }
 
 /// What of the header is not read, if anything.

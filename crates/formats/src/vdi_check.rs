@@ -73,8 +73,8 @@ impl Finding {
 /// # Errors
 /// When the table cannot be read.
 pub(crate) async fn check(image: &Image, found: &mut dyn FnMut(Finding)) -> Result<u64, Error> {
-    let Places::Blocks(blocks) = &image.places else { return Ok(0) };
-    let file = &*image.file;
+    let Places::Blocks(blocks) = &image.layout.places else { return Ok(0) };
+    let file = &*image.layout.file;
     let count = blocks.table.entries();
     let blame = Blame::new(file.name());
     let words = count.div_ceil(64) as usize;

@@ -7,7 +7,8 @@ use storage::Storage;
 
 use crate::Kind;
 use crate::fields::Fields;
-use crate::image::{Blocks, Image, Places};
+use crate::image::{Blocks, Image, OneFile, Places};
+use crate::pieces::Disk;
 use crate::table::{Order, Table};
 
 /// What a footer begins with.
@@ -54,7 +55,7 @@ pub async fn open(file: Arc<dyn Storage>) -> Result<Image, Error> {
             );
         }
     };
-    Ok(Image { kind: Kind::Vpc, file, size, places })
+    Ok(Disk { layout: OneFile { kind: Kind::Vpc, file, size, places } })
 }
 
 fn disk_bytes(footer: &Fields) -> u64 {
