@@ -8,7 +8,7 @@ use block::Block;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use formats::sink::{NewImage, Stamp, VmdkOptions, VmdkSubformat, VpcOptions};
-use formats::{Kind, vmdk};
+use formats::{Kind, vhdx, vmdk};
 use storage::{Hints, IoBuf, IoBytes, Storage};
 
 use super::disk::READ_BYTES_MAX;
@@ -45,8 +45,19 @@ struct Base {
     bytes: Vec<u8>,
     /// What is worth editing: first byte, and length.
     regions: Vec<(usize, usize)>,
-    /// Where headers with a sum are: first byte, length, and the place of the sum in it.
-    sums: &'static [(usize, usize, usize)],
+    /// Where headers with a sum are.
+    sums: &'static [Sum],
+}
+
+/// A header with a sum: its first byte, its length, the place of the sum in it, and what kind of sum it is.
+struct Sum(usize, usize, usize, SumKind);
+
+#[derive(Clone, Copy)]
+enum SumKind {
+    /// The complement of the sum of all bytes, big-endian.
+    Complement,
+    /// CRC-32C, little-endian.
+    Crc32c,
 }
 
 pub(super) fn vdi(data: &[u8]) {
@@ -80,7 +91,11 @@ pub(super) fn vpc(data: &[u8]) {
         let image = NewImage::Vpc(VpcOptions::default());
         let mut bytes = written(&image, &[(0, vec![1; 512]), (3 << 20, vec![2; 512])]);
         bytes.truncate(BASE_BYTES);
-        Base { bytes, regions: vec![(0, 2048)], sums: &[(0, 512, 0x40), (512, 1024, 0x24)] }
+        Base {
+            bytes,
+            regions: vec![(0, 2048)],
+            sums: &[Sum(0, 512, 0x40, SumKind::Complement), Sum(512, 1024, 0x24, SumKind::Complement)],
+        }
     });
 }
 
@@ -122,6 +137,86 @@ pub(super) fn vmdk(data: &[u8]) {
             let bytes = descriptor("vmfs", extents).into_bytes();
             let len = bytes.len();
             Base { bytes, regions: vec![(0, len)], sums: &[] }
+        }
+    });
+}
+
+/// Where the parts of the image of [`vhdx`] are: their places are whole MiB.
+const VHDX_LOG: usize = 1 << 20;
+const VHDX_METADATA: usize = 2 << 20;
+const VHDX_TABLE: usize = 3 << 20;
+const VHDX_DATA: usize = 4 << 20;
+/// Bytes of an entry of the log: a sector with its descriptors, and one of data.
+const VHDX_ENTRY: usize = 8192;
+
+/// A disk of 4 MiB in blocks of 1 MiB: one with data, one of zeroes. Half of them have a log that was not replayed.
+pub(super) fn vhdx(data: &[u8]) {
+    const CRC: SumKind = SumKind::Crc32c;
+    const LOG_GUID: [u8; 16] = [7; 16];
+    run(Kind::Vhdx, data, |input| {
+        let has_log = input.flag();
+        let mut bytes = vec![0; VHDX_DATA + 512];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"vhdxfile");
+        for (at, sequence) in [(64 << 10, 6_u64), (128 << 10, 5)] {
+            put(at, b"head");
+            put(at + 8, &sequence.to_le_bytes());
+            put(at + 48, if has_log { &LOG_GUID } else { &[0; 16] });
+            put(at + 66, &[1, 0]);
+            put(at + 68, &(1_u32 << 20).to_le_bytes());
+            put(at + 72, &(VHDX_LOG as u64).to_le_bytes());
+        }
+        for at in [192 << 10, 256 << 10] {
+            put(at, b"regi\0\0\0\0\x02");
+            for (entry, guid, place) in [
+                (at + 16, *b"\x66\x77\xc2\x2d\x23\xf6\x00\x42\x9d\x64\x11\x5e\x9b\xfd\x4a\x08", VHDX_TABLE),
+                (at + 48, *b"\x06\xa2\x7c\x8b\x90\x47\x9a\x4b\xb8\xfe\x57\x5f\x05\x0f\x88\x6e", VHDX_METADATA),
+            ] {
+                put(entry, &guid);
+                put(entry + 16, &(place as u64).to_le_bytes());
+                put(entry + 24, &(1_u32 << 20).to_le_bytes());
+                put(entry + 28, &[1]);
+            }
+        }
+        put(VHDX_METADATA, b"metadata\0\0\x03");
+        let items: [(&[u8; 16], &[u8]); 3] = [
+            (b"\x37\x67\xa1\xca\x36\xfa\x43\x4d\xb3\xb6\x33\xf0\xaa\x44\xe7\x6b", &[0, 0, 16, 0, 0, 0, 0, 0]),
+            (b"\x24\x42\xa5\x2f\x1b\xcd\x76\x48\xb2\x11\x5d\xbe\xd8\x3b\xf4\xb8", &[0, 0, 64, 0, 0, 0, 0, 0]),
+            (b"\x1d\xbf\x41\x81\x6f\xa9\x09\x47\xba\x47\xf2\x33\xa8\xfa\xab\x5f", &[0, 2, 0, 0]),
+        ];
+        for (index, (guid, value)) in items.into_iter().enumerate() {
+            let (entry, place) = (VHDX_METADATA + 32 + 32 * index, (64 << 10) + 16 * index);
+            put(entry, guid);
+            put(entry + 16, &(place as u32).to_le_bytes());
+            put(entry + 20, &(value.len() as u32).to_le_bytes());
+            put(entry + 24, &[6]);
+            put(VHDX_METADATA + place, value);
+        }
+        put(VHDX_TABLE, &(VHDX_DATA as u64 | 6).to_le_bytes());
+        put(VHDX_TABLE + 8, &[2]);
+        put(VHDX_LOG, b"loge");
+        let sequence = 8_u32.to_le_bytes();
+        for (at, field) in [(8, VHDX_ENTRY as u32), (16, 8), (24, 1), (48, VHDX_DATA as u32), (56, VHDX_DATA as u32 + 512)] {
+            put(VHDX_LOG + at, &field.to_le_bytes());
+        }
+        put(VHDX_LOG + 32, &LOG_GUID);
+        put(VHDX_LOG + 64, b"desc");
+        put(VHDX_LOG + 64 + 16, &(VHDX_TABLE as u64).to_le_bytes());
+        put(VHDX_LOG + 64 + 24, &sequence);
+        put(VHDX_LOG + 4096, b"data");
+        put(VHDX_LOG + VHDX_ENTRY - 4, &sequence);
+        let table = [(64 << 10, 80), (192 << 10, 80), (VHDX_LOG, 96), (VHDX_METADATA, 128)];
+        let values = [(VHDX_METADATA + (64 << 10), 48), (VHDX_TABLE, 32), (VHDX_LOG + 4096, 16)];
+        Base {
+            bytes,
+            regions: table.into_iter().chain(values).collect(),
+            sums: &[
+                Sum(64 << 10, 4096, 4, CRC),
+                Sum(128 << 10, 4096, 4, CRC),
+                Sum(192 << 10, 64 << 10, 4, CRC),
+                Sum(256 << 10, 64 << 10, 4, CRC),
+                Sum(VHDX_LOG, VHDX_ENTRY, 4, CRC),
+            ],
         }
     });
 }
@@ -178,7 +273,7 @@ fn run(kind: Kind, data: &[u8], base: impl Fn(&mut Input<'_>) -> Base) {
             let mut base = base(&mut input);
             edit(&mut input, &mut base);
             if which != 1 {
-                base.sums.iter().for_each(|sum| put_sum(&mut base.bytes, *sum));
+                base.sums.iter().for_each(|sum| put_sum(&mut base.bytes, sum));
             }
             base.bytes
         }
@@ -213,12 +308,14 @@ fn edit(input: &mut Input<'_>, Base { bytes, regions, .. }: &mut Base) {
     }
 }
 
-/// The complement of the sum of all bytes.
-fn put_sum(bytes: &mut [u8], (start, len, at): (usize, usize, usize)) {
-    let Some(header) = bytes.get_mut(start..start + len) else { return };
-    header[at..at + 4].fill(0);
-    let sum = !header.iter().map(|byte| u32::from(*byte)).sum::<u32>();
-    header[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+fn put_sum(bytes: &mut [u8], Sum(start, len, at, kind): &Sum) {
+    let Some(header) = bytes.get_mut(*start..start + len) else { return };
+    header[*at..at + 4].fill(0);
+    let sum = match kind {
+        SumKind::Complement => (!header.iter().map(|byte| u32::from(*byte)).sum::<u32>()).to_be_bytes(),
+        SumKind::Crc32c => vhdx::checksum(header, *at).to_le_bytes(),
+    };
+    header[*at..at + 4].copy_from_slice(&sum);
 }
 
 async fn look_at(kind: Kind, medium: Arc<Medium>) {

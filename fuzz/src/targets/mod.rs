@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     target("vpc", foreign::vpc, 1_500),
     target("qcow", foreign::qcow, 1_500),
     target("vmdk", foreign::vmdk, 1_500),
+    target("vhdx", foreign::vhdx, 400),
     target("limits", limits::run, 5_000),
     target("luks", luks::run, 1_000),
     target("nbd_server", nbd_server::run, 5_000),

@@ -37,7 +37,7 @@ impl Crc {
     }
 }
 
-/// The sum of `bytes`, in which the four at `at` count as zeroes: there it is kept itself.
+/// The CRC-32C of `bytes`, in which the four at `at` count as zeroes: there the sum itself is kept, as a little-endian number.
 pub fn sum_but(bytes: &[u8], at: usize) -> u32 {
     let (before, rest) = bytes.split_at(at.min(bytes.len()));
     let after = rest.get(4..).unwrap_or_default();

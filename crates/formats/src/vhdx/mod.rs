@@ -16,6 +16,7 @@ use std::sync::Arc;
 use block::{Blame, Error};
 use storage::Storage;
 
+pub use self::crc::sum_but as checksum;
 pub use self::header::SIGNATURE;
 use self::header::{Header, Region, Regions};
 use self::metadata::Metadata;
