@@ -210,8 +210,10 @@ fn over_tcp_with_credentials_clients_must_use_tls() {
 fn what_is_not_done_here_is_refused_by_name() {
     let scratch = images();
     let table = [
-        ("-c /dev/nbd0 disk.raw", "-c"),
-        ("-d /dev/nbd0", "-d"),
+        ("-c /dev/null disk.raw", "/dev/nbd0"),
+        ("-c /dev/nbd0 -L disk.raw", "-L"),
+        ("-d /dev/null", "/dev/nbd0"),
+        ("-d", "-d"),
         ("-L -k missing", "missing"),
         ("-k s -s -f raw -o 512 disk.raw", "-o"),
         ("-k s -l first -f qcow2 disk.qcow2", "first"),

@@ -106,8 +106,9 @@ fn every_option_of_qemu_imgs_commands_is_known() {
 #[test]
 fn what_is_refused_is_named_and_says_what_to_do() {
     for (program, words, named) in [
-        ("qemu-nbd", "-c /dev/nbd0 disk.raw", "-c"),
-        ("qemu-nbd", "-d /dev/nbd0", "-d"),
+        ("qemu-nbd", "-c /dev/nbd0", "FILE"),
+        ("qemu-nbd", "-c /dev/null disk.raw", "/dev/nbd0"),
+        ("qemu-nbd", "-d /dev/null", "/dev/nbd0"),
         ("qemu-nbd", "-f raw -l a disk.raw", "snapshots"),
         ("qemu-nbd", "--tls-authz a disk.raw", "--tls-authz"),
         ("qemu-nbd", "--tls-hostname a disk.raw", "--tls-hostname"),

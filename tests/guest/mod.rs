@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod kernel;
+mod nbd;
 mod ublk;
 
 use std::fs;

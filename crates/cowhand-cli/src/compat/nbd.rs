@@ -1,17 +1,22 @@
 //! `qemu-nbd`: one disk over NBD, until its last client leaves.
 
 mod args;
+mod kernel;
 mod list;
+mod netlink;
 
 use std::io::Write;
 use std::net::ToSocketAddrs;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
+use futures_util::future::{Either, select};
 use graph::drive::OptionTree;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
@@ -19,12 +24,14 @@ use graph::{Disk, DiskNode, OpenRules};
 use qcow2::Qcow2;
 
 use self::args::Args;
+use self::kernel::Device;
 pub use self::args::command;
 use super::daemon::Daemon;
 use super::keyval;
 use crate::background::{Background, Side, absolute};
 use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
+use crate::output::printable;
 use crate::policy::policy;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
@@ -48,7 +55,15 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     if args.list {
         return list::run(&args, out);
     }
-    let background = match args.fork.then(Background::begin).transpose()? {
+    if args.disconnect {
+        let path = args.device()?;
+        Device::at(path)?.disconnect()?;
+        writeln!(out, "{} disconnected", printable(&path.to_string_lossy()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Before there are two processes: what it lacks is told here.
+    let device = args.connect.as_deref().map(Device::at).transpose()?;
+    let background = match args.is_in_background().then(Background::begin).transpose()? {
         Some(Side::Started(code)) => return Ok(code),
         Some(Side::Serving(background)) => Some(background),
         None => None,
@@ -69,7 +84,10 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
             credentials(&daemon.inventory, id).map_err(|error| Failure::because("--tls-creds", &error))?
         }
     };
-    let endpoint = endpoint(&args, !inherited.is_empty(), matches!(tls, TlsPolicy::Off))?;
+    let endpoint = match (&device, &args.socket) {
+        (Some(device), None) => Endpoint::Socket(device.socket()),
+        _ => endpoint(&args, !inherited.is_empty(), matches!(tls, TlsPolicy::Off))?,
+    };
     let listening = Listening::start(&endpoint, daemon.inventory.socket_mode, inherited)?;
     let mut admission = daemon.inventory.doors.admission(tls);
     admission.authorization = args.tls_authz.as_deref().map(|id| daemon.inventory.authorizations.by(id));
@@ -77,10 +95,34 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     if let Some(path) = &args.pid_file {
         daemon.write_pid_file(path)?;
     }
-    if !args.persistent {
-        end_with_the_last_client(&daemon);
-    }
+    let device = match (device, &endpoint) {
+        (Some(device), Endpoint::Socket(socket)) => Some(connect(&daemon, device, socket, &args, out)?),
+        _ => None,
+    };
+    when_clients_leave(&daemon, args.persistent, device);
     daemon.serve(background)
+}
+
+/// Makes the kernel a client of ours. No sandbox is entered yet: a kernel that loads a module for it may.
+fn connect(
+    daemon: &Daemon,
+    mut device: Device,
+    socket: &Path,
+    args: &Args,
+    out: &mut dyn Write,
+) -> Result<Device, Failure> {
+    let failed = |error| Failure::because(format!("cannot connect to {}", socket.display()), &error);
+    let stream = UnixStream::connect(socket).map_err(failed)?;
+    let name = args.export_name.clone();
+    let connecting = reactor::blocking(move || device.connect(stream, &name).map(|()| device));
+    let device = daemon.reactor.run(connecting)?;
+    if args.verbose {
+        let file = args.file().map(|file| printable(&file.to_string_lossy()).to_string());
+        let file = file.unwrap_or_default();
+        writeln!(out, "NBD device {} is now connected to {file}", device.name())?;
+        out.flush()?;
+    }
+    Ok(device)
 }
 
 /// Opens the disk and lets clients reach it. Returns the disk of which a snapshot is served.
@@ -188,14 +230,22 @@ fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint,
     Ok(Endpoint::Tcp(address))
 }
 
-/// The end comes when a client has used the export and none does any more.
-fn end_with_the_last_client(daemon: &Daemon) {
+/// Unless it is persistent, the end comes when a client has used the export and none does any more. A device of the kernel that has it when
+/// the end comes otherwise is disconnected; one that left is perhaps somebody else's by now.
+fn when_clients_leave(daemon: &Daemon, is_persistent: bool, mut device: Option<Device>) {
     let inventory = Rc::clone(&daemon.inventory);
     daemon.reactor.run(async {
         reactor::spawn(async move {
-            if let Some(record) = inventory.export(NODE) {
-                record.entry.abandoned().await;
-                inventory.loops.shutdown().trigger();
+            let Some(record) = inventory.export(NODE) else { return };
+            let shutdown = inventory.loops.shutdown();
+            match select(pin!(record.entry.abandoned()), pin!(shutdown.wait())).await {
+                Either::Left(_) if is_persistent => {}
+                Either::Left(_) => shutdown.trigger(),
+                Either::Right(_) => {
+                    if let Some(Err(failure)) = device.as_mut().map(Device::disconnect) {
+                        tracing::warn!("{failure}");
+                    }
+                }
             }
         })
         .detach();

@@ -1,6 +1,6 @@
 //! The command line of `qemu-nbd`, and the disk that it means.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -143,6 +143,14 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub tls_hostname: Option<String>,
 
+    /// Make the disk the kernel's device DEV (/dev/nbd0); in the background, unless -v is given. As root
+    #[arg(short = 'c', long, value_name = "DEV")]
+    pub connect: Option<PathBuf>,
+
+    /// Disconnect the kernel's device FILE
+    #[arg(short = 'd', long)]
+    pub disconnect: bool,
+
     #[command(flatten)]
     refused: Refused,
 }
@@ -150,14 +158,6 @@ pub struct Args {
 /// Options that are understood and refused: a caller that gives one relies on it.
 #[derive(Debug, clap::Args)]
 struct Refused {
-    /// Connect the kernel's device (refused: there is no client for the kernel here; use nbd-client)
-    #[arg(short = 'c', long, value_name = "DEV")]
-    connect: Option<String>,
-
-    /// Disconnect the kernel's device FILE (refused; use nbd-client -d)
-    #[arg(short = 'd', long)]
-    disconnect: bool,
-
     /// Label of the socket (refused; set it on the directory)
     #[arg(long, value_name = "LABEL")]
     selinux_label: Option<String>,
@@ -203,16 +203,6 @@ impl Args {
         let refused = &self.refused;
         let given = [
             (
-                refused.connect.is_some(),
-                "-c: the kernel's devices are not connected here",
-                "nbd-client connects them",
-            ),
-            (
-                refused.disconnect,
-                "-d: the kernel's devices are not connected here",
-                "nbd-client -d disconnects them",
-            ),
-            (
                 refused.selinux_label.is_some(),
                 "--selinux-label: sockets are not labelled here",
                 "set it on the socket's directory",
@@ -221,6 +211,22 @@ impl Args {
         ];
         if let Some((_, what, hint)) = given.into_iter().find(|(is_given, ..)| *is_given) {
             return Err(Failure::new(what).with_hint(hint));
+        }
+        if self.disconnect {
+            let is_alone = self.connect.is_none() && !self.list && self.file.is_some();
+            return match is_alone {
+                true => Ok(()),
+                false => Err(Failure::new("-d takes the device to disconnect, and neither -c nor -L")),
+            };
+        }
+        if self.connect.is_some() && self.file.is_none() {
+            return Err(Failure::new("no FILE is given"));
+        }
+        if self.connect.is_some() && self.list {
+            return Err(Failure::new("-L lists what another server has; -c connects the kernel to this one"));
+        }
+        if self.connect.is_some() && self.tls_creds.is_some() {
+            return Err(Failure::new("the kernel's client speaks no TLS; give --tls-creds without -c"));
         }
         if self.list && self.file.is_some() {
             return Err(Failure::new("-L lists what another server has; give no FILE with it"));
@@ -250,6 +256,24 @@ impl Args {
             0 => CONNECTIONS_MAX,
             shared => shared.min(CONNECTIONS_MAX),
         }
+    }
+
+    /// FILE, as it was given.
+    pub fn file(&self) -> Option<&OsStr> {
+        self.file.as_deref()
+    }
+
+    /// FILE, as the device that `-d` disconnects.
+    ///
+    /// # Errors
+    /// When it is not given.
+    pub fn device(&self) -> Result<&Path, Failure> {
+        self.file().map(Path::new).ok_or_else(|| Failure::new("no device is given"))
+    }
+
+    /// Whether the process that was started ends when clients can connect.
+    pub fn is_in_background(&self) -> bool {
+        self.fork || (self.connect.is_some() && !self.verbose)
     }
 
     /// What FILE says.
@@ -361,11 +385,16 @@ mod tests {
 
     #[test]
     fn what_is_not_done_here_is_refused_by_name() {
-        for option in ["-c /dev/nbd0", "-d", "-T a", "--selinux-label a"] {
+        for option in ["-T a", "--selinux-label a"] {
             let refused = parsed(&format!("{option} x")).check().unwrap_err().to_string();
             let name = option.split(' ').next().unwrap();
             assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");
         }
+        for line in ["-d", "-d -L", "-d -c /dev/nbd0 x", "-c /dev/nbd0 -L x", "-c /dev/nbd0 --tls-creds t x"] {
+            assert!(parsed(line).check().is_err(), "{line}");
+        }
+        assert!(parsed("-d /dev/nbd0").check().is_ok() && parsed("-c /dev/nbd0 x").is_in_background());
+        assert!(parsed("-c /dev/nbd0 x").check().is_ok() && !parsed("-v -c /dev/nbd0 x").is_in_background());
         assert!(parsed("-k s -p 10 x").check().is_err() && parsed("-k s x").check().is_ok());
         assert!(parsed("-L -k s").check().is_ok() && parsed("-L --tls-hostname h").check().is_ok());
         assert!(parsed("-L -k s x").check().is_err() && parsed("--tls-hostname h x").check().is_err());
