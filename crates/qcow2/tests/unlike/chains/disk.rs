@@ -92,7 +92,27 @@ impl Parts {
 
     pub async fn flush(&self) -> Result<(), String> {
         let root = Arc::clone(&self.root.borrow());
-        root.flush().await.map_err(|error| error.to_string())
+        match self.image_of(&root) {
+            Some(image) => image.flush().await,
+            None => root.flush().await.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// The image that a block is, if it is no filter of a job.
+    fn image_of(&self, block: &Arc<dyn Block>) -> Option<&Layer> {
+        self.layers.iter().chain(&self.target).find(|image| Arc::ptr_eq(&image.block, block))
+    }
+
+    /// What guests write through. A job's filter does not know of compressed clusters.
+    fn written(&self, root: Arc<dyn Block>) -> Arc<dyn Block> {
+        let case = self.images.case;
+        let image = self.image_of(&root);
+        // The node that the disk was mirrored to is the filter.
+        let is_copy = self.target.as_ref().is_some_and(|target| Arc::ptr_eq(&target.block, &root));
+        match image.filter(|_| case.compresses_writes() || (is_copy && case.compresses_copy())) {
+            Some(image) => image.compressing(),
+            None => root,
+        }
     }
 
     /// Has the platform note it.
@@ -230,7 +250,8 @@ impl Subject for Disk {
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), String> {
         let (_inside, root) = self.enter().await;
-        root.write(offset, data, Hints::NONE).await.map_err(|error| error.to_string())?;
+        let written = self.parts.written(root);
+        written.write(offset, data, Hints::NONE).await.map_err(|error| error.to_string())?;
         self.durable(durability).await
     }
 
@@ -285,7 +306,7 @@ impl Subject for Disk {
         let mut result =
             self.parts.failed.take().map_or(Ok(()), |error| Err(format!("the job failed: {error}")));
         for layer in self.parts.target.iter().chain(&self.parts.layers) {
-            result = result.and(layer.block.close().await.map_err(|error| error.to_string()));
+            result = result.and(layer.close().await);
         }
         result
     }

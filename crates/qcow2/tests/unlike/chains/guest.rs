@@ -20,13 +20,19 @@ async fn read(block: &dyn Block, at: u64, len: usize) -> Result<Vec<u8>, String>
     })
 }
 
-/// Writes the sectors of `bytes` that differ from those of `before`.
+/// Writes the runs of sectors of `bytes` that differ from those of `before`.
 pub async fn write_bytes(block: &dyn Block, bytes: &[u8], before: &[u8]) -> Result<(), String> {
-    let sectors = bytes.chunks(512).zip(before.chunks(512)).enumerate();
-    for (sector, (bytes, _)) in sectors.filter(|(_, (bytes, before))| bytes != before) {
-        let data = IoBytes::copy_from(bytes).into();
-        let written = block.write(sector as u64 * 512, data, Hints::NONE).await;
-        written.map_err(|error| error.to_string())?;
+    let sectors: Vec<bool> =
+        bytes.chunks(512).zip(before.chunks(512)).map(|(bytes, before)| bytes != before).collect();
+    let mut first = 0;
+    for run in sectors.chunk_by(|a, b| a == b) {
+        let range = first * 512..((first + run.len()) * 512).min(bytes.len());
+        first += run.len();
+        if run[0] {
+            let at = range.start as u64;
+            let written = block.write(at, IoBytes::copy_from(&bytes[range]).into(), Hints::NONE).await;
+            written.map_err(|error| error.to_string())?;
+        }
     }
     Ok(())
 }
@@ -49,6 +55,20 @@ pub fn same(found: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
     Err(format!("{what} reads wrong at {at:#x}..{end:#x}: {} and not {}", named(found), named(expected)))
 }
 
+/// Whole clusters that are written compressed at a time, unless one alone is larger.
+const PACKED_BYTES_MAX: u64 = 256 << 10;
+
+/// As [`fill`], of sectors that begin as those do and then repeat themselves: they become much smaller, so that several clusters share one
+/// of the file. `at` is where a sector begins.
+fn packable(disk: u32, version: u64, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = fill(disk, version, at, len);
+    for sector in bytes.chunks_mut(512) {
+        let (first, rest) = sector.split_at_mut(sector.len().min(32));
+        rest.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&first[24..24 + chunk.len()]));
+    }
+    bytes
+}
+
 /// One guest.
 pub struct Guest {
     rng: Rng,
@@ -58,6 +78,8 @@ pub struct Guest {
     version: u64,
     /// What it has written so far, to whichever image.
     written: Vec<(u64, u64)>,
+    /// What of it was written compressed.
+    packed: Vec<(u64, u64)>,
     /// Which bytes it ever changed, if that is needed.
     pub touched: Option<Vec<bool>>,
 }
@@ -70,7 +92,7 @@ impl Guest {
         let parts: Vec<u64> = units.iter().map(|unit| (unit / 32).max(512)).collect();
         units.extend(parts);
         units.extend([512, 4096, 64 << 10]);
-        Self { rng, case, units, disk, version: 0, written: Vec::new(), touched: None }
+        Self { rng, case, units, disk, version: 0, written: Vec::new(), packed: Vec::new(), touched: None }
     }
 
     /// A range around the boundaries of the clusters of some image.
@@ -94,6 +116,18 @@ impl Guest {
         (at, len.min(96 << 10).min(size - at))
     }
 
+    /// What is written: now and then all or a part of what was written compressed before, perhaps to a lower image.
+    fn range_to_write(&mut self, size: u64) -> (u64, u64) {
+        if self.packed.is_empty() || self.rng.chance(2, 3) {
+            return self.range(size);
+        }
+        let (at, len) = self.rng.pick(&self.packed);
+        let skip = if self.rng.chance(1, 3) { 0 } else { self.rng.below(len) };
+        let (at, len) = (at + skip, len - skip);
+        let len = if self.rng.chance(1, 3) { len } else { 1 + self.rng.below(len) };
+        if at < size { (at, len.min(size - at)) } else { self.range(size) }
+    }
+
     /// Half of the time what was written before, perhaps to a lower image: zeroes that hide something are those that matter.
     fn range_to_clear(&mut self, size: u64) -> (u64, u64) {
         match self.written.is_empty() || self.rng.chance(1, 2) {
@@ -113,12 +147,28 @@ impl Guest {
         block.write(0, data, Hints::NONE).await.map_err(|error| error.to_string())
     }
 
+    /// Writes whole clusters to a block that compresses them.
+    pub async fn pack(&mut self, block: &dyn Block, cluster: u64, flat: &mut [u8]) -> Result<(), String> {
+        let size = flat.len() as u64;
+        let clusters = (PACKED_BYTES_MAX / cluster).clamp(1, 5);
+        let at = self.rng.below(size.div_ceil(cluster)) * cluster;
+        let len = (cluster * (1 + self.rng.below(clusters))).min(size - at);
+        self.version += 1;
+        self.written.push((at, len));
+        self.packed.push((at, len));
+        let bytes = packable(self.disk, self.version, at, len as usize);
+        let data = IoBytes::copy_from(&bytes).into();
+        block.write(at, data, Hints::NONE).await.map_err(|error| error.to_string())?;
+        flat[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// Does something to the block, and the same to the array.
     pub async fn change(&mut self, block: &dyn Block, flat: &mut [u8]) -> Result<(), String> {
         let (write, zero, discard) = self.case.guests();
         let chosen = self.rng.below(write + zero + discard);
         let (at, len) = match chosen < write {
-            true => self.range(flat.len() as u64),
+            true => self.range_to_write(flat.len() as u64),
             false => self.range_to_clear(flat.len() as u64),
         };
         let range = at as usize..(at + len) as usize;

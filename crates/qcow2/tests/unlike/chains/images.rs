@@ -3,21 +3,26 @@
 use std::sync::Arc;
 
 use block::{Block, Raw};
+use filter::Compress;
 use qcow2::bitmap::{BitmapChange, NewBitmap};
-use qcow2::{CreateOptions, Files, Host, Options, Qcow2, create};
-use qcow2_layout::Version;
+use qcow2::{Compressing, CreateOptions, Files, Host, Options, Qcow2, create};
+use qcow2_layout::{Compression, Version};
 use sim::{Content, Order, Rng, World};
 use storage::{Capabilities, Storage};
 
 use super::guest::{Guest, read_all, write_bytes};
 use super::judge;
 use super::machine::Machine;
-use super::shape::{Backing, Case, Format, Kind};
+use super::shape::{Backing, Case, Format, Kind, Packing};
 
 /// Operations of guests on each layer.
 const OPERATIONS: usize = 9;
+/// Runs of compressed clusters that are written to an image that has some, before all else.
+const PACKED_RUNS: usize = 3;
 /// The bitmap of an incremental backup.
 pub const BITMAP: &str = "changes";
+/// Processors of the simulated machine, for what compresses.
+const PROCESSORS: usize = 2;
 
 /// An image, and which disks of the machine it is made of.
 #[derive(Clone, Debug)]
@@ -35,6 +40,47 @@ pub struct Layer {
     pub image: usize,
     pub block: Arc<dyn Block>,
     pub qcow2: Option<Qcow2>,
+    /// What writes compressed clusters to it, if it takes any.
+    packs: Option<Arc<Compressing>>,
+}
+
+impl Layer {
+    fn new(image: usize, block: Arc<dyn Block>) -> Self {
+        let qcow2 = block.downcast_ref::<Qcow2>().cloned();
+        // One that keeps its data in another file takes none.
+        let packs = qcow2.clone().and_then(|image| Compressing::new(image, PROCESSORS).ok());
+        Self { image, block, qcow2, packs: packs.map(Arc::new) }
+    }
+
+    /// The filter `compress` over it, as a graph puts it: what takes no compressed clusters is written as it is.
+    pub fn compressing(&self) -> Arc<dyn Block> {
+        match &self.packs {
+            Some(packs) => Arc::new(Compress::new(Arc::clone(packs) as Arc<dyn Block>)),
+            None => Arc::clone(&self.block),
+        }
+    }
+
+    /// What writes compressed clusters to it, for one job or tool.
+    pub fn packer(&self) -> Result<Compressing, String> {
+        let image = self.qcow2.clone().ok_or("a raw disk has no compressed clusters")?;
+        Compressing::new(image, PROCESSORS).map_err(|error| error.to_string())
+    }
+
+    pub async fn flush(&self) -> Result<(), String> {
+        let flushed = match &self.packs {
+            Some(packs) => packs.flush().await,
+            None => self.block.flush().await,
+        };
+        flushed.map_err(|error| error.to_string())
+    }
+
+    pub async fn close(&self) -> Result<(), String> {
+        let closed = match &self.packs {
+            Some(packs) => packs.close().await,
+            None => self.block.close().await,
+        };
+        closed.map_err(|error| error.to_string())
+    }
 }
 
 /// All images of a case as they are at the start.
@@ -184,13 +230,13 @@ async fn open(
 ) -> Result<Layer, String> {
     let file = Arc::new(world.open(image.disk)) as Arc<dyn Storage>;
     if image.format.raw {
-        return Ok(Layer { image: number, block: Arc::new(Raw::new(file)), qcow2: None });
+        return Ok(Layer::new(number, Arc::new(Raw::new(file))));
     }
     let data = image.data.map(|data| Arc::new(world.open(data)) as Arc<dyn Storage>);
     let files = Files { file, data, backing: below };
     let opened = Qcow2::open(files, options, Arc::clone(host) as Arc<dyn Host>).await;
     let opened = opened.map_err(|error| format!("{}: {error}", image.name))?;
-    Ok(Layer { image: number, block: Arc::new(opened.clone()), qcow2: Some(opened) })
+    Ok(Layer::new(number, Arc::new(opened)))
 }
 
 /// Makes an image that holds nothing.
@@ -203,7 +249,7 @@ pub async fn make_empty(
     if image.format.raw {
         return Ok(());
     }
-    let Format { cluster, is_v2, subclusters, data_file, raw_data, .. } = image.format;
+    let Format { cluster, is_v2, subclusters, data_file, raw_data, packing, .. } = image.format;
     let options = CreateOptions {
         size,
         version: if is_v2 { Version::V2 } else { Version::V3 },
@@ -211,6 +257,10 @@ pub async fn make_empty(
         extended_l2: subclusters,
         data_file: data_file.then(|| format!("{}.data", image.name)),
         data_file_raw: raw_data,
+        compression: match packing {
+            Packing::Plain | Packing::Zlib => Compression::Deflate,
+            Packing::Zstd => Compression::Zstd,
+        },
         backing_file: below.map(|below| below.name.clone()),
         backing_format: below.map(format_name),
         ..CreateOptions::default()
@@ -223,6 +273,14 @@ pub async fn make_empty(
 /// The format of an image as headers name it.
 pub fn format_name(image: &Image) -> String {
     if image.format.raw { "raw".into() } else { "qcow2".into() }
+}
+
+/// What guests write to an image through that has compressed clusters.
+fn written(opened: &Layer, format: Format) -> Arc<dyn Block> {
+    match format.packing {
+        Packing::Plain => Arc::clone(&opened.block),
+        Packing::Zlib | Packing::Zstd => opened.compressing(),
+    }
 }
 
 struct Maker {
@@ -293,14 +351,33 @@ impl Maker {
         let opened = open(&self.world, (number, image), options(true, 0), below.clone(), &host).await?;
         // Data is everywhere below what is copied, half of the time.
         if number > 0 && below.is_none() && self.rng.chance(1, 2) {
-            guest.fill(&*opened.block, flat).await?;
+            guest.fill(&*written(&opened, image.format), flat).await?;
+        }
+        self.change(guest, &opened, image.format, flat).await?;
+        guest.same(&*opened.block, flat, &image.name).await?;
+        opened.close().await?;
+        Ok(open(&self.world, (number, image), options(false, 0), below, &host).await?.block)
+    }
+
+    /// Guests write compressed clusters, if the image has any, and then all that they may, there and elsewhere.
+    async fn change(
+        &mut self,
+        guest: &mut Guest,
+        opened: &Layer,
+        format: Format,
+        flat: &mut [u8],
+    ) -> Result<(), String> {
+        let written = written(opened, format);
+        if format.packing != Packing::Plain {
+            for _ in 0..PACKED_RUNS {
+                guest.pack(&*written, format.cluster, flat).await?;
+            }
         }
         for _ in 0..OPERATIONS {
-            guest.change(&*opened.block, flat).await?;
+            let is_packed = self.rng.chance(1, 3);
+            guest.change(if is_packed { &*written } else { &*opened.block }, flat).await?;
         }
-        guest.same(&*opened.block, flat, &image.name).await?;
-        opened.block.close().await.map_err(|error| error.to_string())?;
-        Ok(open(&self.world, (number, image), options(false, 0), below, &host).await?.block)
+        Ok(())
     }
 
     /// An image that has all of the disk, and then a bitmap that knows what changed since.
@@ -309,8 +386,8 @@ impl Maker {
         let full = self.add("full", format, images.point.len() as u64);
         make_empty(&self.world, &full, images.point.len() as u64, None).await?;
         let opened = open(&self.world, (0, &full), options(true, 0), None, &Arc::default()).await?;
-        write_bytes(&*opened.block, &images.point, &vec![0; images.point.len()]).await?;
-        opened.block.close().await.map_err(|error| error.to_string())?;
+        write_bytes(&*written(&opened, format), &images.point, &vec![0; images.point.len()]).await?;
+        opened.close().await?;
         images.under_target = Some(images.list.len());
         images.list.push(full);
         images.flats.push(images.point.clone());
@@ -379,10 +456,10 @@ impl Maker {
                 write_bytes(&*opened.block, &images.flats[0], &flat).await?;
                 flat.clone_from(&images.flats[0]);
             }
-            for _ in 0..if has_own_data { OPERATIONS } else { 0 } {
-                guest.change(&*opened.block, &mut flat).await?;
+            if has_own_data {
+                self.change(guest, &opened, format, &mut flat).await?;
             }
-            opened.block.close().await.map_err(|error| error.to_string())?;
+            opened.close().await?;
         }
         images.flats.push(flat);
         Ok(())

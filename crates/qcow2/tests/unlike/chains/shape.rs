@@ -23,10 +23,16 @@ pub enum Factor {
     Granularity,
     Bitmap,
     Guests,
+    TopPacking,
+    MiddlePacking,
+    LowerPacking,
+    BasePacking,
+    TargetPacking,
+    Compressed,
 }
 
 /// All of them with the names of their values.
-const FACTORS: [(Factor, &[&str]); 15] = [
+const FACTORS: [(Factor, &[&str]); 21] = [
     (Factor::Kind, &KINDS),
     (Factor::Mode, &["background", "write-blocking", "switching"]),
     (Factor::Depth, &["2", "3", "4"]),
@@ -42,6 +48,12 @@ const FACTORS: [(Factor, &[&str]); 15] = [
     (Factor::Granularity, &["512", "4k", "64k", "1M"]),
     (Factor::Bitmap, &["512", "4k", "64k", "1M"]),
     (Factor::Guests, &["write", "zero", "discard", "everything"]),
+    (Factor::TopPacking, &PACKINGS),
+    (Factor::MiddlePacking, &PACKINGS),
+    (Factor::LowerPacking, &PACKINGS),
+    (Factor::BasePacking, &PACKINGS),
+    (Factor::TargetPacking, &PACKINGS),
+    (Factor::Compressed, &["nothing", "the copy", "what guests write", "both"]),
 ];
 
 const KINDS: [&str; 23] = [
@@ -83,6 +95,7 @@ const FORMATS: [&str; 12] = [
     "raw data 64k",
     "raw",
 ];
+const PACKINGS: [&str; 3] = ["no compressed clusters", "zlib", "zstd"];
 const LENGTHS: [&str; 5] = ["same", "shorter", "odd shorter", "longer", "odd longer"];
 
 /// What is done to the chain.
@@ -179,10 +192,36 @@ impl Kind {
             || matches!(self, Self::Rebase | Self::RebaseUnsafe | Self::ConvertOver | Self::BackupTool)
     }
 
+    /// What is copied may be written compressed: `backup` with `compress`, a mirror to a node with the filter `compress`, `-c` of tools.
+    fn may_compress_copy(self) -> bool {
+        self.is_mirror()
+            || self.is_backup()
+            || matches!(self, Self::Flatten | Self::FlattenToBase | Self::Rebase | Self::ConvertOver)
+    }
+
+    /// What is copied goes to the uppermost image itself.
+    fn copies_to_top(self) -> bool {
+        matches!(self, Self::Flatten | Self::FlattenToBase | Self::Rebase)
+    }
+
+    /// Guests write to the uppermost image beside the job, or between two runs of the tool.
+    fn has_guests(self) -> bool {
+        !self.is_tool() || matches!(self, Self::RebaseUnsafe | Self::BackupTool)
+    }
+
     /// The target holds all of the disk by itself.
     pub fn copies_everything(self) -> bool {
         matches!(self, Self::MirrorFull | Self::BackupFull)
     }
+}
+
+/// How compressed clusters of an image are packed, and whether it has any from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// It has none; those that it gets are packed as is usual.
+    Plain,
+    Zlib,
+    Zstd,
 }
 
 /// How an image is made.
@@ -195,6 +234,7 @@ pub struct Format {
     pub raw_data: bool,
     /// No image at all: bytes in a file.
     pub raw: bool,
+    pub packing: Packing,
 }
 
 impl Format {
@@ -209,6 +249,7 @@ impl Format {
             data_file: false,
             raw_data: false,
             raw: false,
+            packing: Packing::Plain,
         };
         match number {
             0 => Self { is_v2: true, ..plain },
@@ -230,6 +271,11 @@ impl Format {
     fn takes_backing(self) -> bool {
         !self.raw && !self.raw_data
     }
+
+    /// Whether it may have compressed clusters: those of a data file are none.
+    pub fn takes_compressed(self) -> bool {
+        !self.raw && !self.data_file
+    }
 }
 
 /// How the target is put over its own backing file.
@@ -248,6 +294,20 @@ pub enum Mode {
     Blocking,
     Switching,
 }
+
+/// The factor that says how the compressed clusters of an image are packed.
+fn packing_of(image: Factor) -> Option<Factor> {
+    IMAGES.into_iter().find_map(|(factor, packing)| (factor == image).then_some(packing))
+}
+
+/// Factors that are formats of images, and those of their compressed clusters.
+const IMAGES: [(Factor, Factor); 5] = [
+    (Factor::Top, Factor::TopPacking),
+    (Factor::Middle, Factor::MiddlePacking),
+    (Factor::Lower, Factor::LowerPacking),
+    (Factor::Base, Factor::BasePacking),
+    (Factor::Target, Factor::TargetPacking),
+];
 
 /// A value of each factor; [`NONE`] where it means nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -286,7 +346,22 @@ impl Case {
     }
 
     fn format(&self, factor: Factor) -> Option<Format> {
-        self.get(factor).map(Format::of)
+        let packing = match packing_of(factor).and_then(|packing| self.get(packing)) {
+            Some(1) => Packing::Zlib,
+            Some(2) => Packing::Zstd,
+            _ => Packing::Plain,
+        };
+        self.get(factor).map(|number| Format { packing, ..Format::of(number) })
+    }
+
+    /// What is copied is written compressed.
+    pub fn compresses_copy(&self) -> bool {
+        matches!(self.get(Factor::Compressed), Some(1 | 3))
+    }
+
+    /// Guests write through the filter `compress`.
+    pub fn compresses_writes(&self) -> bool {
+        matches!(self.get(Factor::Compressed), Some(2 | 3))
     }
 
     pub fn target(&self) -> Option<Format> {
@@ -343,13 +418,18 @@ impl Case {
         layers.into_iter().filter_map(|(format, length)| Some((format?, ragged(format?, length)))).collect()
     }
 
-    /// Bytes of the disk: a few clusters of the largest image, or more than one of 2 MiB.
+    /// Bytes of the disk: a few clusters of the largest image, or more than one of 2 MiB. Where clusters of 512 bytes are compressed, one of
+    /// 2 MiB ends with the disk: four thousand small ones, again after each crash, are most of the time of all cases.
     pub fn size(&self) -> u64 {
-        let formats = [Factor::Top, Factor::Middle, Factor::Lower, Factor::Base, Factor::Target];
-        let largest =
-            formats.into_iter().filter_map(|factor| self.format(factor)).map(|format| format.cluster);
-        let clusters = match largest.max().unwrap_or(0) {
-            large if large > 1 << 20 => large + (128 << 10),
+        let formats = || IMAGES.into_iter().filter_map(|(image, _)| Some((image, self.format(image)?)));
+        let is_written = self.compresses_copy() || self.compresses_writes();
+        let packs_small = |(image, format): (Factor, Format)| {
+            let gets_some = is_written && matches!(image, Factor::Top | Factor::Target);
+            let has_some = format.packing != Packing::Plain;
+            format.cluster == 512 && format.takes_compressed() && (has_some || gets_some)
+        };
+        let clusters = match formats().map(|(_, format)| format.cluster).max().unwrap_or(0) {
+            large if large > 1 << 20 && !formats().any(packs_small) => large + (128 << 10),
             _ => 192 << 10,
         };
         clusters + if self.get(Factor::End) == Some(1) { 9 * 512 } else { 0 }
@@ -376,6 +456,7 @@ impl Case {
         for (factor, _) in used.into_iter().filter(|(_, is_used)| !is_used) {
             case.0[factor as usize] = NONE;
         }
+        let is_packed = case.settle_packing();
         let layers = [Factor::Top, Factor::Middle, Factor::Lower].map(|factor| case.format(factor));
         let is_below = layers.into_iter().flatten().all(Format::takes_backing);
         let top = Format::of(case.get(Factor::Top)?);
@@ -403,7 +484,8 @@ impl Case {
             Kind::CommitMiddle => is_v2(Factor::Lower),
             _ => false,
         };
-        let fits = depth >= kind.depth_min()
+        let fits = is_packed
+            && depth >= kind.depth_min()
             && !grows
             && is_below
             && target
@@ -412,6 +494,28 @@ impl Case {
             && !(kind == Kind::Commit && top.data_file)
             && committed_to.is_none_or(|length| length < 3);
         fits.then_some(case)
+    }
+
+    /// Drops what is said of compressed clusters that cannot be; whether the rest can.
+    fn settle_packing(&mut self) -> bool {
+        let takes = |case: &Self, image| case.format(image).is_some_and(Format::takes_compressed);
+        let mut fits = true;
+        for (image, packing) in IMAGES {
+            match self.format(image) {
+                Some(format) if format.takes_compressed() => {
+                    fits &= !format.is_v2 || format.packing != Packing::Zstd;
+                }
+                _ => self.0[packing as usize] = NONE,
+            }
+        }
+        let kind = self.kind();
+        let copied_to = if kind.copies_to_top() { Factor::Top } else { Factor::Target };
+        let copy = kind.may_compress_copy() && takes(self, copied_to);
+        let guests = kind.has_guests() && takes(self, Factor::Top);
+        if !copy && !guests {
+            self.0[Factor::Compressed as usize] = NONE;
+        }
+        fits && (copy || !self.compresses_copy()) && (guests || !self.compresses_writes())
     }
 
     /// One that has this pair, if the generator finds any.

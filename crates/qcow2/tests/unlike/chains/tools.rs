@@ -85,6 +85,19 @@ impl Tool {
         layers[0].qcow2.clone().ok_or_else(|| "it is raw".into())
     }
 
+    /// What the copy is written through: with `-c` what compresses.
+    fn copied_to(&self, image: &Layer) -> Result<Arc<dyn Block>, String> {
+        match self.images.case.compresses_copy() {
+            true => Ok(Arc::new(image.packer()?)),
+            false => Ok(Arc::clone(&image.block)),
+        }
+    }
+
+    /// What guests write to an image through.
+    fn written(&self, image: &Layer) -> Arc<dyn Block> {
+        if self.images.case.compresses_writes() { image.compressing() } else { Arc::clone(&image.block) }
+    }
+
     fn backing(&self, image: usize) -> (Option<String>, Option<String>) {
         let image = &self.images.list[image];
         (Some(image.name.clone()), Some(format_name(image)))
@@ -98,7 +111,8 @@ impl Tool {
             None => None,
         };
         let below = below.as_ref().map(|(block, above)| (&**block, *above));
-        done(&copies::flatten(&*layers[0].block, &image, below, CopyOptions::default())).await?;
+        let target = self.copied_to(&layers[0])?;
+        done(&copies::flatten(&*layers[0].block, &*target, below, CopyOptions::default())).await?;
         let (name, format) = base.map_or((None, None), |base| self.backing(base));
         image.set_backing_name(name, format).await.map_err(told)?;
         image.close().await.map_err(told)
@@ -115,7 +129,8 @@ impl Tool {
         if below.is_some() {
             image.await_backing();
         }
-        done(&copies::rebase(&*layers[0].block, &image, below.as_deref(), CopyOptions::default())).await?;
+        let written = self.copied_to(&layers[0])?;
+        done(&copies::rebase(&*layers[0].block, &*written, below.as_deref(), CopyOptions::default())).await?;
         let (name, format) = target.map_or((None, None), |target| self.backing(target));
         image.set_backing_name(name, format).await.map_err(told)?;
         image.close().await.map_err(told)
@@ -128,16 +143,17 @@ impl Tool {
         let mut guest = Guest::new(self.rng.fork(), self.images.case, 20);
         let mut flat = self.images.flats[0].clone();
         let mut touched = Some(vec![false; flat.len()]);
+        let written = self.written(&layers[0]);
         self.laws.end(0, &self.world);
         for _ in 0..2 * OPERATIONS {
             guest.touched = touched.take();
-            guest.change(&image, &mut flat).await?;
+            guest.change(&*written, &mut flat).await?;
             touched = guest.touched.take();
         }
         let touched = touched.unwrap_or_default();
         let (name, format) = self.backing(1);
         image.set_backing_name(name, format).await.map_err(told)?;
-        image.close().await.map_err(told)?;
+        layers[0].close().await?;
         let found = read_all(&*self.chain(0, usize::MAX).await?[0].block).await?;
         let mut expected = flat.clone();
         let base = &self.images.flats[1];
@@ -155,10 +171,14 @@ impl Tool {
         let target = self.images.target.ok_or("no target")?;
         let over = Some(Arc::clone(&self.chain(1, usize::MAX).await?[0].block));
         let opened = self.images.open(&self.world, target, options(true, 0), over, &Arc::default()).await?;
-        let zeroes = self.rng.pick(&[Zeroes::Detect(4096), Zeroes::ByMap, Zeroes::Write]);
-        let options = CopyOptions { zeroes, ..CopyOptions::default() };
-        done(&copies::overlay(&*layers[0].block, &*opened.block, Content::Unknown, options)).await?;
-        opened.block.close().await.map_err(told)?;
+        let cluster = opened.block.capabilities().cluster_bytes.unwrap_or(1);
+        let is_compressed = self.images.case.compresses_copy();
+        let (detected, align_bytes) = if is_compressed { (cluster, cluster) } else { (4096, 1) };
+        let zeroes = self.rng.pick(&[Zeroes::Detect(detected), Zeroes::ByMap, Zeroes::Write]);
+        let options = CopyOptions { zeroes, align_bytes, ..CopyOptions::default() };
+        let written = self.copied_to(&opened)?;
+        done(&copies::overlay(&*layers[0].block, &*written, Content::Unknown, options)).await?;
+        opened.close().await?;
         self.laws.add(target, &self.images.flats[0], &self.world);
         Ok(())
     }
@@ -220,10 +240,11 @@ impl Tool {
             top.change_bitmap(&next, BitmapChange::Add(new)).await.map_err(told)?;
             self.take_point(point, number, &top).await?;
             self.laws.add(number, &flat, &self.world);
+            let written = self.written(&layers[0]);
             for _ in 0..OPERATIONS {
-                guest.change(&top, &mut flat).await?;
+                guest.change(&*written, &mut flat).await?;
             }
-            top.close().await.map_err(told)?;
+            layers[0].close().await?;
             self.laws.add(0, &flat, &self.world);
         }
         Ok(())

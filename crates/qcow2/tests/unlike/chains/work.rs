@@ -91,8 +91,10 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
             let over = Over::of(what, &*top, &*target.block);
             await_backing(target, what);
             let pivot = Pivot::Target { name: parts.images.list[target.image].name.clone(), over };
-            let unit = parts.images.case.granularity();
-            mirror(parts, "mirror_top", (&target.block, unit), what, pivot).await?
+            let case = parts.images.case;
+            let written =
+                if case.compresses_copy() { target.compressing() } else { Arc::clone(&target.block) };
+            mirror(parts, "mirror_top", (&written, case.granularity()), what, pivot).await?
         }
         _ => backup(parts).await?,
     })
@@ -138,7 +140,11 @@ async fn backup(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
         let below: Arc<dyn Block> = Arc::new(Changing(Arc::clone(&top)));
         image.hold_still().await.and_then(|still| still.set_backing(Some(below))).map_err(told)?;
     }
-    let filter = BeforeWrite::new(top, Arc::clone(&target.block), unit, None, false);
+    let written: Arc<dyn Block> = match parts.images.case.compresses_copy() {
+        true => Arc::new(target.packer()?),
+        false => Arc::clone(&target.block),
+    };
+    let filter = BeforeWrite::new(top, written, unit, None, false);
     filter.mark(what).await.map_err(told)?;
     if what == What::Marked {
         let image = parts.top().qcow2.as_ref().ok_or("a raw disk has no bitmap")?;
