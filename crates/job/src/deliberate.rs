@@ -1,7 +1,7 @@
 //! Bugs put in on purpose, to show that the simulation of unlike chains can fail (docs/internals/testing.md). Without the
 //! feature `deliberate-bugs` every question is the constant `false` and costs nothing.
 
-/// A fault in a copy that was really there.
+/// A fault in a copy. All but the last were really there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// The zeroes behind the end of a short layer are no content of a range of layers.
@@ -14,6 +14,8 @@ pub enum Bug {
     BaseAskedInPart,
     /// Zeroes are not stored where a target that was opened without its backing file reads as zeroes.
     ZeroesLeftOut,
+    /// A compressed cluster, which is nowhere in the file as it is, is no content of a range of layers.
+    CompressedSaysNothing,
 }
 
 #[cfg(not(feature = "deliberate-bugs"))]

@@ -291,7 +291,7 @@ impl Inner {
     }
 
     /// The first cluster of the file that a compressed one touches, and how many it touches.
-    fn touched_by(&self, cluster: &CompressedCluster) -> std::ops::Range<u64> {
+    pub(crate) fn touched_by(&self, cluster: &CompressedCluster) -> std::ops::Range<u64> {
         let first = cluster.host.0 >> self.medium.geometry.cluster_bits;
         let last = (cluster.host.0 + cluster.len - 1) >> self.medium.geometry.cluster_bits;
         first..last + 1

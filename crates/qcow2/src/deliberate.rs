@@ -41,6 +41,12 @@ pub enum Bug {
     ZeroesNotRecorded,
     /// A shrink forgets refcount blocks in memory before the file's table does.
     BlocksForgottenFirst,
+    /// A compressed cluster that is overwritten in part has zeroes in its rest.
+    PackedRestLost,
+    /// The place of a compressed cluster that is overwritten is given to the allocator before the file has the new entry.
+    PackedFreedEarly,
+    /// A cluster of the file is punched when one of the compressed clusters in it goes, whatever else is there.
+    PackedNeighboursPunched,
 }
 
 #[cfg(not(test))]

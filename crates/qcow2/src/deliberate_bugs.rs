@@ -334,3 +334,37 @@ fn zeroes_left_out_of_a_shallow_mirror() {
 fn zeroes_not_recorded() {
     found_in_copies((None, Some(Bug::ZeroesNotRecorded)), Kind::RebaseUnsafe);
 }
+
+/// A compressed cluster has no place in the file as it is, and counts all the same.
+#[test]
+fn compressed_says_nothing() {
+    found_in_copies((Some(CopyBug::CompressedSaysNothing), None), Kind::CommitMiddle);
+}
+
+/// The same in a shallow backup.
+#[test]
+fn compressed_says_nothing_to_a_shallow_backup() {
+    found_in_copies((Some(CopyBug::CompressedSaysNothing), None), Kind::BackupTop);
+}
+
+/// The same with the tool.
+#[test]
+fn compressed_says_nothing_to_the_tool() {
+    found_in_copies((Some(CopyBug::CompressedSaysNothing), None), Kind::ConvertOver);
+}
+
+/// A part of a compressed cluster was overwritten, and the rest of it went with it.
+#[test]
+fn packed_rest_lost() {
+    found_in_copies((None, Some(Bug::PackedRestLost)), Kind::CommitTop);
+}
+
+#[test]
+fn packed_freed_early() {
+    found_in_copies((None, Some(Bug::PackedFreedEarly)), Kind::Commit);
+}
+
+#[test]
+fn packed_neighbours_punched() {
+    found_in_copies((None, Some(Bug::PackedNeighboursPunched)), Kind::Commit);
+}

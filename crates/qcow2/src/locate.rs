@@ -44,6 +44,11 @@ impl Located<'_> {
         matches!(self.source, Source::Zero { .. })
     }
 
+    /// Whether these bytes are in a compressed cluster.
+    pub(crate) fn is_packed(&self) -> bool {
+        matches!(self.source, Source::Compressed { .. })
+    }
+
     /// `part` of these bytes, counted from the first; `None` if they end before.
     pub(crate) fn part(self, part: std::ops::Range<u64>) -> Option<Self> {
         if part.end > self.len {

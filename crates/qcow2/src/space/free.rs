@@ -74,7 +74,7 @@ impl Space {
                     continue;
                 }
             };
-            match shared {
+            match shared && !deliberate::has(Bug::PackedNeighboursPunched) {
                 true => self.lower_and_give(medium, at..at + len).await,
                 false => unused.push(Free { start: at, len, punch: free.punch }),
             }

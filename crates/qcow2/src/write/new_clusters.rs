@@ -42,9 +42,16 @@ impl Inner {
             // If this fails, some entries may lead to the run by now: better leaked than freed.
             Ok((written, entries, needs)) => {
                 self.set_entries_that_need(first_cluster, &entries, needs).await?;
-                old.iter().for_each(|entry| {
-                    self.space.free_entry(&self.medium, entry, self.discards().pass_discard_other)
-                });
+                for entry in old {
+                    match entry {
+                        L2Entry::Compressed(cluster) if deliberate::has(Bug::PackedFreedEarly) => {
+                            self.space.lower_and_give(&self.medium, self.touched_by(cluster)).await;
+                        }
+                        L2Entry::Compressed(_) | L2Entry::Standard(_) => {
+                            self.space.free_entry(&self.medium, entry, self.discards().pass_discard_other);
+                        }
+                    }
+                }
                 Ok(written)
             }
             Err(error) => {
