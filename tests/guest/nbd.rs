@@ -8,7 +8,7 @@ use black_box::{Run, Scratch, program};
 
 use super::kernel::{Content, Kernel, boot, find};
 
-const SCRIPT: &str = r"
+const SCRIPT: &str = r#"
 /bin/busybox mkdir -p /mnt /run /tmp /var/lock
 /bin/busybox ln -s /sbin/cowhand /sbin/qemu-nbd
 size() { /bin/busybox cat /sys/block/$1/size; }
@@ -67,7 +67,7 @@ qemu-nbd -f qcow2 -c /dev/nbd0 /dev/vda 2>/said && fail 'no driver'
 /bin/busybox grep -q 'modprobe nbd' /said || { /bin/busybox cat /said; fail 'what to do'; }
 qemu-nbd -d /dev/vda 2>/said && fail 'no device'
 /bin/busybox grep -q '/dev/nbd0' /said || { /bin/busybox cat /said; fail 'what a device is'; }
-";
+"#;
 
 #[test]
 fn the_kernel_is_the_client_of_qemu_nbd_until_either_side_ends_it() {
