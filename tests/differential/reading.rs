@@ -132,13 +132,16 @@ pub fn measure() -> Vec<Line> {
         "-o extended_l2=on,cluster_size=32k",
     ];
     lines.extend(combined(&[&["measure -O qcow2"], &sizes, &options]).into_iter().map(Line::same));
+    lines.push(Line::known(
+        "`-o detached-header` of LUKS files",
+        "measure -O luks --object secret,id=s,data=b -o key-secret=s,detached-header=on --size 1M",
+    ));
     lines.extend(same(&[
         "measure --size 1G",
         "measure -O luks --object secret,id=s,data=b -o key-secret=s --size 1M",
         "measure -O luks --object secret,id=s,data=b -o key-secret=s,cipher-mode=cbc,cipher-alg=aes-128 --size 1M",
         "measure -O luks --object secret,id=s,data=b -o key-secret=s,preallocation=full --output=json --size 1T",
         "measure -O luks --object secret,id=s,data=b -o key-secret=s data.qcow2",
-        "measure -O luks --object secret,id=s,data=b -o key-secret=s,detached-header=on --size 1M",
         "measure -O luks --size 1M",
         "measure -O raw --size 1G --output=json",
         "measure -O qcow2 -o cluster_size=512 --size 64G",

@@ -86,13 +86,16 @@ pub fn create() -> Vec<Line> {
         "create --object secret,id=s,data=b -f luks -o key-secret=s,iter-time=10 new.luks 1000",
         "create --object secret,id=s,data=b -f luks -o key-secret=s,preallocation=some new.luks 1M",
         "create --object secret,id=s,data=b -f luks -o key-secret=s,cipher-alg=rot-13 new.luks 1M",
-        "create --object secret,id=s,data=b -f luks -o key-secret=s,detached-header=on new.luks 1M",
         "create --object secret,id=s,data=b -f luks -o encrypt.key-secret=s new.luks 1M",
         "create --object secret,id=s,data=b -f luks -o key-secret=s new.luks",
         "create --object secret,id=s,data=b -f luks -o key-secret=s -b base.qcow2 -F qcow2 new.luks 1M",
         "create -f luks -o key-secret=s new.luks 1M",
         "create -f luks new.luks 1M",
     ]));
+    lines.push(Line::known(
+        "`-o detached-header` of LUKS files",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,detached-header=on new.luks 1M",
+    ));
     lines
 }
 

@@ -1,5 +1,6 @@
 //! blockdev-create: what a server makes is what QEMU's storage daemon makes, and what fails leaves no image.
 
+use std::fs;
 use std::path::Path;
 
 use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
@@ -173,6 +174,31 @@ fn encrypted_images_open_with_their_password() {
             qemu_img(["info", "-f", "luks", &path]).ok();
         }
     }
+}
+
+/// The header in one file, and another one as long as the disk.
+#[test]
+fn a_luks_header_may_have_a_file_of_its_own() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    qmp.ok("object-add", json!({ "qom-type": "secret", "id": "key", "data": "of iron" }));
+    let file = |name: &str| json!({ "driver": "file", "filename": scratch.name(name) });
+    for name in ["header", "data"] {
+        is_made(&mut qmp, &json!({ "driver": "file", "filename": scratch.name(name), "size": 0 }));
+    }
+    let options = json!({ "driver": "luks", "size": 1 << 20, "key-secret": "key", "iter-time": 10,
+        "file": file("data"), "header": file("header") });
+    is_made(&mut qmp, &options);
+    assert_eq!(fs::metadata(scratch.name("data")).expect("a file").len(), 1 << 20);
+    let node = json!({ "driver": "luks", "node-name": "n", "key-secret": "key", "file": file("data"),
+        "header": file("header") });
+    qmp.ok("blockdev-add", node);
+    qmp.ok("blockdev-del", json!({ "node-name": "n" }));
+    // The header alone; what is opened with it is somebody else's.
+    let alone = json!({ "driver": "luks", "size": 0, "key-secret": "key", "iter-time": 10, "header": file("header") });
+    is_made(&mut qmp, &alone);
+    assert!(fails(&mut qmp, &json!({ "driver": "luks", "size": 0, "key-secret": "key" })).contains("'file'"));
+    Run::new("cryptsetup").args(["luksDump", &scratch.name("header")]).ok();
 }
 
 /// A file in use is not overwritten: a node's, an export's, another process's.

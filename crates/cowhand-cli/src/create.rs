@@ -235,7 +235,9 @@ fn size_of(args: &Args, file: &Path, image: &NewImage) -> Result<u64, Failure> {
         Some(name) if !args.unsafe_backing => Some(backing_size(file, name, image)?),
         _ => None,
     };
-    image.size.or(looked_at).ok_or_else(|| {
+    // The size is that of the file with the data.
+    let of_header = image.encryption.as_ref().filter(|encryption| encryption.is_detached).map(|_| 0);
+    image.size.or(looked_at).or(of_header).ok_or_else(|| {
         let reason = if args.unsafe_backing { "; with -u the backing file is not asked for it" } else { "" };
         Failure::new(format!(
             "the size of {} is not given: write it behind the name (20G){reason}",

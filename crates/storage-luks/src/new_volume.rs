@@ -29,6 +29,8 @@ pub struct NewVolume {
     pub iter_time: Duration,
     /// What opens it.
     pub password: Secret,
+    /// The header has a file of its own: the disk's data begins at the first byte of another one.
+    pub is_detached: bool,
 }
 
 /// A header and the key material of slot 0, to be written.
@@ -68,7 +70,8 @@ impl NewVolume {
     }
 
     /// Makes a LUKS file of `file`, whatever it holds: header, key material, and `disk_bytes` behind them, of which none was written:
-    /// they read as noise. `allocation` says whether space is reserved for them. `disk_bytes` is whole sectors.
+    /// they read as noise. `allocation` says whether space is reserved for them. `disk_bytes` is whole sectors. A file for a detached header ends
+    /// with the key material.
     ///
     /// # After a crash
     /// There is what was there before, no LUKS header, or all of it.
@@ -80,6 +83,7 @@ impl NewVolume {
         around: &dyn Around,
     ) -> Result<Header, Error> {
         let blame = Blame::new(file.name());
+        let disk_bytes = if self.is_detached { 0 } else { disk_bytes };
         let start = luks_layout::area_bytes(self.cipher);
         let length = start.checked_add(disk_bytes).filter(|&length| i64::try_from(length).is_ok());
         let length = length.ok_or_else(|| {
@@ -115,6 +119,9 @@ impl NewVolume {
             uuid: random()?,
         };
         let mut header = Header::new(&new)?;
+        if self.is_detached {
+            header.payload_sector = 0;
+        }
         let material = fill_slot(&mut header, 0, &key, &self.password, self.iter_time)?;
         Ok(Made { header, material })
     }

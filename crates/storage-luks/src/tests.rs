@@ -237,6 +237,7 @@ fn volume() -> (MemoryStorage, Area) {
         hash: Hash::Sha256,
         iter_time: Duration::from_millis(1),
         password: secret("first"),
+        is_detached: false,
     };
     let file = MemoryStorage::new(4096 + area_bytes(new.cipher));
     block_on(new.write(&file, 4096, &Alone)).unwrap();

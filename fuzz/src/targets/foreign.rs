@@ -170,7 +170,11 @@ pub(super) fn vhdx(data: &[u8]) {
             put(at, b"regi\0\0\0\0\x02");
             for (entry, guid, place) in [
                 (at + 16, *b"\x66\x77\xc2\x2d\x23\xf6\x00\x42\x9d\x64\x11\x5e\x9b\xfd\x4a\x08", VHDX_TABLE),
-                (at + 48, *b"\x06\xa2\x7c\x8b\x90\x47\x9a\x4b\xb8\xfe\x57\x5f\x05\x0f\x88\x6e", VHDX_METADATA),
+                (
+                    at + 48,
+                    *b"\x06\xa2\x7c\x8b\x90\x47\x9a\x4b\xb8\xfe\x57\x5f\x05\x0f\x88\x6e",
+                    VHDX_METADATA,
+                ),
             ] {
                 put(entry, &guid);
                 put(entry + 16, &(place as u64).to_le_bytes());
@@ -196,7 +200,9 @@ pub(super) fn vhdx(data: &[u8]) {
         put(VHDX_TABLE + 8, &[2]);
         put(VHDX_LOG, b"loge");
         let sequence = 8_u32.to_le_bytes();
-        for (at, field) in [(8, VHDX_ENTRY as u32), (16, 8), (24, 1), (48, VHDX_DATA as u32), (56, VHDX_DATA as u32 + 512)] {
+        for (at, field) in
+            [(8, VHDX_ENTRY as u32), (16, 8), (24, 1), (48, VHDX_DATA as u32), (56, VHDX_DATA as u32 + 512)]
+        {
             put(VHDX_LOG + at, &field.to_le_bytes());
         }
         put(VHDX_LOG + 32, &LOG_GUID);

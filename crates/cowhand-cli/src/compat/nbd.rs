@@ -24,8 +24,8 @@ use graph::{Disk, DiskNode, OpenRules};
 use qcow2::Qcow2;
 
 use self::args::Args;
-use self::kernel::Device;
 pub use self::args::command;
+use self::kernel::Device;
 use super::daemon::Daemon;
 use super::keyval;
 use crate::background::{Background, Side, absolute};

@@ -27,6 +27,8 @@ pub struct Encryption {
     pub hash: Hash,
     /// `encrypt.iter-time`
     pub iter_time_ms: u32,
+    /// `detached-header`, of a LUKS file.
+    pub is_detached: bool,
 }
 
 impl Encryption {
@@ -43,6 +45,7 @@ impl Encryption {
             hash: Hash::Sha256,
             // Two seconds.
             iter_time_ms: ITER_TIME_DEFAULT.as_millis() as u32,
+            is_detached: false,
         })
     }
 
@@ -94,6 +97,7 @@ impl Encryption {
             hash: self.hash,
             iter_time: Duration::from_millis(self.iter_time_ms.into()),
             password: Secrets::default().get(self.key_secret.as_deref().unwrap_or_default())?,
+            is_detached: self.is_detached,
         })
     }
 }

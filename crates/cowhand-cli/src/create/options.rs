@@ -67,6 +67,7 @@ enum Formats {
     Vmdk,
     /// Options of encryption: of a LUKS file without the prefix ([`ENCRYPT`]).
     Encrypted,
+    Luks,
 }
 
 impl Formats {
@@ -77,6 +78,7 @@ impl Formats {
             Self::Qcow2 | Self::Encrypted => "qcow2",
             Self::Vpc => "vpc",
             Self::Vmdk => "vmdk",
+            Self::Luks => "luks",
         }
     }
 }
@@ -94,7 +96,8 @@ impl Known {
             (Formats::Qcow2 | Formats::Encrypted, Format::Qcow2) => Some(self.name),
             (Formats::Vpc, format) => (format.name() == "vpc").then_some(self.name),
             (Formats::Vmdk, format) => (format.name() == "vmdk").then_some(self.name),
-            (Formats::Qcow2 | Formats::Encrypted, _) => None,
+            (Formats::Luks, Format::Luks) => Some(self.name),
+            (Formats::Qcow2 | Formats::Encrypted | Formats::Luks, _) => None,
         }
     }
 }
@@ -120,14 +123,6 @@ impl Sets {
 const fn known(name: &'static str, sets: Sets, help: &'static str) -> Known {
     Known { name, sets, help, formats: Formats::Qcow2 }
 }
-
-const DETACHED_HEADER: &str = "detached-header";
-
-/// Options of qemu-img that are understood and refused, with the reason.
-const REFUSED: [(&str, &str); 1] = [(
-    DETACHED_HEADER,
-    "a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
-)];
 
 /// Those of all formats.
 fn all() -> impl Iterator<Item = &'static Known> {
@@ -258,13 +253,6 @@ fn is_known(name: &str) -> bool {
 fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
     if let Some((_, known)) = options_of(format).find(|(known, _)| *known == name) {
         return Ok(known);
-    }
-    let is_refused = |refused: &str| match format {
-        Format::Luks => name == refused,
-        _ => name.starts_with(refused) && refused != DETACHED_HEADER,
-    };
-    if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| is_refused(refused)) {
-        return Err(BadOption(format!("-o {name}: {reason}")));
     }
     if KNOWN.iter().any(|known| known.name == name && name.starts_with(ENCRYPT)) && format == Format::Luks {
         let alone = name.trim_start_matches(ENCRYPT);

@@ -34,7 +34,8 @@ fn world() -> World {
     let content = Content::zeroed(PLACE + area_bytes(Cipher::DEFAULT));
     let file = world.add_disk("disk", Capabilities::REGULAR_FILE, content);
     let (cipher, hash) = (Cipher::DEFAULT, Hash::Sha256);
-    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password: secret("old") };
+    let password = secret("old");
+    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password, is_detached: false };
     sim::run(&world, 1, |_| async { new.write(&file, PLACE, &Machine).await.map(drop) }).unwrap().unwrap();
     world
 }
@@ -44,7 +45,8 @@ fn world_of_file() -> World {
     let world = World::new(1, Order::Immediate);
     let file = world.add_disk("disk", Capabilities::REGULAR_FILE, Content::zeroed(0));
     let (cipher, hash) = (Cipher::DEFAULT, Hash::Sha256);
-    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password: secret("old") };
+    let password = secret("old");
+    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password, is_detached: false };
     let made = sim::run(&world, 1, |_| async {
         new.write_file(&file, DISK_BYTES, None, &Machine).await?;
         let data = storage::IoBytes::copy_from(&[DATA; DISK_BYTES as usize]);

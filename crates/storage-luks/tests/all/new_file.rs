@@ -15,7 +15,8 @@ const NEW_BYTES: u64 = 64 << 10;
 
 async fn make(file: &SimStorage, password: &str, disk_bytes: u64) {
     let (cipher, hash) = (Cipher::DEFAULT, Hash::Sha256);
-    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password: secret(password) };
+    let password = secret(password);
+    let new = NewVolume { cipher, hash, iter_time: Duration::ZERO, password, is_detached: false };
     new.write_file(file, disk_bytes, None, &Machine).await.unwrap();
 }
 

@@ -390,7 +390,8 @@ mod tests {
             let name = option.split(' ').next().unwrap();
             assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");
         }
-        for line in ["-d", "-d -L", "-d -c /dev/nbd0 x", "-c /dev/nbd0 -L x", "-c /dev/nbd0 --tls-creds t x"] {
+        for line in ["-d", "-d -L", "-d -c /dev/nbd0 x", "-c /dev/nbd0 -L x", "-c /dev/nbd0 --tls-creds t x"]
+        {
             assert!(parsed(line).check().is_err(), "{line}");
         }
         assert!(parsed("-d /dev/nbd0").check().is_ok() && parsed("-c /dev/nbd0 x").is_in_background());

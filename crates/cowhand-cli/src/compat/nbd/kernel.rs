@@ -48,7 +48,10 @@ impl Device {
     /// When that is no name of one, or the kernel has no such client.
     pub fn at(path: &Path) -> Result<Self, Failure> {
         let index = index_of(path).ok_or_else(|| {
-            Failure::new(format!("{} is no device of the kernel's NBD client; one is /dev/nbd0", path.display()))
+            Failure::new(format!(
+                "{} is no device of the kernel's NBD client; one is /dev/nbd0",
+                path.display()
+            ))
         })?;
         let failed = |error| Failure::because(format!("cannot reach {}", path.display()), &error);
         let netlink = Netlink::to(FAMILY).map_err(failed)?.ok_or_else(|| {
@@ -76,7 +79,8 @@ impl Device {
         let connected = shake_hands(stream, export).and_then(|(stream, agreed)| {
             let smallest = agreed.blocks.map_or(1, |blocks| blocks.minimum);
             let block = BLOCKS.into_iter().find(|block| *block >= smallest);
-            let block = block.ok_or_else(|| io::Error::other(format!("blocks of {smallest} bytes are too large")))?;
+            let block =
+                block.ok_or_else(|| io::Error::other(format!("blocks of {smallest} bytes are too large")))?;
             let socket = Attributes::default().with(SOCKET_FD, &stream.as_raw_fd().to_ne_bytes());
             let attributes = self
                 .attributes()
@@ -117,8 +121,12 @@ fn index_of(path: &Path) -> Option<u32> {
 fn shake_hands(mut stream: UnixStream, export: &str) -> io::Result<(UnixStream, Negotiated)> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     // The kernel speaks no later dialect.
-    let wanted =
-        ExportRequest { export: export.to_owned(), tls: false, dialect: Dialect::Simple, contexts: Vec::new() };
+    let wanted = ExportRequest {
+        export: export.to_owned(),
+        tls: false,
+        dialect: Dialect::Simple,
+        contexts: Vec::new(),
+    };
     let (mut handshake, mut inbox) = (Handshake::new(wanted), Vec::new());
     loop {
         let mut answer = Vec::new();
@@ -151,7 +159,16 @@ mod tests {
         for (name, index) in [("/dev/nbd0", Some(0)), ("/dev/nbd15", Some(15)), ("nbd7", Some(7))] {
             assert_eq!(index_of(Path::new(name)), index, "{name}");
         }
-        for name in ["/dev/nbd", "/dev/sda", "/dev/nbd0p1", "/dev/nbd+1", "/dev/nbd-1", "/dev/nbd99999999999", "/", ""] {
+        for name in [
+            "/dev/nbd",
+            "/dev/sda",
+            "/dev/nbd0p1",
+            "/dev/nbd+1",
+            "/dev/nbd-1",
+            "/dev/nbd99999999999",
+            "/",
+            "",
+        ] {
             assert_eq!(index_of(Path::new(name)), None, "{name}");
         }
     }

@@ -3,6 +3,7 @@
 use graph::probe::Format;
 use storage_luks::{Algorithm, Hash, Iv, Mode};
 
+use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
 use super::{Formats, Known, Sets, known};
 use crate::create::encryption::{Encryption, named};
@@ -12,7 +13,7 @@ const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> Known 
 }
 
 /// Every option that is known.
-pub(super) const KNOWN: [Known; 24] = [
+pub(super) const KNOWN: [Known; 25] = [
     Known {
         formats: Formats::All,
         ..known(
@@ -183,4 +184,15 @@ pub(super) const KNOWN: [Known; 24] = [
         }),
         "time that trying a password takes here (default 2000)",
     ),
+    Known {
+        formats: Formats::Luks,
+        ..known(
+            "detached-header",
+            Sets::Word(SWITCH, |image, word| {
+                Encryption::of(image).is_detached = switch(word)?;
+                Some(())
+            }),
+            "make the header alone: the data has a file of its own (opened with header=FILE)",
+        )
+    },
 ];

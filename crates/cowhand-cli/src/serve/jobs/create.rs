@@ -28,7 +28,7 @@ use crate::serve::made_file::MadeFile;
 use crate::serve::qmp::schema::NUMBER_MAX;
 
 /// Members of the options that lead to files; all others say what is to be in them.
-const PLACES: [&str; 4] = ["driver", "filename", "file", "data-file"];
+const PLACES: [&str; 5] = ["driver", "filename", "file", "data-file", "header"];
 
 /// A file or an image that is to be made.
 pub struct Creation {
@@ -110,8 +110,12 @@ impl Creation {
         let mut image = self.wanted(format)?;
         let volume = image.encryption.as_ref().map(Encryption::volume).transpose();
         let volume = volume.map_err(|error| QmpError::generic(error.to_string()))?;
-        let Some(file) = self.open(inventory, "file").await? else {
-            return Err(QmpError::generic("argument 'file' is missing"));
+        let header = self.open(inventory, "header").await?;
+        let file = self.open(inventory, "file").await?;
+        let (file, behind) = match (header, file) {
+            (Some(header), file) => (header, file),
+            (None, Some(file)) => (file, None),
+            (None, None) => return Err(QmpError::generic("argument 'file' is missing")),
         };
         let data = self.open(inventory, "data-file").await?;
         image.options.data_file = data.as_ref().map(|data| data.full_name.clone());
@@ -121,8 +125,14 @@ impl Creation {
         };
         let data = data.as_ref().map(|data| &*data.storage as &dyn Storage);
         match (format, volume) {
-            (Format::Luks, Some(volume)) => {
+            (Format::Luks, Some(mut volume)) => {
                 let allocation = allocation(options.preallocation);
+                volume.is_detached |= self.options.contains_key("header");
+                // As long as the disk before there is a header: what was in it is as good as noise.
+                if let Some(file) = &behind {
+                    let sized = give_length(&*file.storage, options.size, allocation).await;
+                    sized.map_err(|error| failed(&error))?;
+                }
                 let written = volume.write_file(&*file.storage, options.size, allocation, &OnLoop).await;
                 written.map(drop).map_err(|error| failed(&error))
             }
@@ -184,6 +194,18 @@ fn written(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+/// Makes a file as long as a disk.
+async fn give_length(file: &dyn Storage, len: u64, allocation: Option<Allocation>) -> io::Result<()> {
+    match file.length() > len {
+        true => file.shorten_to(len).await?,
+        false => file.grow_to(len).await?,
+    }
+    match allocation.filter(|_| len > 0) {
+        Some(how) => file.allocate(0, len, how).await,
+        None => Ok(()),
     }
 }
 

@@ -73,7 +73,8 @@ static OPTIONS: Kind = Kind::Union {
         Variant {
             tag: "luks",
             members: luks![
-                required("file", FILE),
+                optional("file", FILE),
+                optional("header", FILE),
                 required("size", SIZE),
                 optional("preallocation", PREALLOCATION),
             ],
