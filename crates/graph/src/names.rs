@@ -156,7 +156,10 @@ impl Policy {
         }
         let directory = path.parent().unwrap_or(Path::new("/"));
         let own = image.own_directories()?;
-        if own.iter().any(|own| own == directory) || self.allowed.iter().any(|top| path.starts_with(top)) {
+        let is_own = own
+            .iter()
+            .any(|own| own == directory || role == Role::Backing && are_one_lineage(own, directory));
+        if is_own || self.allowed.iter().any(|top| path.starts_with(top)) {
             return Ok(located);
         }
         Err(Reason::Outside { path: path.clone(), directory: directory.to_owned() })
@@ -298,6 +301,18 @@ fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
     Ok(KERNEL_FILE_SYSTEMS.contains(&found))
 }
 
+/// Whether one of the directories is that of a lineage (crate `lineage`), and the other that of its layers. Such a directory has a link `layers` to itself: who can
+/// only put files into a directory cannot make it the directory of another one's layers.
+fn are_one_lineage(one: &Path, other: &Path) -> bool {
+    const LAYERS: &str = "layers";
+    let layers = if other.parent() == Some(one) { other } else { one };
+    let is_below = layers.parent() == Some(one) || layers.parent() == Some(other);
+    let leads_to = || std::fs::read_link(layers.join(LAYERS));
+    is_below
+        && layers.file_name() == Some(OsStr::new(LAYERS))
+        && leads_to().is_ok_and(|path| path == Path::new("."))
+}
+
 fn kind_words(found: FileType) -> &'static str {
     match found {
         FileType::RegularFile => "a regular file",
@@ -422,6 +437,27 @@ mod tests {
         let scene = Scene::new();
         assert!(matches!(scene.resolve("images/top", b"below/base", &[]), Err(Reason::Outside { .. })));
         assert!(scene.resolve("images/top", b"below/base", &["images"]).is_ok());
+    }
+
+    /// Layers are in a directory of their own, and a checkpoint of a disk did not open without `--allow-path`.
+    #[test]
+    fn disks_and_layers_of_a_lineage_are_one_directory_for_backing_files() {
+        let scene = Scene::new();
+        fs::create_dir(scene.path("images/layers")).unwrap();
+        fs::write(scene.path("images/layers/x"), b"data").unwrap();
+        let refused =
+            |image: &str, name: &[u8]| matches!(scene.resolve(image, name, &[]), Err(Reason::Outside { .. }));
+        // Any directory of that name is not enough.
+        assert!(refused("images/top", b"layers/x") && refused("images/layers/x", b"../base"));
+        symlink(".", scene.path("images/layers/layers")).unwrap();
+        assert_eq!(scene.resolve("images/top", b"layers/x", &[]).unwrap(), scene.path("images/layers/x"));
+        assert_eq!(scene.resolve("images/layers/x", b"../base", &[]).unwrap(), scene.path("images/base"));
+        assert!(refused("images/below/base", b"../layers/x") && refused("images/layers/x", b"../below/base"));
+        let data = Policy::default().resolve(&scene.place("images/top"), b"layers/x", Role::Data);
+        assert!(matches!(data, Err(Refused { reason: Reason::Outside { .. }, .. })));
+        fs::remove_file(scene.path("images/layers/layers")).unwrap();
+        symlink(scene.path("images/layers"), scene.path("images/layers/layers")).unwrap();
+        assert!(refused("images/top", b"layers/x"));
     }
 
     #[test]

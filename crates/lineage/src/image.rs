@@ -1,0 +1,269 @@
+//! What an image says about itself, and what the file system says of it.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use qcow2_layout::{Compression, CryptMethod, Header, Incompatible, MAGIC, Version};
+use rustix::fs::OFlags;
+
+use crate::error::Error;
+use crate::layer_id::LayerId;
+use crate::place::{LAYERS, Place};
+
+/// The largest cluster, which the header is in: no more is read of an image.
+const HEADER_BYTES_MAX: usize = 2 << 20;
+
+/// What is read first.
+const HEADER_BYTES_USUAL: usize = 4096;
+
+/// What an image is backed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing.
+    None,
+    /// A layer of the lineage.
+    Layer(LayerId),
+    /// Another image, by the name that the header gives it.
+    Outside(String),
+}
+
+impl Backing {
+    /// The layer, if it is one.
+    pub fn layer(&self) -> Option<LayerId> {
+        match self {
+            Self::Layer(id) => Some(*id),
+            Self::None | Self::Outside(_) => None,
+        }
+    }
+}
+
+/// What an overlay over an image has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of the disk.
+    pub disk_bytes: u64,
+    /// Of the format.
+    pub version: Version,
+    /// Bytes of a cluster.
+    pub cluster_bytes: u64,
+    /// Bits of a refcount.
+    pub refcount_bits: u32,
+    /// Subclusters.
+    pub extended_l2: bool,
+    /// Of compressed clusters.
+    pub compression: Compression,
+}
+
+/// A qcow2 image of the lineage.
+#[derive(Clone, Debug)]
+pub struct ImageFacts {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it is backed by.
+    pub backing: Backing,
+    /// What an overlay has of it.
+    pub shape: Shape,
+    /// Bytes that the file takes.
+    pub allocated_bytes: u64,
+    header: Header,
+    metadata: Metadata,
+}
+
+impl ImageFacts {
+    /// Reads the header of the image at `path`, which is in the directory of the lineage or in that of its layers. `None` if it is no regular file, or no
+    /// qcow2 image. Takes no lock: of a sealed layer nothing changes, and of a disk in use what is read here does not.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the header is of no image that opens.
+    pub fn read(place: &Place, path: &Path) -> Result<Option<Self>, Error> {
+        let failed = || Error::io("cannot read", path);
+        // A FIFO, or a link to one, does not make the command wait; a device is not woken.
+        let is_file = path.symlink_metadata().map_err(failed())?.is_file();
+        if !is_file {
+            return Ok(None);
+        }
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)
+            .map_err(failed())?;
+        let metadata = file.metadata().map_err(failed())?;
+        let start = read_start(&file, 24).map_err(failed())?;
+        if !start.starts_with(&MAGIC.to_be_bytes()) {
+            return Ok(None);
+        }
+        let corrupt = |error: &dyn std::error::Error| Error::Corrupt {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        let bits = Header::cluster_bits_of(&start).map_err(|error| corrupt(&error))?;
+        let cluster_bytes = HEADER_BYTES_MAX.min(1 << bits);
+        // A header with its extensions and its name is rarely longer; a survey reads thousands.
+        let start = read_start(&file, HEADER_BYTES_USUAL.min(cluster_bytes)).map_err(failed())?;
+        let header = match Header::decode(&start) {
+            Err(_) if start.len() < cluster_bytes => {
+                Header::decode(&read_start(&file, cluster_bytes).map_err(failed())?)
+            }
+            decoded => decoded,
+        };
+        let header = header.map_err(|error| corrupt(&error))?;
+        let backing = match &header.backing {
+            None => Backing::None,
+            Some(name) => backing(place, path, name),
+        };
+        let shape = Shape {
+            disk_bytes: header.guest_size(),
+            version: header.version,
+            cluster_bytes: 1 << header.cluster_bits,
+            refcount_bits: 1 << header.refcount_order,
+            extended_l2: header.incompatible.contains(Incompatible::EXTENDED_L2),
+            compression: header.compression,
+        };
+        let allocated_bytes = metadata.blocks() * 512;
+        Ok(Some(Self { path: path.to_owned(), backing, shape, allocated_bytes, header, metadata }))
+    }
+
+    /// As [`ImageFacts::read`], where there must be an image.
+    ///
+    /// # Errors
+    /// Also when it is none.
+    pub fn must_read(place: &Place, path: &Path) -> Result<Self, Error> {
+        let reason = "checkpoints are of qcow2 images: a raw disk becomes one by `cowhand convert -O qcow2`, or the base of one by `cowhand create -b`";
+        Self::read(place, path)?
+            .ok_or_else(|| Error::Unsupported { path: path.to_owned(), reason: reason.to_owned() })
+    }
+
+    /// What the file system says.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Whether the other one is the same file.
+    pub fn is_same_file(&self, other: &Metadata) -> bool {
+        (self.metadata.dev(), self.metadata.ino()) == (other.dev(), other.ino())
+    }
+
+    /// It was not closed: a writer that opens it repairs it.
+    pub fn is_dirty(&self) -> bool {
+        self.header.incompatible.contains(Incompatible::DIRTY)
+    }
+
+    /// Refuses an image that a lineage cannot have as a layer.
+    ///
+    /// # Errors
+    /// Names what stands against it, and what to do.
+    pub fn check_sealable(&self) -> Result<(), Error> {
+        let header = &self.header;
+        let reason = if header.incompatible.contains(Incompatible::CORRUPT) {
+            "its metadata is damaged: `cowhand check -r all` repairs it".to_owned()
+        } else if header.crypt != CryptMethod::None {
+            "it is encrypted, and the overlay of a checkpoint would not be: checkpoints of encrypted disks are not supported".to_owned()
+        } else if header.incompatible.contains(Incompatible::EXTERNAL_DATA) {
+            "its data is in another file, which a checkpoint would not seal: `cowhand convert -O qcow2` puts both into one".to_owned()
+        } else if header.snapshots > 0 {
+            format!(
+                "it has {} internal snapshots, which the disk would not have any more: `cowhand snapshot -d` deletes them",
+                header.snapshots
+            )
+        } else if header.extensions.bitmaps.is_some() {
+            "it has persistent bitmaps, which would not see what is written after the checkpoint: `cowhand bitmap --remove` removes them".to_owned()
+        } else {
+            return self.check_backing_name();
+        };
+        Err(Error::Unsupported { path: self.path.clone(), reason })
+    }
+
+    /// The name of an image outside means the same from the directory of the layers only if it is absolute, or the file has no directory in its name.
+    fn check_backing_name(&self) -> Result<(), Error> {
+        let Backing::Outside(name) = &self.backing else { return Ok(()) };
+        match is_bare(name) || name.starts_with('/') || has_protocol(name) {
+            true => Ok(()),
+            false => Err(Error::Unsupported {
+                path: self.path.clone(),
+                reason: format!(
+                    "its backing file is named {name:?}, which leads elsewhere from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` \
+                     gives it an absolute name"
+                ),
+            }),
+        }
+    }
+
+    /// The name of the file beside the disk that it is backed by, if that is one.
+    pub fn bare_backing(&self) -> Option<&str> {
+        match &self.backing {
+            Backing::Outside(name) if is_bare(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+fn is_bare(name: &str) -> bool {
+    !name.contains('/') && !has_protocol(name)
+}
+
+/// A colon before the first slash makes a protocol of what stands before it, as in QEMU.
+fn has_protocol(name: &str) -> bool {
+    name.find([':', '/']).is_some_and(|at| name.as_bytes().get(at) == Some(&b':'))
+}
+
+/// What the image at `path` means by `name`. A layer that is missing is known by its name.
+fn backing(place: &Place, path: &Path, name: &str) -> Backing {
+    let joined = path.parent().unwrap_or(Path::new("")).join(name);
+    let resolved = joined.canonicalize();
+    let id = |path: &Path| LayerId::of_file_name(path.file_name()?.to_str()?);
+    let found = match &resolved {
+        Ok(real) if real.parent() == Some(&place.layers()) => id(real),
+        Ok(_) => None,
+        Err(_) => {
+            let from_disk = name.strip_prefix(LAYERS).and_then(|rest| rest.strip_prefix('/'));
+            let is_layer = path.parent() == Some(&place.layers());
+            from_disk.or(is_layer.then_some(name)).and_then(LayerId::of_file_name)
+        }
+    };
+    found.map_or_else(|| Backing::Outside(name.to_owned()), Backing::Layer)
+}
+
+/// Has the header of a layer name its parent from the directory of the layers: `layers/ID.qcow2` becomes `ID.qcow2`. That is the end of the same bytes, so the
+/// field of the name's offset and that of its length change, in one sector. Nothing happens if the name is another one.
+pub(crate) fn name_parent_from_layers(path: &Path) -> io::Result<()> {
+    /// Of the two fields.
+    const FIELDS_OFFSET: usize = 8;
+    let file = File::options().read(true).write(true).open(path)?;
+    let start = read_start(&file, HEADER_BYTES_MAX)?;
+    let field = |at: usize, len: usize| {
+        start
+            .get(at..at + len)
+            .map(|bytes| bytes.iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    let (Some(offset), Some(len)) = (field(FIELDS_OFFSET, 8), field(FIELDS_OFFSET + 8, 4)) else {
+        return Ok(());
+    };
+    let name = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+    let name = name.and_then(|(offset, len)| start.get(offset..offset.checked_add(len)?));
+    let prefix = format!("{LAYERS}/");
+    let Some(rest) = name.and_then(|name| name.strip_prefix(prefix.as_bytes())) else { return Ok(()) };
+    if std::str::from_utf8(rest).ok().and_then(LayerId::of_file_name).is_none() {
+        return Ok(());
+    }
+    let mut fields = (offset + prefix.len() as u64).to_be_bytes().to_vec();
+    fields.extend_from_slice(&u32::try_from(rest.len()).map_err(io::Error::other)?.to_be_bytes());
+    file.write_all_at(&fields, FIELDS_OFFSET as u64)
+}
+
+fn read_start(file: &File, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match file.read_at(&mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

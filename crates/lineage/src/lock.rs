@@ -1,0 +1,54 @@
+//! One command at a time changes a lineage.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, open};
+use storage::{FileLock, LockError, Role};
+
+use crate::error::Error;
+use crate::place::Place;
+
+/// Time between two tries.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// The lock of a lineage, until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct Lock {
+    place: Place,
+    _lock: FileLock,
+}
+
+impl Lock {
+    /// Takes it, waiting up to `patience`: the commands of a lineage take milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::NoLineage`] without a directory of layers. [`Error::Busy`], which names the holder.
+    pub fn take(place: &Place, patience: Duration) -> Result<Self, Error> {
+        let path = place.lock();
+        if !place.is_lineage() {
+            return Err(Error::NoLineage { directory: place.directory().to_owned() });
+        }
+        let file = open(
+            &path,
+            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::from_bits_truncate(0o644),
+        );
+        let file: Arc<OwnedFd> =
+            Arc::new(file.map_err(|error| Error::io("cannot open the lock", &path)(error.into()))?);
+        let deadline = Instant::now() + patience;
+        loop {
+            match FileLock::acquire_role(&file, Role::Writer) {
+                Ok(lock) => return Ok(Self { place: place.clone(), _lock: lock }),
+                Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                Err(source) => return Err(Error::Busy { path, source }),
+            }
+        }
+    }
+
+    /// The lineage that is locked.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}

@@ -1,0 +1,262 @@
+//! What the images do not say: names, times and labels of layers, and whether a layer is what it was when it was sealed.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::checkpoint_name::CheckpointName;
+use crate::error::Error;
+use crate::labels::Labels;
+use crate::layer_id::LayerId;
+use crate::place::{Place, is_file_name};
+
+/// The number of its form. A newer one is refused: what it says of layers that are still needed is not known here.
+pub const MANIFEST_VERSION: u64 = 1;
+/// A larger file is none of ours: an entry takes some 250 bytes, 10 KiB with all labels.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// The entries, by layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    layers: BTreeMap<LayerId, Entry>,
+}
+
+/// What is recorded of a layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Entry {
+    /// The layer.
+    pub id: LayerId,
+    /// The layer that it is backed by, if that is one of the lineage.
+    pub parent: Option<LayerId>,
+    /// The file name of the disk whose active layer it was.
+    pub disk: String,
+    /// What its user calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<CheckpointName>,
+    /// When it was sealed, in seconds since 1970.
+    pub time_sec: u64,
+    /// Words of its user.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// Its file when it was sealed; `None` before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<Seal>,
+    /// Its user has no use for it: it goes when nothing is backed by it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+}
+
+/// What a sealed file looks like from outside. `cp -a` and `rsync -a` keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Seal {
+    /// Its length.
+    pub bytes: u64,
+    /// When it was last written, in seconds since 1970.
+    pub modified_sec: i64,
+    /// And the part of a second.
+    pub modified_nsec: i64,
+}
+
+impl Seal {
+    /// That of the file that `found` describes.
+    pub fn of(found: &Metadata) -> Self {
+        Self { bytes: found.len(), modified_sec: found.mtime(), modified_nsec: found.mtime_nsec() }
+    }
+
+    /// Why the file that `found` describes is another one.
+    pub fn difference(&self, found: &Metadata) -> Option<String> {
+        let now = Self::of(found);
+        if now.bytes != self.bytes {
+            return Some(format!("it has {} bytes, and had {}", now.bytes, self.bytes));
+        }
+        // File systems and archives keep parts of a second to 100 ns, to 1 us, or not at all.
+        let is_rounded = |unit: i64| now.modified_nsec == self.modified_nsec - self.modified_nsec % unit;
+        let is_same = now.modified_sec == self.modified_sec
+            && [1, 100, 1_000, 1_000_000_000].into_iter().any(is_rounded);
+        (!is_same).then(|| {
+            format!(
+                "it was written at {}.{:09} (seconds since 1970), and before at {}.{:09}",
+                now.modified_sec, now.modified_nsec, self.modified_sec, self.modified_nsec
+            )
+        })
+    }
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Text {
+    cowhand_lineage: u64,
+    layers: Vec<Entry>,
+}
+
+impl Manifest {
+    /// Reads that of the lineage; `None` where there is no file.
+    ///
+    /// # Errors
+    /// When it is of a newer version, or no manifest.
+    pub fn read(place: &Place) -> Result<Option<Self>, Error> {
+        let path = place.manifest();
+        let mut text = Vec::new();
+        match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => {
+                let file = opened.map_err(Error::io("cannot read", &path))?;
+                file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(Error::io("cannot read", &path))?;
+            }
+        }
+        Self::parse(&text).map(Some).map_err(|reason| Error::Manifest { path, reason })
+    }
+
+    /// Reads the text of one.
+    ///
+    /// # Errors
+    /// Says why it is none, or not one for this program.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() as u64 > BYTES_MAX {
+            return Err(format!("it is longer than {BYTES_MAX} bytes"));
+        }
+        let rebuilt = "; without it, it is rebuilt from the images, without names and labels";
+        let value: Value =
+            serde_json::from_slice(text).map_err(|error| format!("it is no manifest ({error}){rebuilt}"))?;
+        match value.get("cowhand-lineage").and_then(Value::as_u64) {
+            Some(MANIFEST_VERSION) => {}
+            Some(found) => {
+                return Err(format!(
+                    "its version is {found}; this program knows {MANIFEST_VERSION}, and changes nothing of a newer one"
+                ));
+            }
+            None => return Err(format!("it has no version{rebuilt}")),
+        }
+        let Text { layers, .. } =
+            serde_json::from_value(value).map_err(|error| format!("{error}{rebuilt}"))?;
+        let mut manifest = Self::default();
+        for entry in layers {
+            if !is_file_name(&entry.disk) {
+                return Err(format!(
+                    "layer {} is of the disk {:?}, which is no file's name",
+                    entry.id, entry.disk
+                ));
+            }
+            let id = entry.id;
+            if manifest.put(entry).is_some() {
+                return Err(format!("layer {id} is there twice"));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// Writes it: beside, durably, and then in place of the one before.
+    pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
+        let beside = place.layers().join(Place::NEW_MANIFEST);
+        let text =
+            Text { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().cloned().collect() };
+        let mut text = serde_json::to_vec_pretty(&text).map_err(io::Error::other)?;
+        text.push(b'\n');
+        let mut file = File::create(&beside)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, place.manifest())?;
+        File::open(place.layers())?.sync_all()
+    }
+
+    /// The entry of a layer.
+    pub fn entry(&self, id: LayerId) -> Option<&Entry> {
+        self.layers.get(&id)
+    }
+
+    /// The entry of a layer, to be changed.
+    pub(crate) fn entry_mut(&mut self, id: LayerId) -> Option<&mut Entry> {
+        self.layers.get_mut(&id)
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.layers.values()
+    }
+
+    /// Puts an entry in; gives the one that was there.
+    pub fn put(&mut self, entry: Entry) -> Option<Entry> {
+        self.layers.insert(entry.id, entry)
+    }
+
+    /// Takes an entry out.
+    pub(crate) fn take(&mut self, id: LayerId) -> Option<Entry> {
+        self.layers.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(version: u64, layer: &str) -> String {
+        format!(r#"{{"cowhand-lineage":{version},"layers":[{layer}]}}"#)
+    }
+
+    const LAYER: &str =
+        r#"{"id":"0123456789abcdef","parent":null,"disk":"d.qcow2","name":"clean","time-sec":1}"#;
+
+    #[test]
+    fn what_another_wrote_leads_nowhere_and_a_newer_version_is_refused() {
+        let parse = |text: &str| Manifest::parse(text.as_bytes());
+        assert_eq!(parse(&text(1, LAYER)).unwrap().entries().count(), 1);
+        for (wrong, why) in [
+            (text(2, ""), "newer"),
+            (text(1, &format!("{LAYER},{LAYER}")), "twice"),
+            (text(1, &LAYER.replace("d.qcow2", "../d.qcow2")), "no file's name"),
+            (text(1, &LAYER.replace("0123456789abcdef", "../../etc/passwd")), "hexadecimal"),
+            (text(1, &LAYER.replace("clean", "a@b")), "must be 1 to"),
+            (text(1, &LAYER.replace("null", "\"x\"")), "hexadecimal"),
+            (text(1, &LAYER.replace("time-sec", "time")), "unknown field"),
+            ("{}".to_owned(), "no version"),
+            ("\0".to_owned(), "no manifest"),
+        ] {
+            let found = parse(&wrong).expect_err("it is wrong");
+            assert!(found.contains(why), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_reads_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::of(directory.path()).unwrap();
+        std::fs::create_dir(place.layers()).unwrap();
+        assert_eq!(Manifest::read(&place).unwrap(), None);
+        let mut manifest = Manifest::parse(text(1, LAYER).as_bytes()).unwrap();
+        let id = LayerId::parse("0123456789abcdef").unwrap();
+        let entry = manifest.entry_mut(id).unwrap();
+        entry.labels = Labels::parse(["owner=me"]).unwrap();
+        entry.seal = Some(Seal { bytes: 1, modified_sec: -1, modified_nsec: 5 });
+        entry.deleted = true;
+        manifest.write(&place).unwrap();
+        assert_eq!(Manifest::read(&place).unwrap(), Some(manifest));
+    }
+
+    /// A copy by rsync of an older version keeps whole seconds, and the lineage did not open any more.
+    #[test]
+    fn a_copy_that_keeps_times_is_the_same_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        std::fs::write(&path, "abc").unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let set = |nsec: u32| {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000, nsec);
+            file.set_modified(time).unwrap();
+            path.metadata().unwrap()
+        };
+        let seal = Seal::of(&set(123_456_789));
+        for kept in [123_456_789, 123_456_700, 123_456_000, 0] {
+            assert_eq!(seal.difference(&set(kept)), None, "{kept}");
+        }
+        assert!(seal.difference(&set(123_456_788)).is_some());
+        file.set_len(4).unwrap();
+        assert!(seal.difference(&path.metadata().unwrap()).unwrap().contains("4 bytes"));
+    }
+}

@@ -1,0 +1,121 @@
+//! What a command finds when it begins: what an earlier one left is completed or removed, layers without an entry get one.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::image::{ImageFacts, name_parent_from_layers};
+use crate::layer_id::LayerId;
+use crate::lock::Lock;
+use crate::manifest::{Entry, Manifest, Seal};
+use crate::place::Place;
+use crate::steps::seal;
+
+/// What was there, and what was done about it.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// As it is now.
+    pub manifest: Manifest,
+    /// Files that were removed: a command was killed before it gave them to a disk.
+    pub removed: Vec<PathBuf>,
+    /// Layers that got an entry, or had theirs completed.
+    pub adopted: Vec<LayerId>,
+}
+
+/// Brings a lineage in order. Costs a listing of the layers, and of what has no complete entry a header.
+///
+/// A layer's file that has the disk's path as its other name was not replaced there yet: that checkpoint did not happen, and the name goes. One that has not is a
+/// checkpoint, whatever the manifest says: no file with an id is removed here that could be the only name of its bytes.
+///
+/// # Errors
+/// When the manifest is of a newer version or no manifest, or the file system refuses.
+pub fn recover(lock: &Lock) -> Result<Recovered, Error> {
+    let place = lock.place();
+    let before = Manifest::read(place)?;
+    let mut found = Recovered { manifest: before.clone().unwrap_or_default(), ..Recovered::default() };
+    let mut ids = Vec::new();
+    for name in names(place)? {
+        let path = place.layers().join(&name);
+        if Place::is_on_its_way(&name) {
+            std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
+            found.removed.push(path);
+        } else {
+            ids.extend(LayerId::of_file_name(&name));
+        }
+    }
+    let is_complete = |manifest: &Manifest, id| manifest.entry(id).is_some_and(|entry| entry.seal.is_some());
+    let incomplete: Vec<LayerId> =
+        ids.iter().copied().filter(|id| !is_complete(&found.manifest, *id)).collect();
+    for id in incomplete {
+        complete(place, id, &mut found)?;
+    }
+    ids.retain(|id| place.layer(*id).symlink_metadata().is_ok());
+    ids.sort_unstable();
+    let is_gone = |entry: &&Entry| ids.binary_search(&entry.id).is_err();
+    // One that was sealed and that its user did not delete is missed.
+    let gone = found.manifest.entries().filter(is_gone).filter(|entry| entry.deleted || entry.seal.is_none());
+    for id in gone.map(|entry| entry.id).collect::<Vec<_>>() {
+        found.manifest.take(id);
+    }
+    if before.as_ref() != Some(&found.manifest) {
+        found.manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))?;
+    }
+    Ok(found)
+}
+
+/// Completes what is recorded of a layer, or removes a name that its command did not come to use.
+fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Error> {
+    let path = place.layer(id);
+    // What another program put there is not ours to seal.
+    let Ok(Some(image)) = ImageFacts::read(place, &path) else { return Ok(()) };
+    if image.metadata().nlink() > 1 && is_a_disk(place, image.metadata())? {
+        std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
+        found.removed.push(path);
+        found.manifest.take(id);
+        return Ok(());
+    }
+    name_parent_from_layers(&path).map_err(Error::io("cannot name the parent in", &path))?;
+    seal(&path).map_err(Error::io("cannot seal", &path))?;
+    let metadata = path.metadata().map_err(Error::io("cannot read", &path))?;
+    let entry = found.manifest.take(id).unwrap_or_else(|| Entry {
+        id,
+        parent: None,
+        disk: String::from("unknown"),
+        name: None,
+        time_sec: u64::try_from(metadata.mtime()).unwrap_or(0),
+        labels: Default::default(),
+        seal: None,
+        deleted: false,
+    });
+    found.manifest.put(Entry { parent: image.backing.layer(), seal: Some(Seal::of(&metadata)), ..entry });
+    found.adopted.push(id);
+    Ok(())
+}
+
+/// Whether one of the disks is this file.
+fn is_a_disk(place: &Place, file: &Metadata) -> Result<bool, Error> {
+    let failed = || Error::io("cannot list", place.directory());
+    for entry in std::fs::read_dir(place.directory()).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        match entry.metadata() {
+            Ok(other) if (other.dev(), other.ino()) == (file.dev(), file.ino()) => return Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed()(error)),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Names in the directory of the layers that could be ours.
+pub(crate) fn names(place: &Place) -> Result<Vec<String>, Error> {
+    let layers = place.layers();
+    let failed = || Error::io("cannot list", &layers);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&layers).map_err(failed())? {
+        names.extend(entry.map_err(failed())?.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,256 @@
+//! The steps of a change of a lineage. A crash may come after each one; docs/internals/write-order.md says what is then on disk.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::error::Error;
+use crate::image::{Shape, name_parent_from_layers};
+use crate::layer_id::LayerId;
+use crate::manifest::{Manifest, Seal};
+use crate::place::{LAYERS, Place};
+
+/// What of a mode a sealed layer keeps.
+const READABLE: u32 = 0o444;
+
+/// Who may use a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The bits of its mode.
+    pub mode: u32,
+    /// Its owner.
+    pub owner: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+impl Access {
+    /// That of the file that `found` describes.
+    pub fn of(found: &Metadata) -> Self {
+        Self { mode: found.mode() & 0o7777, owner: found.uid(), group: found.gid() }
+    }
+}
+
+/// An overlay that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOverlay {
+    /// The layer that it is backed by, as its header names it; the format is qcow2.
+    pub backing_name: String,
+    /// Its size and its clusters.
+    pub shape: Shape,
+    /// Who may use it.
+    pub access: Access,
+}
+
+/// One step. Each does one thing to the file system, and but for the overlay and the switch each is done here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Makes the directory of the layers and the link in it, durably. They may be there.
+    MakeLayers {
+        /// Where.
+        place: Place,
+    },
+    /// Makes a link in the directory of the layers that leads to a base beside the disk. It may be there.
+    LinkBase {
+        /// Where.
+        place: Place,
+        /// The base's file name.
+        name: String,
+    },
+    /// Writes the manifest beside, durably, and renames it over the one before.
+    WriteManifest {
+        /// Where.
+        place: Place,
+        /// Its entries.
+        manifest: Manifest,
+    },
+    /// The caller makes an overlay in the directory of the layers: durable, its name too.
+    MakeOverlay {
+        /// Its path.
+        at: PathBuf,
+        /// What it is.
+        overlay: NewOverlay,
+    },
+    /// Gives a file one more name.
+    Link {
+        /// Its name.
+        from: PathBuf,
+        /// The other one.
+        to: PathBuf,
+    },
+    /// Renames a file over another one.
+    Replace {
+        /// Its name.
+        from: PathBuf,
+        /// The name of the file that it replaces.
+        to: PathBuf,
+        /// Another name of that file.
+        kept: PathBuf,
+    },
+    /// Gives a file a name that no file has.
+    Rename {
+        /// Its name.
+        from: PathBuf,
+        /// The new one.
+        to: PathBuf,
+    },
+    /// Removes a name.
+    Remove {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Makes durable which names a directory has.
+    SyncDirectory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The caller switches a disk that is being served to the image that the disk's path leads to now, closes the layer that was active, and waits until what
+    /// was written to that is durable.
+    Switch {
+        /// The layer's path.
+        sealed: PathBuf,
+    },
+    /// Has the header of a layer name its parent from where the layer is now: one sector.
+    NameParent {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Takes the right to write from a layer, and makes it durable.
+    Seal {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Writes the manifest with what the sealed layer looks like now.
+    Record {
+        /// Where.
+        place: Place,
+        /// Its entries.
+        manifest: Manifest,
+        /// The layer.
+        id: LayerId,
+    },
+}
+
+impl Step {
+    /// Does it. Blocks while the file system works. Does nothing for what the caller does.
+    ///
+    /// # Errors
+    /// Then it has not happened, or, where it made something durable, may have.
+    pub fn run(&self) -> Result<(), Error> {
+        match self {
+            Self::MakeLayers { place } => make_layers(place),
+            Self::LinkBase { place, name } => link_base(place, name),
+            Self::WriteManifest { place, manifest } => {
+                manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
+            }
+            Self::Link { from, to } => std::fs::hard_link(from, to).map_err(Error::io("cannot link as", to)),
+            Self::Replace { from, to, .. } => {
+                std::fs::rename(from, to).map_err(Error::io("cannot rename over", to))
+            }
+            Self::Rename { from, to } => rename_new(from, to).map_err(Error::io("cannot make", to)),
+            Self::Remove { path } => std::fs::remove_file(path).map_err(Error::io("cannot remove", path)),
+            Self::SyncDirectory { path } => sync(path).map_err(Error::io("cannot make durable", path)),
+            Self::NameParent { path } => {
+                name_parent_from_layers(path).map_err(Error::io("cannot name the parent in", path))
+            }
+            Self::Seal { path } => seal(path).map_err(Error::io("cannot seal", path)),
+            Self::Record { place, manifest, id } => record(place, manifest, *id),
+            Self::MakeOverlay { .. } | Self::Switch { .. } => Ok(()),
+        }
+    }
+
+    /// Takes back what it did, while nothing of it is in use.
+    pub(crate) fn undo(&self) -> io::Result<()> {
+        match self {
+            Self::MakeOverlay { at, .. } => remove(at),
+            Self::Link { to, .. } => remove(to),
+            Self::Rename { from, to } => std::fs::rename(to, from),
+            Self::Replace { to, kept, .. } => {
+                std::fs::rename(kept, to)?;
+                sync(to.parent().unwrap_or(Path::new(".")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn make_layers(place: &Place) -> Result<(), Error> {
+    let (layers, link) = (place.layers(), place.link());
+    let is_there = |made: io::Result<()>| match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.map(|()| true),
+    };
+    let failed = |path: &Path| Error::io("cannot make", path);
+    let made = is_there(std::fs::create_dir(&layers)).map_err(failed(&layers))?;
+    let linked = is_there(symlink(".", &link)).map_err(failed(&link))?;
+    if !place.is_lineage() {
+        let reason = format!("it is there, and no link to \".\": the directory {LAYERS} is another one's");
+        return Err(Error::Invalid(format!("{}: {reason}", link.display())));
+    }
+    if made || linked {
+        sync(&layers)
+            .and_then(|()| sync(place.directory()))
+            .map_err(Error::io("cannot make durable", &layers))?;
+    }
+    Ok(())
+}
+
+fn link_base(place: &Place, name: &str) -> Result<(), Error> {
+    let link = place.layers().join(name);
+    let leads_to = Path::new("..").join(name);
+    match symlink(&leads_to, &link) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(Error::io("cannot make", &link))?,
+    }
+    match std::fs::read_link(&link) {
+        Ok(found) if found == leads_to => {
+            sync(&place.layers()).map_err(Error::io("cannot make durable", &link))
+        }
+        _ => Err(Error::Invalid(format!(
+            "{}: it is there, and no link to the base of the disk: rename the base, and name it in the disk by `cowhand rebase -u`",
+            link.display()
+        ))),
+    }
+}
+
+/// Readable by those who could read it, and writable by no user.
+pub(crate) fn seal(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    let mode = file.metadata()?.mode() & READABLE;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+fn record(place: &Place, manifest: &Manifest, id: LayerId) -> Result<(), Error> {
+    let path = place.layer(id);
+    let found = path.metadata().map_err(Error::io("cannot read", &path))?;
+    let mut manifest = manifest.clone();
+    if let Some(entry) = manifest.entry_mut(id) {
+        entry.seal = Some(Seal::of(&found));
+    }
+    manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
+}
+
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can. A link fails where a file is.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            std::fs::hard_link(from, to).and_then(|()| std::fs::remove_file(from))
+        }
+        renamed => renamed.map_err(Into::into),
+    }
+}

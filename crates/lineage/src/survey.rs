@@ -1,0 +1,207 @@
+//! What there is: the layers and the disks of a lineage, and what is backed by what, as the images say.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use crate::checkpoint_name::CheckpointRef;
+use crate::error::Error;
+use crate::image::{Backing, ImageFacts};
+use crate::layer_id::LayerId;
+use crate::manifest::{Entry, Manifest};
+use crate::place::{DiskPlace, Place};
+use crate::recover::names;
+
+/// A lineage that was looked at. Headers count; the manifest adds names and times.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Where.
+    pub place: Place,
+    /// The layers.
+    pub layers: BTreeMap<LayerId, Layer>,
+    /// The disks, by name.
+    pub disks: Vec<Disk>,
+}
+
+/// A sealed layer.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Its image.
+    pub image: ImageFacts,
+    /// What is recorded of it; `None` where a lost manifest was not rebuilt yet.
+    pub entry: Option<Entry>,
+    /// Why it is not what it was when it was sealed.
+    pub changed: Option<String>,
+}
+
+/// A disk: a qcow2 image in the directory, whether or not it has a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// Its file's name.
+    pub name: String,
+    /// Its image.
+    pub image: ImageFacts,
+}
+
+impl Survey {
+    /// Looks at all images of a lineage. Takes no lock: what a command changes meanwhile is there or not. Costs a header for each image.
+    ///
+    /// # Errors
+    /// When an image cannot be read: what it is backed by is unknown then.
+    pub fn take(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
+        let mut layers = BTreeMap::new();
+        for id in names(place)?.iter().filter_map(|name| LayerId::of_file_name(name)) {
+            let Some(image) = ImageFacts::read(place, &place.layer(id))? else { continue };
+            let entry = manifest.entry(id).cloned();
+            let seal = entry.as_ref().and_then(|entry| entry.seal);
+            let changed = seal.and_then(|seal| seal.difference(image.metadata()));
+            layers.insert(id, Layer { image, entry, changed });
+        }
+        Ok(Self { place: place.clone(), layers, disks: disks(place)? })
+    }
+
+    /// The layers below `backing`, from the upper to the lower, and the base outside that the last one names.
+    ///
+    /// # Errors
+    /// When one is missing, or they go round in a circle.
+    pub fn chain(&self, of: &Path, backing: &Backing) -> Result<(Vec<LayerId>, Option<String>), Error> {
+        let (mut chain, mut met) = (Vec::new(), HashSet::new());
+        let (mut of, mut backing) = (of, backing);
+        loop {
+            let id = match backing {
+                Backing::None => return Ok((chain, None)),
+                Backing::Outside(name) => return Ok((chain, Some(name.clone()))),
+                Backing::Layer(id) => *id,
+            };
+            let layer = self.layers.get(&id).ok_or_else(|| Error::Missing { id, path: of.to_owned() })?;
+            if !met.insert(id) {
+                let reason = format!("layer {id} is below itself");
+                return Err(Error::Corrupt { path: of.to_owned(), reason });
+            }
+            chain.push(id);
+            (of, backing) = (&layer.image.path, &layer.image.backing);
+        }
+    }
+
+    /// The layers below a disk, from the upper to the lower. Empty for a disk that is not there.
+    ///
+    /// # Errors
+    /// As [`Survey::chain`].
+    pub fn chain_of_disk(&self, name: &str) -> Result<Vec<LayerId>, Error> {
+        match self.disk(name) {
+            Some(disk) => Ok(self.chain(&disk.image.path, &disk.image.backing)?.0),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The disk of this file name.
+    pub fn disk(&self, name: &str) -> Option<&Disk> {
+        self.disks.iter().find(|disk| disk.name == name)
+    }
+
+    /// The checkpoint of a disk: one that the disk is backed by, else one that was taken of it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find(&self, disk: &DiskPlace, wanted: &CheckpointRef) -> Result<LayerId, Error> {
+        let none = || Error::NoCheckpoint { disk: disk.path(), wanted: wanted.clone() };
+        let name = match wanted {
+            CheckpointRef::Id(id) => return if self.layers.contains_key(id) { Ok(*id) } else { Err(none()) },
+            CheckpointRef::Name(name) => name,
+        };
+        let is_called = |id: &LayerId| {
+            let entry = self.layers.get(id).and_then(|layer| layer.entry.as_ref());
+            entry.is_some_and(|entry| !entry.deleted && entry.name.as_ref() == Some(name))
+        };
+        let of_disk = |id: &LayerId| {
+            let entry = self.layers.get(id).and_then(|layer| layer.entry.as_ref());
+            entry.is_some_and(|entry| entry.disk == disk.name)
+        };
+        let below = self.chain_of_disk(&disk.name)?.into_iter().find(is_called);
+        below.or_else(|| self.layers.keys().copied().find(|id| is_called(id) && of_disk(id))).ok_or_else(none)
+    }
+
+    /// Layers and disks that are backed by a layer directly, by their files' names.
+    pub fn users(&self, id: LayerId) -> Vec<String> {
+        self.all_users().remove(&id).unwrap_or_default()
+    }
+
+    /// [`Survey::users`] of all layers that have some.
+    pub fn all_users(&self) -> BTreeMap<LayerId, Vec<String>> {
+        let mut users: BTreeMap<LayerId, Vec<String>> = BTreeMap::new();
+        let disks = self.disks.iter().map(|disk| (disk.name.clone(), &disk.image));
+        for (name, image) in disks.chain(self.layers.iter().map(|(id, layer)| (id.file_name(), &layer.image)))
+        {
+            match &image.backing {
+                Backing::None => {}
+                Backing::Layer(id) => users.entry(*id).or_default().push(name),
+                // In another spelling, json: for one.
+                Backing::Outside(text) => {
+                    for id in self.layers.keys().filter(|id| text.contains(&id.to_string())) {
+                        users.entry(*id).or_default().push(name.clone());
+                    }
+                }
+            }
+        }
+        users
+    }
+
+    /// Layers that can go, the upper ones first: those that `wants` says, and that nothing is backed by but others that go.
+    pub fn removable(&self, wants: impl Fn(LayerId, &Layer) -> bool) -> Vec<LayerId> {
+        let mut users: BTreeMap<LayerId, usize> =
+            self.all_users().into_iter().map(|(id, users)| (id, users.len())).collect();
+        let is_free = |users: &BTreeMap<LayerId, usize>, id: LayerId| {
+            users.get(&id).is_none_or(|count| *count == 0)
+                && self.layers.get(&id).is_some_and(|layer| wants(id, layer))
+        };
+        let mut going: Vec<LayerId> = self.layers.keys().copied().filter(|id| is_free(&users, *id)).collect();
+        let mut next = 0;
+        while let Some(id) = going.get(next).copied() {
+            next += 1;
+            let Some(below) = self.layers.get(&id).and_then(|layer| layer.image.backing.layer()) else {
+                continue;
+            };
+            if let Some(count) = users.get_mut(&below) {
+                *count -= 1;
+            }
+            if is_free(&users, below) {
+                going.push(below);
+            }
+        }
+        going
+    }
+
+    /// Refuses a chain with a layer that is not what it was when it was sealed.
+    ///
+    /// # Errors
+    /// Names the layer.
+    pub fn check_sealed(&self, chain: &[LayerId]) -> Result<(), Error> {
+        let changed = chain
+            .iter()
+            .filter_map(|id| self.layers.get(id))
+            .find_map(|layer| Some((layer, layer.changed.as_ref()?)));
+        match changed {
+            Some((layer, reason)) => {
+                Err(Error::Changed { path: layer.image.path.clone(), reason: reason.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The qcow2 images of the directory.
+fn disks(place: &Place) -> Result<Vec<Disk>, Error> {
+    let failed = || Error::io("cannot list", place.directory());
+    let mut disks = Vec::new();
+    for entry in std::fs::read_dir(place.directory()).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let image = match ImageFacts::read(place, &path) {
+            // It went meanwhile.
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
+            read => read?,
+        };
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        disks.extend(name.zip(image).map(|(name, image)| Disk { name, image }));
+    }
+    disks.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(disks)
+}

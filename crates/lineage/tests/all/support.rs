@@ -1,0 +1,146 @@
+//! A lineage in a scratch directory; what its disks read as, by the engine.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cowhand::{Disk, Existing, Format, NewImage, OpenOptions, create};
+use futures_executor::block_on;
+use lineage::{
+    Change, CheckpointName, CheckpointRef, DiskPlace, Error, Host, Labels, LayerId, NewCheckpoint,
+    NewOverlay, Place, Plan, Step,
+};
+
+pub const DISK_BYTES: u64 = 1 << 20;
+
+/// Makes overlays; no process has the disks open.
+pub struct Offline;
+
+impl Host for Offline {
+    type Error = Error;
+
+    async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Error> {
+        make_overlay(at, overlay);
+        Ok(())
+    }
+
+    async fn switch(&self, _sealed: &Path) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+pub fn make_overlay(at: &Path, overlay: &NewOverlay) {
+    let mut image = NewImage::overlay(overlay.shape.disk_bytes, &overlay.backing_name, Format::Qcow2);
+    image.options.cluster_size = overlay.shape.cluster_bytes;
+    image.existing = Existing::Refuse;
+    create(at, image).wait().unwrap();
+    std::fs::set_permissions(at, std::fs::Permissions::from_mode(overlay.access.mode)).unwrap();
+}
+
+pub struct World {
+    pub scratch: tempfile::TempDir,
+}
+
+impl World {
+    /// With a disk `d.qcow2` whose content is 1.
+    pub fn new() -> Self {
+        let world = Self { scratch: tempfile::tempdir().unwrap() };
+        create(world.path("d.qcow2"), NewImage::qcow2(DISK_BYTES)).wait().unwrap();
+        world.write("d.qcow2", 1);
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    pub fn place(&self) -> Place {
+        Place::of(self.scratch.path()).unwrap()
+    }
+
+    pub fn disk(&self, name: &str) -> DiskPlace {
+        self.place().disk(name).unwrap()
+    }
+
+    pub fn write(&self, name: &str, content: u8) {
+        let disk = Disk::open(self.path(name)).wait().unwrap();
+        disk.write_at(u64::from(content) * 4096, &[content; 4096]).unwrap();
+        disk.write_at(0, &[content; 512]).unwrap();
+        disk.close().wait().unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> u8 {
+        read(&self.path(name))
+    }
+
+    pub fn begin(&self) -> Change {
+        Change::begin_first(&self.place(), Duration::ZERO).unwrap()
+    }
+
+    pub fn checkpoint(&self, disk: &str, name: &str) -> LayerId {
+        let change = self.begin();
+        let new = new_checkpoint(Some(name));
+        let id = new.id;
+        let plan = change.checkpoint(&self.disk(disk), new).unwrap();
+        run(change, &plan);
+        id
+    }
+
+    pub fn rollback(&self, disk: &str, to: &str) -> LayerId {
+        let change = self.begin();
+        let new = new_checkpoint(None);
+        let id = new.id;
+        let plan = change.rollback(&self.disk(disk), (&self.disk(disk), &named(to)), new).unwrap();
+        run(change, &plan);
+        id
+    }
+
+    pub fn fork(&self, of: &str, checkpoint: &str, new: &[&str]) {
+        let change = self.begin();
+        let disks: Vec<DiskPlace> = new.iter().map(|name| self.disk(name)).collect();
+        let plan = change.fork(&self.disk(of), &named(checkpoint), &disks).unwrap();
+        run(change, &plan);
+    }
+}
+
+/// The content of a disk; its blocks below that are there as well.
+pub fn read(path: &Path) -> u8 {
+    let disk = OpenOptions::new(path).read_only(true).open().wait().unwrap();
+    let mut bytes = [0; 512];
+    disk.read_at(0, &mut bytes).unwrap();
+    let mut block = [0; 4096];
+    disk.read_at(u64::from(bytes[0]) * 4096, &mut block).unwrap();
+    assert!(block.iter().all(|byte| *byte == bytes[0]), "{}: a block is lost", path.display());
+    disk.close().wait().unwrap();
+    bytes[0]
+}
+
+pub fn named(name: &str) -> CheckpointRef {
+    CheckpointRef::parse(name).unwrap()
+}
+
+pub fn new_checkpoint(name: Option<&str>) -> NewCheckpoint {
+    NewCheckpoint {
+        id: LayerId::new().unwrap(),
+        name: name.map(|name| CheckpointName::parse(name).unwrap()),
+        labels: Labels::default(),
+        time_sec: 1_800_000_000,
+    }
+}
+
+pub fn run(change: Change, plan: &Plan) {
+    block_on(change.run(plan, &Offline)).unwrap();
+}
+
+/// Does one step.
+pub fn step(step: &Step) {
+    match step {
+        Step::MakeOverlay { at, overlay } => make_overlay(at, overlay),
+        step => step.run().unwrap(),
+    }
+}
+
+/// Mode of a file.
+pub fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o7777
+}
