@@ -7,9 +7,10 @@ use clap::{Parser, Subcommand};
 use crate::deferred::Deferred;
 use crate::failure::FAILED;
 use crate::{
-    amend, backup, bench, bitmap, broker, cache, check, commit, compact, compare, compat, completion,
-    convert, create, dd, flatten, info, io, manual, map, measure, mirror, mount, prune, pull, push, rebase,
-    reopen, resize, serve, show, snapshot, status, stream, throttle, top, verify,
+    amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
+    completion, convert, create, dd, diff, flatten, fork, gc, info, io, log, manual, map, measure, mirror,
+    mount, prune, pull, push, rebase, reopen, resize, rollback, serve, show, snapshot, status, stream,
+    throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -100,6 +101,18 @@ pub enum Command {
     Resize(Deferred<resize::Args>),
     #[command(about = "List, take, go back to and delete internal snapshots")]
     Snapshot(Deferred<snapshot::Args>),
+    #[command(about = "Seal what a disk holds as a checkpoint, also while it is served")]
+    Checkpoint(Deferred<checkpoint::Args>),
+    #[command(about = "Make disks that begin as a checkpoint is")]
+    Fork(Deferred<fork::Args>),
+    #[command(about = "Have a disk continue from a checkpoint, also while it is served")]
+    Rollback(Deferred<rollback::Args>),
+    #[command(about = "Show the checkpoints of a disk, and the disks over them")]
+    Log(Deferred<log::Args>),
+    #[command(about = "Show which ranges of two checkpoints may differ")]
+    Diff(Deferred<diff::Args>),
+    #[command(about = "List or remove layers that no checkpoint and no disk needs")]
+    Gc(Deferred<gc::Args>),
     #[command(about = "Change what an image is: version, refcounts, size")]
     Amend(Deferred<amend::Args>),
     #[command(about = "Copy a disk of a running server, and move it there")]

@@ -7,11 +7,12 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use crate::cli::Cli;
 
 /// Headings, and the commands under each.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Serve disks", &["serve", "mount"]),
     ("Make and copy", &["create", "convert", "dd", "measure", "backup", "push", "pull", "prune"]),
     ("Look and check", &["info", "map", "show", "check", "compare", "verify", "cache"]),
     ("Change an image", &["resize", "snapshot", "amend", "bitmap", "commit", "rebase", "flatten", "compact"]),
+    ("Checkpoints", &["checkpoint", "fork", "rollback", "log", "diff", "gc"]),
     ("A running server", &["status", "top", "throttle", "reopen", "mirror", "stream"]),
     ("Try and measure", &["io", "bench"]),
     ("This program", &["compat", "completion", "manual"]),

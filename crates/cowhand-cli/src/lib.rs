@@ -16,6 +16,7 @@ pub mod bitmap;
 pub mod broker;
 pub mod cache;
 pub mod check;
+pub mod checkpoint;
 pub mod cli;
 mod command_groups;
 pub mod commit;
@@ -28,11 +29,16 @@ mod copying;
 pub mod create;
 pub mod dd;
 mod deferred;
+pub mod diff;
 pub mod drive;
 pub mod failure;
 pub mod flatten;
+pub mod fork;
+pub mod gc;
 pub mod info;
 pub mod io;
+pub mod lineages;
+pub mod log;
 pub mod manual;
 pub mod map;
 pub mod map_figures;
@@ -52,6 +58,7 @@ pub mod rebase;
 pub mod remote;
 pub mod reopen;
 pub mod resize;
+pub mod rollback;
 pub mod serve;
 pub mod show;
 pub mod snapshot;
@@ -135,6 +142,12 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Measure(Deferred(args)) => measure::run(&args, out),
         Command::Resize(Deferred(args)) => resize::run(&args, out),
         Command::Snapshot(Deferred(args)) => snapshot::run(&args, out),
+        Command::Checkpoint(Deferred(args)) => checkpoint::run(&args, out),
+        Command::Fork(Deferred(args)) => fork::run(&args, out),
+        Command::Rollback(Deferred(args)) => rollback::run(&args, out),
+        Command::Log(Deferred(args)) => log::run(&args, out),
+        Command::Diff(Deferred(args)) => diff::run(&args, out),
+        Command::Gc(Deferred(args)) => gc::run(&args, out),
         Command::Amend(Deferred(args)) => amend::run(&args, out),
         Command::Backup(Deferred(args)) => backup::run(&args, out),
         Command::Mirror(Deferred(args)) => mirror::run(&args, out),

@@ -67,6 +67,12 @@ impl ReplacedAccess {
     }
 }
 
+impl From<lineage::Access> for ReplacedAccess {
+    fn from(access: lineage::Access) -> Self {
+        Self { mode: access.mode, owner: access.owner, group: access.group }
+    }
+}
+
 /// Makes an empty file at `path` that only its maker reads and writes.
 ///
 /// # Errors

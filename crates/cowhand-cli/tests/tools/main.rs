@@ -8,6 +8,7 @@ mod before_luks;
 mod bitmap;
 mod cache;
 mod check;
+mod checkpoint;
 mod commit;
 mod compact;
 mod compare;

@@ -1,0 +1,158 @@
+//! `cowhand checkpoint`: seals the active layer of a disk; deletes checkpoints.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use graph::size::human_size;
+use lineage::{Change, Outcome};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
+use crate::lineages::offline::{self, LockedDisk};
+use crate::lineages::{PATIENCE, called, new_checkpoint};
+use crate::output::{OutputFormat, printable, write_json};
+
+/// Arguments of `cowhand checkpoint`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Take a checkpoint: the active layer of the disk is sealed as layers/ID.qcow2 beside it, read-only, and the disk continues \
+        in a new overlay at the path that it has. Guests wait for the switch alone. Layer, overlay and directory are durable when the \
+        command returns; after a crash at any point the disk reads the same.\n\n\
+        All layers are plain qcow2: qemu-img info --backing-chain shows the same chain. Checkpoints of a disk without a name are shown by \
+        the id of their layer.\n\n\
+        With --delete the arguments are checkpoints, which are deleted. A layer that a disk or another layer is backed by stays, without a \
+        name, until that is gone (cowhand gc); --dry-run lists what would go.",
+    after_help = DISK_HELP
+)]
+pub struct Args {
+    /// DISK [NAME]; with --delete DISK@NAME...
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<OsString>,
+
+    /// A label of the checkpoint: KEY=VALUE (may be repeated)
+    #[arg(long = "label", value_name = "LABEL", conflicts_with = "delete")]
+    labels: Vec<String>,
+
+    /// Delete these checkpoints
+    #[arg(long)]
+    delete: bool,
+
+    /// List what would be deleted, and delete nothing
+    #[arg(short = 'n', long, requires = "delete")]
+    dry_run: bool,
+
+    /// Say nothing
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Takes or deletes.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    match (args.delete, &args.names[..]) {
+        (true, names) => delete(args, names, out),
+        (false, [disk]) => take(args, disk, None, out),
+        (false, [disk, name]) => take(args, disk, Some(name), out),
+        (false, _) => {
+            Err(Failure::new("checkpoint takes DISK and NAME, and no more")
+                .with_hint("--delete takes several"))
+        }
+    }
+}
+
+fn take(
+    args: &Args,
+    disk: &OsString,
+    name: Option<&OsString>,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Failure> {
+    let name = name.map(|name| name.to_string_lossy());
+    let new = new_checkpoint(name.as_deref(), &args.labels).map_err(Failure::new)?;
+    let arg = DiskArg::of(disk);
+    let taken = match arg.served()? {
+        Some(mut served) => {
+            let mut arguments = json!({ "node-name": served.node, "labels": args.labels });
+            if let Some(name) = &name {
+                arguments["name"] = json!(name);
+            }
+            served.remote.ask("cowhand-checkpoint", arguments)?
+        }
+        None => {
+            let place = arg.place()?;
+            let _locked = LockedDisk::of(&place)?;
+            let change = Change::begin_first(&place.place, PATIENCE)?;
+            let plan = change.checkpoint(&place, new.clone())?;
+            offline::run(change, &plan)?;
+            json!({ "disk": place.path(), "checkpoint": called(&new), "id": new.id.to_string() })
+        }
+    };
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => write_json(out, &taken)?,
+        OutputFormat::Human => {
+            let checkpoint = taken["checkpoint"].as_str().unwrap_or_default();
+            writeln!(out, "{}@{checkpoint} is taken", printable(&disk.to_string_lossy()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn delete(args: &Args, names: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut checkpoints = Vec::new();
+    for name in names {
+        let arg = CheckpointArg::of(name)?;
+        checkpoints.push((arg.disk().place()?, arg.checkpoint));
+    }
+    let Some((first, _)) = checkpoints.first() else { return Err(Failure::new("no checkpoint is named")) };
+    if let Some((other, _)) = checkpoints.iter().find(|(disk, _)| disk.place != first.place) {
+        let (one, other) = (first.place.directory().display(), other.place.directory().display());
+        return Err(Failure::new(format!("checkpoints of two lineages are named: of {one} and of {other}")));
+    }
+    let change = Change::begin(&first.place, PATIENCE)?;
+    let (plan, outcome) = change.delete(&checkpoints)?;
+    if !args.dry_run {
+        offline::run(change, &plan)?;
+    }
+    if !args.quiet {
+        show(&outcome, args.dry_run, args.output, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which layers go, and which stay for others.
+pub fn show(
+    outcome: &Outcome,
+    is_dry: bool,
+    output: OutputFormat,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Outcome { going, going_bytes, staying } = outcome;
+    if output == OutputFormat::Json {
+        let staying: Vec<Value> =
+            staying.iter().map(|(id, users)| json!({ "id": id.to_string(), "users": users })).collect();
+        let going: Vec<String> = going.iter().map(ToString::to_string).collect();
+        let result = json!({ "deleted": !is_dry, "layers": going, "bytes": going_bytes, "needed": staying });
+        return Ok(write_json(out, &result)?);
+    }
+    let (goes, stays) = match is_dry {
+        true => ("would be removed", "would lose its name and stay"),
+        false => ("is removed", "has lost its name and stays"),
+    };
+    for id in going {
+        writeln!(out, "layer {id} {goes}")?;
+    }
+    for (id, users) in staying {
+        let users: Vec<_> = users.iter().map(|user| printable(user)).collect();
+        writeln!(out, "layer {id} {stays}: {} needs it", users.join(", "))?;
+    }
+    match going.is_empty() {
+        true => writeln!(out, "no file {goes}")?,
+        false => writeln!(out, "{} in {} layers", human_size(*going_bytes), going.len())?,
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! A lineage changed without a server.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use graph::OpenRules;
+use graph::options::DiskOptions;
+use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan};
+use rustix::fs::{Mode, OFlags, open};
+use storage::{FileLock, Role};
+
+use super::overlay;
+use crate::copying;
+use crate::failure::Failure;
+
+/// No process has the disk open: nothing is switched.
+struct Offline;
+
+impl Host for Offline {
+    type Error = Failure;
+
+    async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Failure> {
+        overlay::make(at, new).await
+    }
+
+    async fn switch(&self, _sealed: &Path) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Runs the steps of a change.
+///
+/// # Errors
+/// As [`Change::run`].
+pub fn run(change: Change, plan: &Plan) -> Result<(), Failure> {
+    copying::reactor()?.run(change.run(plan, &Offline))
+}
+
+/// A disk that no other process writes while this is there.
+#[derive(Debug)]
+pub struct LockedDisk(#[expect(dead_code, reason = "gives the lock back when it is dropped")] FileLock);
+
+impl LockedDisk {
+    /// Locks the disk's image, which is repaired first if it was not closed.
+    ///
+    /// # Errors
+    /// When it is in use, or no image that a lineage can have as a layer.
+    pub fn of(disk: &DiskPlace) -> Result<Self, Failure> {
+        let path = disk.path();
+        let image = ImageFacts::must_read(&disk.place, &path)?;
+        image.check_sealable()?;
+        if image.is_dirty() {
+            repair(&path)?;
+        }
+        let failed =
+            |error: &dyn std::error::Error| Failure::because(format!("cannot use {}", path.display()), error);
+        let file = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| failed(&error))?);
+        match FileLock::acquire_role(&file, Role::Writer) {
+            Ok(lock) => Ok(Self(lock)),
+            Err(source) => Err(Error::Busy { path, source }.into()),
+        }
+    }
+}
+
+/// A writer repairs an image when it opens it.
+fn repair(path: &Path) -> Result<(), Failure> {
+    let options = DiskOptions::of_path(path);
+    copying::reactor()?.run(async {
+        let disk = copying::open(&options, &OpenRules::default(), "repair").await?;
+        copying::finish(&disk, Ok(()), |error| copying::because("repair", &options, error)).await
+    })
+}

@@ -1,0 +1,246 @@
+//! `cowhand log`: the checkpoints and disks of a lineage, as a tree.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use graph::size::human_size;
+use lineage::{Backing, Disk, ImageFacts, Layer, LayerId, Survey};
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+use crate::info::date::utc;
+use crate::lineages::args::{DISK_HELP, Seen, look};
+use crate::output::{OutputFormat, printable, write_json};
+
+/// Arguments of `cowhand log`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Show the checkpoints of a lineage and the disks over them, as a tree: what is backed by what, as the headers of the images say, \
+        with names, times and labels from the manifest. \"own\" is what an image's file takes, \"shared\" what the layers below it take. \
+        Takes no lock: it shows a lineage while it is in use.",
+    after_help = DISK_HELP
+)]
+pub struct Args {
+    /// A disk of the lineage, or its directory
+    #[arg(value_name = "DISK")]
+    disk: OsString,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Shows the tree.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let seen = look(&args.disk)?;
+    let tree = Tree::of(&seen);
+    match args.output {
+        OutputFormat::Json => write_json(out, &tree.json()?)?,
+        OutputFormat::Human => tree.show(out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A layer or a disk.
+#[derive(Clone, Copy)]
+enum Node<'a> {
+    Layer(LayerId, &'a Layer),
+    Disk(&'a Disk),
+}
+
+/// What is over what.
+struct Tree<'a> {
+    seen: &'a Seen,
+    over: BTreeMap<LayerId, Vec<Node<'a>>>,
+    roots: Vec<Node<'a>>,
+    /// Bytes that the layers below each layer take.
+    shared: BTreeMap<LayerId, u64>,
+}
+
+impl<'a> Node<'a> {
+    fn image(self) -> &'a ImageFacts {
+        match self {
+            Self::Layer(_, layer) => &layer.image,
+            Self::Disk(disk) => &disk.image,
+        }
+    }
+}
+
+impl<'a> Tree<'a> {
+    fn of(seen: &'a Seen) -> Self {
+        let survey: &Survey = &seen.survey;
+        let mut over: BTreeMap<LayerId, Vec<Node<'a>>> = BTreeMap::new();
+        let mut roots = Vec::new();
+        let disks = survey.disks.iter().map(Node::Disk);
+        let mut layers: Vec<_> = survey.layers.iter().map(|(id, layer)| Node::Layer(*id, layer)).collect();
+        // Children in the order in which they were made.
+        layers.sort_by_key(|node| match node {
+            Node::Layer(_, layer) => layer.entry.as_ref().map_or(0, |entry| entry.time_sec),
+            Node::Disk(_) => u64::MAX,
+        });
+        for node in layers.into_iter().chain(disks) {
+            match &node.image().backing {
+                Backing::Layer(id) => over.entry(*id).or_default().push(node),
+                _ => roots.push(node),
+            }
+        }
+        let is_wanted = |node: &Node<'_>| match node {
+            Node::Layer(..) => true,
+            // Another image of the directory is not in the lineage.
+            Node::Disk(disk) => seen.disk.as_ref().is_some_and(|named| named.name == disk.name),
+        };
+        roots.retain(is_wanted);
+        let mut tree = Self { seen, over, roots, shared: BTreeMap::new() };
+        tree.shared = tree.shared_bytes();
+        tree
+    }
+
+    /// From the roots up: the layers of a circle are not reached.
+    fn shared_bytes(&self) -> BTreeMap<LayerId, u64> {
+        let mut shared = BTreeMap::new();
+        let mut next: Vec<(Node<'_>, u64)> = self.roots.iter().map(|node| (*node, 0)).collect();
+        while let Some((node, below)) = next.pop() {
+            let Node::Layer(id, layer) = node else { continue };
+            shared.insert(id, below);
+            let below = below + layer.image.allocated_bytes;
+            next.extend(self.over.get(&id).into_iter().flatten().map(|node| (*node, below)));
+        }
+        shared
+    }
+
+    fn shared_by(&self, image: &ImageFacts) -> u64 {
+        let below = image
+            .backing
+            .layer()
+            .and_then(|id| Some((self.seen.survey.layers.get(&id)?, self.shared.get(&id)?)));
+        below.map_or(0, |(layer, shared)| shared + layer.image.allocated_bytes)
+    }
+
+    fn json(&self) -> Result<Value, Failure> {
+        let survey = &self.seen.survey;
+        let users = survey.all_users();
+        let layers = survey.layers.iter().map(|(id, layer)| {
+            let mut value = common(&layer.image, self.shared_by(&layer.image));
+            value.insert("id".into(), json!(id.to_string()));
+            value.insert("users".into(), json!(users.get(id).cloned().unwrap_or_default()));
+            if let Some(entry) = &layer.entry {
+                value.insert("name".into(), json!(entry.name.as_ref().map(ToString::to_string)));
+                value.insert("disk".into(), json!(entry.disk));
+                value.insert("time-sec".into(), json!(entry.time_sec));
+                value.insert("labels".into(), json!(entry.labels.iter().collect::<BTreeMap<_, _>>()));
+                value.insert("deleted".into(), json!(entry.deleted));
+            }
+            if let Some(changed) = &layer.changed {
+                value.insert("changed".into(), json!(changed));
+            }
+            Value::Object(value)
+        });
+        let layers: Vec<Value> = layers.collect();
+        let mut disks = Vec::new();
+        for disk in self.over.values().flatten().chain(&self.roots) {
+            let Node::Disk(disk) = disk else { continue };
+            let mut value = common(&disk.image, self.shared_by(&disk.image));
+            value.insert("name".into(), json!(disk.name));
+            let chain = survey.chain(&disk.image.path, &disk.image.backing)?.0;
+            value.insert("layers".into(), json!(chain.iter().map(ToString::to_string).collect::<Vec<_>>()));
+            disks.push(Value::Object(value));
+        }
+        let directory = survey.place.directory().to_string_lossy();
+        Ok(json!({ "directory": directory, "layers": layers, "disks": disks }))
+    }
+
+    fn show(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        writeln!(out, "{}", printable(&self.seen.survey.place.directory().to_string_lossy()))?;
+        // From the last to the first, so that the first comes off the stack first. A chain of a thousand layers is no depth: one child stays in the column of its parent.
+        let mut next: Vec<(Node<'_>, String, String)> = Vec::new();
+        let push = |next: &mut Vec<_>, nodes: &[Node<'a>], rest: &str| {
+            let several = nodes.len() > 1;
+            for (at, node) in nodes.iter().enumerate().rev() {
+                let (own, below) = match (several, at + 1 == nodes.len()) {
+                    (false, _) => (rest.to_owned(), rest.to_owned()),
+                    (true, false) => (format!("{rest}├─ "), format!("{rest}│  ")),
+                    (true, true) => (format!("{rest}└─ "), format!("{rest}   ")),
+                };
+                next.push((*node, own, below));
+            }
+        };
+        push(&mut next, &self.roots, "");
+        let mut rows = 0;
+        while let Some((node, own, below)) = next.pop() {
+            rows += 1;
+            writeln!(out, "{own}{}", self.row(node))?;
+            if let Node::Layer(id, _) = node {
+                push(&mut next, self.over.get(&id).map_or(&[], Vec::as_slice), &below);
+            }
+        }
+        for (id, over) in &self.over {
+            if !self.seen.survey.layers.contains_key(id) {
+                for node in over {
+                    writeln!(out, "layer {id} is missing: {} is backed by it", node.image().path.display())?;
+                }
+            }
+        }
+        if rows == 0 {
+            writeln!(out, "no checkpoints")?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, node: Node<'_>) -> String {
+        let image = node.image();
+        let (own, shared) = (human_size(image.allocated_bytes), human_size(self.shared_by(image)));
+        let mut row = match node {
+            Node::Disk(disk) => {
+                let is_named = self.seen.disk.as_ref().is_some_and(|named| named.name == disk.name);
+                format!("{} {}", if is_named { "*" } else { "-" }, printable(&disk.name))
+            }
+            Node::Layer(id, layer) => {
+                let entry = layer.entry.as_ref();
+                let time = entry.map_or_else(String::new, |entry| format!("  {}", utc(entry.time_sec)));
+                let name = entry
+                    .and_then(|entry| Some(format!("{}@{}", printable(&entry.disk), entry.name.as_ref()?)));
+                let name = name.unwrap_or_else(|| match entry {
+                    Some(entry) if entry.deleted => "(deleted)".to_owned(),
+                    _ => "(no name)".to_owned(),
+                });
+                format!("o {id}{time}  {name}")
+            }
+        };
+        row += &format!("  own {own}, shared {shared}");
+        if let Backing::Outside(base) = &image.backing {
+            row += &format!(", over {}", printable(base));
+        }
+        if let Node::Layer(_, layer) = node {
+            for (key, value) in layer.entry.iter().flat_map(|entry| entry.labels.iter()) {
+                row += &format!("  {key}={}", printable(value));
+            }
+            if let Some(changed) = &layer.changed {
+                row += &format!("  CHANGED SINCE IT WAS SEALED: {changed}");
+            }
+        }
+        row
+    }
+}
+
+/// What layers and disks have.
+fn common(image: &ImageFacts, shared: u64) -> Map<String, Value> {
+    let (parent, base) = match &image.backing {
+        Backing::Layer(id) => (Some(id.to_string()), None),
+        Backing::Outside(name) => (None, Some(name)),
+        Backing::None => (None, None),
+    };
+    let value = json!({
+        "file": image.path.to_string_lossy(),
+        "parent": parent,
+        "base": base,
+        "disk-bytes": image.shape.disk_bytes,
+        "own-bytes": image.allocated_bytes,
+        "shared-bytes": shared,
+    });
+    match value {
+        Value::Object(value) => value,
+        _ => Map::new(),
+    }
+}
