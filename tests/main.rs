@@ -3,6 +3,7 @@
 mod awaited_locks;
 mod bitmaps_file;
 mod cached;
+mod checkpoints;
 mod chunked;
 mod confined;
 mod credentials;

@@ -1,7 +1,7 @@
 //! Each command that the server has, given by QEMU's own Python package.
 
-use black_box::Run;
 use black_box::peer::assert_clean;
+use black_box::{Run, cowhand};
 
 use super::neighbours::python_packages;
 use super::{Steered, create};
@@ -140,6 +140,13 @@ async def snapshots():
     await until("j", "concluded")
     await do("block-job-dismiss", id="j")
 
+async def checkpoints():
+    await do("blockdev-add", image("f"))
+    await do("cowhand-checkpoint", node_name="f", name="two", labels=["owner=me"])
+    await do("cowhand-fork", node_name="f", checkpoint="one", new=file("g"), count=2)
+    assert (await do("cowhand-rollback", node_name="f", checkpoint="one"))["left"]
+    await do("blockdev-del", node_name="f")
+
 async def copies():
     for node in await do("query-block-exports"):
         disk = node["node-name"]
@@ -173,7 +180,7 @@ async def main():
     await qmp.connect(path)
     # The package gives it when it connects.
     given.add("qmp_capabilities")
-    for part in (questions, nodes_and_doors, descriptors, bitmaps, snapshots, copies):
+    for part in (questions, nodes_and_doors, descriptors, bitmaps, snapshots, checkpoints, copies):
         await part()
     there = {command["name"] for command in await do("query-commands")}
     await do("quit")
@@ -185,7 +192,8 @@ asyncio.run(main())
 #[test]
 fn the_python_package_of_qemu_gives_each_command() {
     let mut steered = Steered::new();
-    let images = ["c", "top"].map(|name| create(&steered.scratch, name, "64M"));
+    let images = ["c", "top", "f"].map(|name| create(&steered.scratch, name, "64M"));
+    cowhand(["checkpoint", "-q", &images[2], "one"]).ok();
     let script = steered.scratch.write("session.py", format!("{STEPS}{SESSION}").as_bytes());
     let run = Run::new("/usr/bin/python3").arg(script).arg(&steered.qmp).arg(steered.scratch.path());
     let said = run.env("PYTHONPATH", python_packages()).limit(std::time::Duration::from_secs(60)).ok();

@@ -208,7 +208,20 @@ fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets)
     // Without commands nothing is opened later.
     let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
     let disks = if next.is_some() { files_of_disks(inventory) } else { Vec::new() };
-    sandbox::enter(&names.collect::<Vec<_>>(), reach, &disks);
+    let lineages = if settings.qmp.is_some() { lineages_of_disks(inventory) } else { Vec::new() };
+    sandbox::enter(&names.collect::<Vec<_>>(), reach, &disks, &lineages);
+}
+
+/// Directories of disks that have checkpoints: commands may take more.
+fn lineages_of_disks(inventory: &Inventory) -> Vec<PathBuf> {
+    let disks = inventory.graph.disks();
+    let paths = disks.iter().filter_map(|disk| inventory.graph.path_of_image(&disk.name()).ok().flatten());
+    let places = paths.filter_map(|path| lineage::Place::of(path.parent()?).ok());
+    let mut directories: Vec<PathBuf> =
+        places.filter(lineage::Place::is_lineage).map(|place| place.directory().to_owned()).collect();
+    directories.sort_unstable();
+    directories.dedup();
+    directories
 }
 
 /// The files that disks lie in: if a process that is to take over fails they are opened again.

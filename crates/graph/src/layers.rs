@@ -2,7 +2,7 @@
 
 mod written;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
 use block::{Blame, Block, Error};
@@ -19,7 +19,7 @@ use crate::drivers::Hint;
 use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::extents::{self, VmdkOrigins};
-use crate::file::Origin;
+use crate::file::{OpenFile, Origin, by_user};
 use crate::names::Identity;
 use crate::nodes::{DiskNode, Links, Node};
 use crate::open::OpenRules;
@@ -287,9 +287,45 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header, vmdk, bitmaps, .. } = self;
+        let file = self.file.open_again(now.block.name(), &self.options.file, &self.options, writable);
+        let file = file.await?;
+        self.open_again_of(now, file, &self.options, writable, rules).await
+    }
+
+    /// As [`LayerFiles::open_again`] for reading, by another path of the layer's file, which the layer is called by then.
+    ///
+    /// # Errors
+    /// Also when the path leads to another file.
+    pub(crate) async fn open_again_at(
+        &self,
+        now: &Layer,
+        path: &Path,
+        rules: &OpenRules,
+    ) -> Result<Layer, OpenError> {
+        let source = by_user(path, &rules.fd_sets, false)?;
+        if !self.file.is_same_file(&source) {
+            let source = std::io::Error::other("it is another file than the layer's");
+            return Err(OpenError::Find { path: path.to_owned(), source });
+        }
+        let mut options = self.options.clone();
+        if options.file.filename.is_some() {
+            options.file.filename = Some(path.to_owned());
+        }
+        let name = path.display().to_string();
+        let file = self.file.open_under(source, &name, &options.file, &options, false).await?;
+        self.open_again_of(now, file, &options, false, rules).await
+    }
+
+    async fn open_again_of(
+        &self,
+        now: &Layer,
+        file: OpenFile,
+        options: &LayerOptions,
+        writable: bool,
+        rules: &OpenRules,
+    ) -> Result<Layer, OpenError> {
+        let Self { format, data, luks_header, vmdk, bitmaps, .. } = self;
         let name = now.block.name();
-        let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
             _ => None,

@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 36] = [
+pub const SUITES: [Suite; 37] = [
     Suite {
         name: "differential",
         takes: 70,
@@ -87,6 +87,19 @@ pub const SUITES: [Suite; 36] = [
             "backups::the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works",
             "jobs::the_order_of_libvirt_for_a_snapshot_and_a_blockcommit_works",
             "schema::the_schema_names_every_command",
+        ],
+    },
+    Suite {
+        name: "checkpoints",
+        takes: 60,
+        about: &[
+            "crates/lineage",
+            "crates/cowhand-cli/src/lineages",
+            "crates/cowhand-cli/src/serve/qmp/checkpoints.rs",
+        ],
+        first: &[
+            "live::a_rollback_switches_the_disk_below_its_clients",
+            "live::a_server_that_starts_again_continues_in_the_active_layer",
         ],
     },
     Suite {

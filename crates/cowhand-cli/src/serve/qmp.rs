@@ -9,6 +9,7 @@ pub mod bitmaps;
 mod block_graph;
 pub mod blockdev;
 mod chain;
+mod checkpoints;
 pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
@@ -129,6 +130,9 @@ impl Steering {
                 overlay::snapshot_sync(inventory, &change, arguments).await?.keep().await;
                 Ok(json!({}))
             }
+            "cowhand-checkpoint" => checkpoints::checkpoint(inventory, &change, arguments).await,
+            "cowhand-fork" => checkpoints::fork(inventory, &change, arguments).await,
+            "cowhand-rollback" => checkpoints::rollback(inventory, &change, arguments).await,
             "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,
             "block-stream" => shortening::stream(inventory, &change, arguments).await,
             "block-commit" => shortening::commit(inventory, &change, arguments).await,

@@ -40,20 +40,20 @@ pub enum Sandbox {
 const LANDLOCK: ABI = ABI::V7;
 
 /// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
-/// files are still opened and sockets made; `disks` are files that this process may have to open again.
+/// files are still opened and sockets made; `disks` are files that this process may have to open again; in `lineages` checkpoints and forks of disks are made.
 ///
 /// All threads that exist must be the caller's, idle, or able to do without; later ones inherit.
-pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf]) {
+pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf], lineages: &[PathBuf]) {
     // Landlock holds a thread and those it starts: so none may be left that was started before.
     reactor::end_blocking_threads();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox: the kernel has no no_new_privs");
     }
-    match fence_files(names, reach, disks) {
+    match fence_files(names, reach, disks, lineages) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
-    match fence(Role::Server { listens: !reach.is_empty() }) {
+    match fence(Role::Server { listens: !reach.is_empty(), seals: !lineages.is_empty() }) {
         Ok(()) => tracing::info!("sandbox: seccomp is on"),
         Err(error) => tracing::warn!(%error, "sandbox: no seccomp: system calls are not fenced off"),
     }
@@ -141,6 +141,7 @@ fn fence_files(
     names: &[&Path],
     reach: &[PathBuf],
     disks: &[PathBuf],
+    lineages: &[PathBuf],
 ) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -158,11 +159,22 @@ fn fence_files(
     for directory in reach {
         match PathFd::new(directory) {
             Ok(directory) => {
-                let made = AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::RemoveFile;
+                // It may be the directory of a lineage by then.
+                let made = AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Refer;
                 let rights = open | AccessFs::ReadDir | made;
                 rules = rules.add_rule(PathBeneath::new(directory, rights))?;
             }
             Err(error) => tracing::warn!(%error, "sandbox: a directory given with --allow-path stays closed"),
+        }
+    }
+    for directory in lineages {
+        match PathFd::new(directory) {
+            Ok(directory) => {
+                // A layer gets its name in the directory of the layers, and an overlay its own above that.
+                let made = AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Refer;
+                rules = rules.add_rule(PathBeneath::new(directory, open | AccessFs::ReadDir | made))?;
+            }
+            Err(error) => tracing::warn!(%error, "sandbox: no checkpoint is taken in a directory of disks"),
         }
     }
     for disk in disks {
@@ -194,7 +206,7 @@ mod tests {
         std::fs::write(&own, "x").unwrap();
         let mut open = File::options().read(true).write(true).open(directory.join("disk")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter(&[&own], &[], &[]);
+        enter(&[&own], &[], &[], &[]);
         let denied = |what: &str, result: io::Result<()>| {
             let kind = result.map_err(|error| error.kind());
             assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{what}");

@@ -49,7 +49,7 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_without_commands() {
         return;
     };
     let world = table::World::prepare(&directory);
-    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[], &[]);
+    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[], &[], &[]);
     table::measure(&world, table::Reach::Nothing);
 }
 
@@ -61,7 +61,7 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_with_commands() {
     };
     let world = table::World::prepare(&directory);
     let allowed = directory.join("allowed");
-    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[allowed], &[]);
+    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[allowed], &[], &[]);
     table::measure(&world, table::Reach::Allowed);
 }
 
@@ -77,7 +77,7 @@ fn what_serving_needs_works_in_the_sandbox() {
     let allowed = directory.join("allowed");
     reactor::prepare_rings(2);
     let own = directory.join("own").join("socket");
-    cowhand_cli::serve::sandbox::enter(&[&own], std::slice::from_ref(&allowed), &[]);
+    cowhand_cli::serve::sandbox::enter(&[&own], std::slice::from_ref(&allowed), &[], &[]);
     let (mut accepted, _) = listener.accept().unwrap();
     client.write_all(b"hi").unwrap();
     let mut said = [0; 2];

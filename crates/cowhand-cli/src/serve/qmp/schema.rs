@@ -9,7 +9,9 @@ use throttle::{PARAMETERS, SETTINGS};
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::object_schema;
-use super::{amend, bitmap_bits, bitmaps, corruption, create, dirty_bitmaps, job_schema, quorum, remotes};
+use super::{
+    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, job_schema, quorum, remotes,
+};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -307,6 +309,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
     CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
+    checkpoints::CHECKPOINT,
+    checkpoints::FORK,
+    checkpoints::ROLLBACK,
     command!(
         "change-backing-file",
         required("device", Kind::Text),

@@ -16,8 +16,8 @@ use seccompiler::{
 /// A process, by what it is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Serves what is open. Commands may have it listen at new unix sockets, if `listens`.
-    Server { listens: bool },
+    /// Serves what is open. Commands may have it listen at new unix sockets, if `listens`, and take checkpoints of disks, if `seals`.
+    Server { listens: bool, seals: bool },
     /// Looks up names of hosts and connects.
     Broker,
     /// Has librbd, a library of others, which we have not reviewed call by call.
@@ -86,8 +86,8 @@ const USED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const USED_HERE: &[i64] = &[];
 
-/// A server that makes sockets gives them their mode before they have a name.
-const USED_TO_LISTEN: &[i64] = &[libc::SYS_fchmod];
+/// A server that makes sockets gives them their mode before they have a name; one that takes checkpoints seals layers, and overlays have the mode of the disk.
+const USED_TO_SET_MODES: &[i64] = &[libc::SYS_fchmod];
 
 /// Connections, and the questions to name servers.
 const USED_TO_CONNECT: &[i64] = &[libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg];
@@ -204,8 +204,8 @@ impl Role {
     /// Calls that this role uses beside `USED`.
     fn uses(self) -> Vec<i64> {
         match self {
-            Self::Server { listens: false } => Vec::new(),
-            Self::Server { listens: true } => USED_TO_LISTEN.to_vec(),
+            Self::Server { listens: false, seals: false } => Vec::new(),
+            Self::Server { .. } => USED_TO_SET_MODES.to_vec(),
             Self::Broker => USED_TO_CONNECT.to_vec(),
             Self::RbdWorker => [USED_TO_CONNECT, USED_BY_LIBRARIES].concat(),
         }
@@ -235,14 +235,14 @@ fn filters(role: Role, processor: TargetArch) -> Result<[BpfProgram; 2], FilterE
 
 /// All that is not answered with ENOSYS.
 fn known(role: Role) -> Rules {
-    let calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_LISTEN, USED_TO_CONNECT].concat();
+    let calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
     calls.into_iter().chain(role.uses()).map(|call| (call, Vec::new())).collect()
 }
 
 /// What is answered with EPERM: without conditions, any such call.
 fn denied(role: Role) -> Result<Rules, FilterError> {
     let uses = role.uses();
-    let all = [DENIED, DENIED_HERE, USED_TO_LISTEN, USED_TO_CONNECT].concat();
+    let all = [DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
     let mut rules: Rules =
         all.into_iter().filter(|call| !uses.contains(call)).map(|call| (call, Vec::new())).collect();
     rules.extend(fenced(role)?);
@@ -296,7 +296,7 @@ fn fenced_sockets(role: Role) -> Result<Rules, FilterError> {
         std::iter::once(other_than(0, &[unix])).chain(others.map(rule)).collect()
     };
     rules.insert(libc::SYS_socketpair, kinds(&[libc::SOCK_STREAM, libc::SOCK_SEQPACKET])?);
-    let listens = role == Role::Server { listens: true };
+    let listens = matches!(role, Role::Server { listens: true, .. });
     rules.insert(libc::SYS_socket, if listens { kinds(&[libc::SOCK_STREAM])? } else { Vec::new() });
     // With an address.
     let address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
@@ -333,8 +333,13 @@ fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<Seccomp
 mod tests {
     use super::*;
 
-    const ROLES: [Role; 4] =
-        [Role::Server { listens: false }, Role::Server { listens: true }, Role::Broker, Role::RbdWorker];
+    const ROLES: [Role; 5] = [
+        Role::Server { listens: false, seals: false },
+        Role::Server { listens: true, seals: false },
+        Role::Server { listens: false, seals: true },
+        Role::Broker,
+        Role::RbdWorker,
+    ];
 
     #[test]
     fn the_filters_compile_for_every_role() {
@@ -355,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_call_is_used_or_denied_and_named_once() {
-        let mut calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_LISTEN, USED_TO_CONNECT].concat();
+        let mut calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
         calls.sort_unstable();
         let doubles: Vec<_> = calls.windows(2).filter(|pair| pair[0] == pair[1]).collect();
         assert!(doubles.is_empty(), "{doubles:?}");

@@ -1,0 +1,193 @@
+//! A disk that is being served.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use black_box::bytes::are_all;
+use black_box::peer::{converted, qemu_io_ok};
+use black_box::qmp::Qmp;
+use black_box::{Client, Random, cowhand};
+use serde_json::json;
+
+use super::Lineage;
+
+const BLOCK: u64 = 4096;
+
+/// Each checkpoint holds what the client had flushed before it was taken, and nothing that was written after it returned.
+#[test]
+fn a_checkpoint_is_of_one_moment_under_a_client_that_writes() {
+    const CHECKPOINTS: u64 = 40;
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let mut qmp = Qmp::connect(lineage.name("qmp").as_ref());
+    let mut main = server.client("");
+    let done = Arc::new(AtomicBool::new(false));
+    let (end, socket) = (Arc::clone(&done), server.socket().to_owned());
+    // Far from what is looked at.
+    let load = std::thread::spawn(move || {
+        let (mut client, mut random) = (Client::connect(&socket, "").expect("it serves"), Random::new(3));
+        let mut held = BTreeMap::new();
+        while !end.load(Ordering::Relaxed) {
+            let (block, value) = (8192 + random.below(4096), random.below(250) as u8 + 1);
+            client.write(block * BLOCK, &[value; BLOCK as usize]).expect("a write");
+            held.insert(block, value);
+        }
+        client.flush().expect("a flush");
+        held
+    });
+    let mut layers = Vec::new();
+    for number in 1..=CHECKPOINTS {
+        main.write(0, &[number as u8; BLOCK as usize]).expect("a write");
+        let arguments = json!({ "node-name": "d", "name": format!("n{number}"), "labels": ["round=1"] });
+        let taken = qmp.ok("cowhand-checkpoint", arguments);
+        main.write(0, &[255; BLOCK as usize]).expect("a write");
+        layers.push((number as u8, taken["id"].as_str().expect("an id").to_owned()));
+    }
+    // The node is called as before, and its layers by the paths that they have now.
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    let disk =
+        nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == "d").expect("it is there");
+    assert_eq!(disk["file"], lineage.name("d.qcow2"));
+    let image = disk["image"]["backing-image"]["filename"].as_str().expect("a backing file");
+    let last = &layers.last().expect("some").1;
+    assert!(image.ends_with(&format!("layers/{last}.qcow2")), "{image}");
+    done.store(true, Ordering::Relaxed);
+    let held = load.join().expect("the client wrote");
+    server.stop();
+    for (number, id) in layers {
+        lineage.reads(&format!("layers/{id}.qcow2"), &[&format!("read -P {number} 0 4k")]);
+    }
+    let bytes = converted(&lineage.name("d.qcow2"), "qcow2", &[], &lineage.scratch.file("raw"));
+    assert!(are_all(&bytes[..BLOCK as usize], 255));
+    for (block, value) in held {
+        let at = (block * BLOCK) as usize;
+        assert!(are_all(&bytes[at..at + BLOCK as usize], value), "block {block}");
+    }
+    lineage.is_sound();
+}
+
+/// Its clients stay connected and see the checkpoint; what the disk was stays.
+#[test]
+fn a_rollback_switches_the_disk_below_its_clients() {
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let mut client = server.client("");
+    let socket = lineage.name("qmp");
+    let write = |client: &mut Client, value: u8| client.write(0, &[value; 8192]).expect("a write");
+    write(&mut client, 1);
+    cowhand(["checkpoint", "-q", &socket, "one"]).ok();
+    write(&mut client, 2);
+    let refused = cowhand(["rollback", &socket, "@one"]).fails();
+    assert!(refused.contains("--live"), "{refused}");
+    assert!(are_all(&client.read(0, 8192).expect("a read"), 2));
+    let left = cowhand(["rollback", "--live", "--output", "json", &socket, "@one"]).json()["left"].clone();
+    let left = left.as_str().expect("an id");
+    assert!(are_all(&client.read(0, 8192).expect("a read"), 1));
+    write(&mut client, 3);
+    client.flush().expect("a flush");
+    cowhand(["checkpoint", "-q", &format!("{socket}:d"), "two"]).ok();
+    cowhand(["rollback", "-q", "--live", &socket, &format!("@{left}")]).ok();
+    assert!(are_all(&client.read(0, 8192).expect("a read"), 2));
+    // Without a client it needs no leave.
+    client.disconnect();
+    let mut qmp = Qmp::connect(socket.as_ref());
+    while qmp.ok("query-block-exports", json!({}))[0]["connections"] != 0 {}
+    cowhand(["rollback", "-q", &socket, "@two"]).ok();
+    assert!(are_all(&server.client("").read(0, 8192).expect("a read"), 3));
+    server.stop();
+    lineage.reads(&format!("layers/{left}.qcow2"), &["read -P 2 0 8k"]);
+    lineage.is_sound();
+}
+
+/// A restart with the same words never writes into a sealed layer: the path names the active layer.
+#[test]
+fn a_server_that_starts_again_continues_in_the_active_layer() {
+    let lineage = Lineage::new();
+    for round in 1..=3_u8 {
+        let server = lineage.serve();
+        server.client("").write(0, &[round; 4096]).expect("a write");
+        cowhand(["checkpoint", "-q", &lineage.name("qmp"), &format!("r{round}")]).ok();
+        server.kill();
+    }
+    let server = lineage.serve();
+    assert!(are_all(&server.client("").read(0, 4096).expect("a read"), 3));
+    server.stop();
+    assert_eq!(lineage.log()["layers"].as_array().expect("layers").len(), 4);
+    lineage.is_sound();
+}
+
+#[test]
+fn forks_of_a_disk_at_work_are_served_beside_it() {
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let mut client = server.client("");
+    client.write(0, &[1; 4096]).expect("a write");
+    let socket = lineage.name("qmp");
+    cowhand(["checkpoint", "-q", &socket, "one"]).ok();
+    client.write(0, &[2; 4096]).expect("a write");
+    cowhand(["fork", "-q", &format!("{socket}@one"), &lineage.name("f.qcow2"), "--count", "3"]).ok();
+    let mut qmp = Qmp::connect(socket.as_ref());
+    for number in 1..=3 {
+        // Inside the sandbox: the directory of a lineage is open to commands.
+        let name = format!("f{number}");
+        let file = json!({ "driver": "file", "filename": lineage.name(&format!("f-{number}.qcow2")) });
+        qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": name, "file": file }));
+        qmp.ok(
+            "block-export-add",
+            json!({ "type": "nbd", "id": name, "node-name": name, "name": name, "writable": true }),
+        );
+        let mut fork = server.client(&name);
+        assert!(are_all(&fork.read(0, 4096).expect("a read"), 1));
+        fork.write(0, &[10 + number; 4096]).expect("a write");
+        drop(fork);
+        qmp.ok("cowhand-checkpoint", json!({ "node-name": name, "name": "mine" }));
+    }
+    assert!(are_all(&client.read(0, 4096).expect("a read"), 2));
+    let refused = qmp.refused(
+        "cowhand-fork",
+        json!({ "node-name": "d", "checkpoint": "one", "new": lineage.name("f-1.qcow2") }),
+    );
+    assert!(refused.contains("exists"), "{refused}");
+    server.stop();
+    for number in 1..=3_u8 {
+        qemu_io_ok(
+            &["-r"],
+            &lineage.name(&format!("f-{number}.qcow2")),
+            &[format!("read -P {} 0 4k", 10 + number)],
+        );
+    }
+    lineage.is_sound();
+}
+
+/// What a lineage cannot have, and what the sandbox cannot do, is refused with its reason, and the disk is as before.
+#[test]
+fn what_cannot_be_sealed_is_refused_and_the_disk_goes_on() {
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let mut qmp = Qmp::connect(lineage.name("qmp").as_ref());
+    let mut client = server.client("");
+    client.write(0, &[7; 4096]).expect("a write");
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "d", "name": "x" }));
+    let mut refused = |arguments| qmp.refused("cowhand-checkpoint", arguments);
+    assert!(refused(json!({ "node-name": "d" })).contains("bitmaps"));
+    assert!(refused(json!({ "node-name": "none" })).contains("none"));
+    qmp.ok("block-dirty-bitmap-remove", json!({ "node": "d", "name": "x" }));
+    for (arguments, why) in [
+        (json!({ "node-name": "d", "name": "first" }), "already"),
+        (json!({ "node-name": "d", "name": "../x" }), "must be 1 to"),
+        (json!({ "node-name": "d", "labels": ["x"] }), "KEY=VALUE"),
+    ] {
+        let found = qmp.refused("cowhand-checkpoint", arguments);
+        assert!(found.contains(why), "{found}");
+    }
+    let found =
+        qmp.refused("cowhand-rollback", json!({ "node-name": "d", "checkpoint": "none", "live": true }));
+    assert!(found.contains("no checkpoint none"), "{found}");
+    client.write(4096, &[8; 4096]).expect("a write");
+    client.flush().expect("a flush");
+    server.stop();
+    lineage.reads("d.qcow2", &["read -P 7 0 4k", "read -P 8 4k 4k"]);
+    assert_eq!(lineage.log()["layers"].as_array().expect("layers").len(), 1);
+    lineage.is_sound();
+}
