@@ -21,8 +21,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const NOT_RUN: &str = "not run by our tests";
 
 /// Pages and the tests that run them; every other page of docs/guide says that it is not run.
-const RUN: [(&str, &str); 10] = [
+const RUN: [(&str, &str); 11] = [
     ("backup", include_str!("../../docs/guide/backup.md")),
+    ("checkpoints", include_str!("../../docs/guide/checkpoints.md")),
     ("encryption", include_str!("../../docs/guide/encryption.md")),
     ("first-disk", include_str!("../../docs/guide/first-disk.md")),
     ("from-qemu", include_str!("../../docs/guide/from-qemu.md")),
@@ -42,6 +43,11 @@ fn the_short_session_runs_as_it_is_written() {
 #[test]
 fn the_walk_through_backups_runs_as_it_is_written() {
     runs("backup");
+}
+
+#[test]
+fn the_walk_through_checkpoints_runs_as_it_is_written() {
+    runs("checkpoints");
 }
 
 #[test]
