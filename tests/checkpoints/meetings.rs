@@ -17,17 +17,19 @@ fn managers_that_meet_wait_for_each_other() {
     }
     let server = lineage.serve();
     std::thread::scope(|scope| {
-        for target in [lineage.name("qmp"), lineage.name("a.qcow2"), lineage.name("b.qcow2")] {
+        // Two on one disk.
+        let targets = ["qmp", "a.qcow2", "b.qcow2", "b.qcow2"].map(|name| lineage.name(name));
+        for (manager, target) in targets.into_iter().enumerate() {
             scope.spawn(move || {
                 for number in 0..EACH {
-                    cowhand(["checkpoint", "-q", &target, &format!("n{number}")]).ok();
+                    cowhand(["checkpoint", "-q", &target, &format!("m{manager}-n{number}")]).ok();
                 }
             });
         }
     });
     server.stop();
     let log = lineage.log();
-    assert_eq!(log["layers"].as_array().expect("layers").len(), 1 + 3 * EACH);
+    assert_eq!(log["layers"].as_array().expect("layers").len(), 1 + 4 * EACH);
     lineage.is_sound();
 }
 

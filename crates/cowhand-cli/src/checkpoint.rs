@@ -84,8 +84,9 @@ fn take(
         }
         None => {
             let place = arg.place()?;
-            let _locked = LockedDisk::of(&place)?;
+            offline::check_sealable(&place)?;
             let change = Change::begin_first(&place.place, PATIENCE)?;
+            let _locked = LockedDisk::of(&place)?;
             let plan = change.checkpoint(&place, new.clone())?;
             offline::run(change, &plan)?;
             json!({ "disk": place.path(), "checkpoint": called(&new), "id": new.id.to_string() })

@@ -62,8 +62,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         None => {
             let place = arg.place()?;
             let of = to.disk().place()?;
-            let _locked = LockedDisk::of(&place)?;
             let change = Change::begin(&place.place, PATIENCE)?;
+            let _locked = LockedDisk::of(&place)?;
             let new = new_checkpoint(None, &[]).map_err(Failure::new)?;
             let left = new.id.to_string();
             let plan = change.rollback(&place, (&of, &to.checkpoint), new)?;

@@ -30,7 +30,7 @@ pub trait Host {
     /// Makes an overlay at a path where nothing is: durable, its name too.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
 
-    /// Switches the disk to the image that its path leads to now. Whoever writes to the disk from then on writes there; the layer that was active, whose
+    /// Switches the disk to the image that its path leads to now. What clients write from then on is written there; the layer that was active, whose
     /// file is `sealed`, is closed and durable afterwards. Nothing to do for a disk that no process has open.
     async fn switch(&self, sealed: &Path) -> Result<(), Self::Error>;
 

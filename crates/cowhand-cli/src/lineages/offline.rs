@@ -41,26 +41,40 @@ pub fn run(change: Change, plan: &Plan) -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct LockedDisk(#[expect(dead_code, reason = "gives the lock back when it is dropped")] FileLock);
 
+/// Refuses an image that no lineage can have, before anything is made for it. What counts is looked at again under its lock.
+///
+/// # Errors
+/// Names what stands against it.
+pub fn check_sealable(disk: &DiskPlace) -> Result<(), Failure> {
+    Ok(ImageFacts::must_read(&disk.place, &disk.path())?.check_sealable()?)
+}
+
 impl LockedDisk {
-    /// Locks the disk's image, which is repaired first if it was not closed.
+    /// Locks the disk's image, which is repaired first if it was not closed. The lineage is locked: the path stays the image's.
     ///
     /// # Errors
-    /// When it is in use, or no image that a lineage can have as a layer.
+    /// When it is in use.
     pub fn of(disk: &DiskPlace) -> Result<Self, Failure> {
         let path = disk.path();
-        let image = ImageFacts::must_read(&disk.place, &path)?;
-        image.check_sealable()?;
-        if image.is_dirty() {
-            repair(&path)?;
+        let locked = lock(&path)?;
+        match ImageFacts::must_read(&disk.place, &path)?.is_dirty() {
+            false => Ok(locked),
+            true => {
+                drop(locked);
+                repair(&path)?;
+                lock(&path)
+            }
         }
-        let failed =
-            |error: &dyn std::error::Error| Failure::because(format!("cannot use {}", path.display()), error);
-        let file = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| failed(&error))?);
-        match FileLock::acquire_role(&file, Role::Writer) {
-            Ok(lock) => Ok(Self(lock)),
-            Err(source) => Err(Error::Busy { path, source }.into()),
-        }
+    }
+}
+
+fn lock(path: &Path) -> Result<LockedDisk, Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::because(format!("cannot use {}", path.display()), error);
+    let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| failed(&error))?);
+    match FileLock::acquire_role(&file, Role::Writer) {
+        Ok(lock) => Ok(LockedDisk(lock)),
+        Err(source) => Err(Error::Busy { path: path.to_owned(), source }.into()),
     }
 }
 

@@ -42,6 +42,7 @@ use std::rc::Rc;
 
 use control::{Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, Passed, QmpError};
 use export::Shutdown;
+use graph::Change;
 use serde_json::{Value, json};
 
 use super::inventory::Inventory;
@@ -108,7 +109,7 @@ impl Steering {
             return Err(QmpError::generic("the program is ending"));
         }
         blockdev::open_bare_files(inventory, &change, command).await?;
-        if let Some(done) = dirty_bitmaps::change(inventory, &command.name, arguments).await {
+        if let Some(done) = about_history(inventory, &change, &command.name, arguments).await {
             return done;
         }
         match command.name.as_str() {
@@ -130,9 +131,6 @@ impl Steering {
                 overlay::snapshot_sync(inventory, &change, arguments).await?.keep().await;
                 Ok(json!({}))
             }
-            "cowhand-checkpoint" => checkpoints::checkpoint(inventory, &change, arguments).await,
-            "cowhand-fork" => checkpoints::fork(inventory, &change, arguments).await,
-            "cowhand-rollback" => checkpoints::rollback(inventory, &change, arguments).await,
             "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,
             "block-stream" => shortening::stream(inventory, &change, arguments).await,
             "block-commit" => shortening::commit(inventory, &change, arguments).await,
@@ -158,6 +156,21 @@ impl Steering {
             "block-latency-histogram-set" => figures::set_histogram(inventory, arguments),
             name => Err(QmpError::not_found(format!("there is no command {name}"))),
         }
+    }
+}
+
+/// Checkpoints, and bitmaps of what changed.
+async fn about_history(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    match name {
+        "cowhand-checkpoint" => Some(checkpoints::checkpoint(inventory, change, arguments).await),
+        "cowhand-fork" => Some(checkpoints::fork(inventory, change, arguments).await),
+        "cowhand-rollback" => Some(checkpoints::rollback(inventory, change, arguments).await),
+        _ => dirty_bitmaps::change(inventory, name, arguments).await,
     }
 }
 

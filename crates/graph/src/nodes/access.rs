@@ -4,13 +4,9 @@
 //! two requests. The lock of the file stays on the descriptor that took it first, and only what it is for changes: there is no moment
 //! without one, and nothing is opened for writing before all other users of the file were asked.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Block;
-
-use super::live::place;
 use super::replace::{Edge, Found, ReplaceError, Written};
 use super::{Change, DiskNode, Graph};
 use crate::layers::{Layer, LayerFiles, Layers};
@@ -78,37 +74,6 @@ impl Graph {
             closed.map_err(|source| ReplaceError::Close { layer, source })?;
         }
         Ok(replaced.pause)
-    }
-}
-
-impl Graph {
-    /// Opens the layer that `block` is for reading, by another path of its file: it will not be written any more, and its old path is another image's. Nothing
-    /// else uses the file for writing afterwards, this process neither.
-    ///
-    /// # Errors
-    /// As [`Graph::set_layer_access`]; when the path leads to another file.
-    ///
-    /// # Crash
-    /// As [`Graph::set_layer_access`].
-    pub async fn seal_layer(
-        &self,
-        _change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        block: &Arc<dyn Block>,
-        path: &Path,
-    ) -> Result<(), ReplaceError> {
-        let old = disk.disk.layers();
-        let at = place(&old, block)?;
-        let (layer, files) = disk.layer_of_files(&old, at)?;
-        let failed = |error| ReplaceError::Open(Box::new(error));
-        block.flush().await.map_err(ReplaceError::Before)?;
-        let edge = Edge::of(at);
-        let again = Box::pin(files.open_again_at(layer, path, &self.rules)).await.map_err(failed)?;
-        let found = Found::again(edge, again);
-        let replaced = Box::pin(self.exchange(disk, &old, edge, found, Written::Flush, async || Ok(())));
-        let closed = replaced.await?.removed.close().await;
-        files.lock_for(false).map_err(failed)?;
-        closed.map_err(|source| ReplaceError::Close { layer: block.name().to_owned(), source })
     }
 }
 

@@ -3,7 +3,6 @@
 //! A disk has the name of its uppermost image. An image that gets another one over it keeps its own, as a part of the disk; one that is
 //! taken out of a disk is closed, and if it was a node by itself its name stays until somebody removes it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Block, Error};
@@ -20,7 +19,6 @@ use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::Child;
 use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
-use crate::names::Located;
 
 /// An overlay to be put over a disk.
 #[derive(Debug)]
@@ -147,64 +145,6 @@ impl Graph {
         let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
         self.rename(&disk, &before, Some(own));
         Ok(replaced)
-    }
-
-    /// As [`Graph::put_over`], of an overlay that has the disk's name from then on: the node's name goes on leading to what is written, and the image that was
-    /// uppermost has a name that is made.
-    ///
-    /// # Errors
-    /// As [`Graph::replace`].
-    pub async fn put_over_by_name(
-        &self,
-        change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        overlay: OpenedLayers,
-    ) -> Result<Replaced, ReplaceError> {
-        self.exchange_by_name(change, disk, Put::Over(overlay)).await
-    }
-
-    /// Switches a disk to other layers, with no regard for what it holds: requests in flight finish on the old ones, later ones find the new. The disk keeps its
-    /// name.
-    ///
-    /// # Errors
-    /// As [`Graph::replace`].
-    pub async fn switch_by_name(
-        &self,
-        change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        layers: OpenedLayers,
-    ) -> Result<Replaced, ReplaceError> {
-        self.exchange_by_name(change, disk, Put::Opened(layers)).await
-    }
-
-    async fn exchange_by_name(
-        &self,
-        change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        put: Put,
-    ) -> Result<Replaced, ReplaceError> {
-        let before = disk.disk.layers();
-        let by_user = !self.node(&disk.name())?.implicit;
-        let own = Own { name: disk.name(), by_user, links: Links::default() };
-        let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
-        self.rename(disk, &before, Some(own));
-        Ok(replaced)
-    }
-
-    /// The path of the file of a disk's uppermost image, links resolved, if that is a file of this machine and the path still leads to it.
-    ///
-    /// # Errors
-    /// When there is no such disk.
-    pub fn path_of_image(&self, name: &str) -> Result<Option<PathBuf>, NodeError> {
-        let layers = self.disk(name)?.disk.layers();
-        let files = layers.first().and_then(|layer| layer.files.as_ref());
-        let path = files.map(|files| PathBuf::from(files.file.full_name()));
-        let is_it = |path: &PathBuf| {
-            let located = Located::by_user(path);
-            located
-                .is_ok_and(|located| files.is_some_and(|files| files.file.identity() == located.identity()))
-        };
-        Ok(path.filter(is_it))
     }
 
     /// Takes an overlay away that [`Graph::put_over`] put there and that nothing was written to: the disk has been drained since.

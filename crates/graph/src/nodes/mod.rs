@@ -18,6 +18,7 @@ mod at_rest_tests;
 mod below;
 #[cfg(test)]
 mod below_tests;
+mod by_name;
 mod changing_backing;
 mod description;
 mod disk_node;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
+use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use graph::options::{Backing, LayerOptions};
 use graph::{Change, DiskNode, bitmaps_of};
 use lineage::{
@@ -21,32 +21,21 @@ use crate::serve::sandbox::Sandbox;
 /// The disk, by its node's name or that of its export.
 const NODE: Argument = required("node-name", Kind::Text);
 
-/// Takes a checkpoint.
-pub const CHECKPOINT: CommandSpec = CommandSpec {
-    name: "cowhand-checkpoint",
-    arguments: Kind::Object(&[
-        NODE,
-        optional("name", Kind::Text),
-        optional("labels", Kind::List(&Kind::Text)),
-    ]),
-};
+/// What cowhand-checkpoint takes.
+pub const CHECKPOINT: Kind =
+    Kind::Object(&[NODE, optional("name", Kind::Text), optional("labels", Kind::List(&Kind::Text))]);
 
-/// Makes forks.
-pub const FORK: CommandSpec = CommandSpec {
-    name: "cowhand-fork",
-    arguments: Kind::Object(&[
-        NODE,
-        required("checkpoint", Kind::Text),
-        required("new", Kind::Text),
-        optional("count", Kind::Whole(FORKS_MAX as u64)),
-    ]),
-};
+/// What cowhand-fork takes.
+pub const FORK: Kind = Kind::Object(&[
+    NODE,
+    required("checkpoint", Kind::Text),
+    required("new", Kind::Text),
+    optional("count", Kind::Whole(FORKS_MAX as u64)),
+]);
 
-/// Rolls back.
-pub const ROLLBACK: CommandSpec = CommandSpec {
-    name: "cowhand-rollback",
-    arguments: Kind::Object(&[NODE, required("checkpoint", Kind::Text), optional("live", Kind::Switch)]),
-};
+/// What cowhand-rollback takes.
+pub const ROLLBACK: Kind =
+    Kind::Object(&[NODE, required("checkpoint", Kind::Text), optional("live", Kind::Switch)]);
 
 /// A command that is refused.
 struct Refusal(QmpError);

@@ -309,9 +309,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
     CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
-    checkpoints::CHECKPOINT,
-    checkpoints::FORK,
-    checkpoints::ROLLBACK,
+    CommandSpec { name: "cowhand-checkpoint", arguments: checkpoints::CHECKPOINT },
+    CommandSpec { name: "cowhand-fork", arguments: checkpoints::FORK },
+    CommandSpec { name: "cowhand-rollback", arguments: checkpoints::ROLLBACK },
     command!(
         "change-backing-file",
         required("device", Kind::Text),

@@ -1,0 +1,103 @@
+//! A disk at work gets other layers and keeps its name: what checkpoints need. The path of its image is the new layer's then, and the sealed layer has another one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use block::Block;
+
+use super::error::NodeError;
+use super::live::place;
+use super::node::Links;
+use super::replace::{Edge, Found, Put, ReplaceError, Replaced, Written};
+use super::{Change, DiskNode, Graph};
+use crate::layers::{OpenedLayers, Own};
+use crate::names::Located;
+
+impl Graph {
+    /// As [`Graph::put_over`], of an overlay that has the disk's name from then on: the node's name goes on leading to what is written, and the image that was
+    /// uppermost has a name that is made.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn put_over_by_name(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        overlay: OpenedLayers,
+    ) -> Result<Replaced, ReplaceError> {
+        self.exchange_by_name(change, disk, Put::Over(overlay)).await
+    }
+
+    /// Switches a disk to other layers, with no regard for what it holds: requests in flight finish on the old ones, later ones find the new. The disk keeps its
+    /// name.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn switch_by_name(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        layers: OpenedLayers,
+    ) -> Result<Replaced, ReplaceError> {
+        self.exchange_by_name(change, disk, Put::Opened(layers)).await
+    }
+
+    async fn exchange_by_name(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        put: Put,
+    ) -> Result<Replaced, ReplaceError> {
+        let before = disk.disk.layers();
+        let by_user = !self.node(&disk.name())?.implicit;
+        let own = Own { name: disk.name(), by_user, links: Links::default() };
+        let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
+        self.rename(disk, &before, Some(own));
+        Ok(replaced)
+    }
+
+    /// The path of the file of a disk's uppermost image, links resolved, if that is a file of this machine and the path still leads to it.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub fn path_of_image(&self, name: &str) -> Result<Option<PathBuf>, NodeError> {
+        let layers = self.disk(name)?.disk.layers();
+        let files = layers.first().and_then(|layer| layer.files.as_ref());
+        let path = files.map(|files| PathBuf::from(files.file.full_name()));
+        let is_it = |path: &PathBuf| {
+            let located = Located::by_user(path);
+            located
+                .is_ok_and(|located| files.is_some_and(|files| files.file.identity() == located.identity()))
+        };
+        Ok(path.filter(is_it))
+    }
+
+    /// Opens the layer that `block` is for reading, by another path of its file: it will not be written any more, and its old path is another image's. Nothing
+    /// else uses the file for writing afterwards, this process neither.
+    ///
+    /// # Errors
+    /// As [`Graph::set_layer_access`]; when the path leads to another file.
+    ///
+    /// # Crash
+    /// As [`Graph::set_layer_access`].
+    pub async fn seal_layer(
+        &self,
+        _change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        block: &Arc<dyn Block>,
+        path: &Path,
+    ) -> Result<(), ReplaceError> {
+        let old = disk.disk.layers();
+        let at = place(&old, block)?;
+        let (layer, files) = disk.layer_of_files(&old, at)?;
+        let failed = |error| ReplaceError::Open(Box::new(error));
+        block.flush().await.map_err(ReplaceError::Before)?;
+        let edge = Edge::of(at);
+        let again = Box::pin(files.open_again_at(layer, path, &self.rules)).await.map_err(failed)?;
+        let found = Found::again(edge, again);
+        let replaced = Box::pin(self.exchange(disk, &old, edge, found, Written::Flush, async || Ok(())));
+        let closed = replaced.await?.removed.close().await;
+        files.lock_for(false).map_err(failed)?;
+        closed.map_err(|source| ReplaceError::Close { layer: block.name().to_owned(), source })
+    }
+}
