@@ -1,6 +1,7 @@
 //! What a disk stands on: its layers, each with what goes when it goes.
 
 mod again;
+mod removed;
 mod written;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use qcow2::{Compressing, Qcow2};
 use storage::Storage;
 
+pub use self::removed::RemovedLayers;
 pub(crate) use self::written::Written;
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
@@ -38,6 +40,8 @@ pub(crate) struct Layer {
     pub(crate) own: Mutex<Option<Own>>,
     /// What reads it alone, made for a command that named it.
     pub(crate) by_name: Mutex<ByName>,
+    /// How many have it open for writing, below the uppermost image. [`crate::Graph::make_writable`] and `make_readable` keep it true.
+    pub(crate) writers: Mutex<u32>,
     /// What it is made of; `None` of a filter.
     pub(crate) files: Option<LayerFiles>,
     /// Writes compressed clusters to it, from the first that was asked for on.
@@ -109,6 +113,13 @@ impl Layer {
         }
     }
 
+    /// One of those who write to it below the uppermost image does so no more: whether others are left.
+    pub(crate) fn loses_writer(&self) -> bool {
+        let mut writers = self.writers.lock();
+        *writers = writers.saturating_sub(1);
+        *writers > 0
+    }
+
     /// What it is called, if it has a name of its own.
     pub(crate) fn own_name(&self) -> Option<String> {
         self.own.lock().as_ref().map(|own| own.name.clone())
@@ -144,11 +155,6 @@ pub struct OpenedLayers {
     /// Names of parts of it, and of nodes that it uses.
     pub(crate) links: Links,
 }
-
-/// Layers that a disk does not stand on any more. Their files stay locked as long as this is there.
-#[derive(Debug)]
-#[must_use = "what was not closed is as after a crash"]
-pub struct RemovedLayers(Vec<Arc<Layer>>);
 
 impl Layers {
     /// `top`, whose layers are in `list`, perhaps among others.
@@ -206,7 +212,7 @@ impl Layers {
     /// Those of `old` that are not among these.
     pub(crate) fn missing(&self, old: &Self) -> RemovedLayers {
         let stays = |layer: &Arc<Layer>| self.list.iter().any(|own| Arc::ptr_eq(own, layer));
-        RemovedLayers(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
+        RemovedLayers::of(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
     }
 
     /// Waits until nothing that requests left behind is at work any more.
@@ -218,7 +224,7 @@ impl Layers {
 
     /// Closes all layers, the upper ones first, also after one has failed.
     pub(crate) async fn close(&self) -> Result<(), Error> {
-        close(&self.list).await
+        removed::close(&self.list).await
     }
 }
 
@@ -273,38 +279,4 @@ impl LayerFiles {
             .flatten()
             .try_for_each(|origin| origin.lock_for(&self.options, writable))
     }
-}
-
-impl RemovedLayers {
-    pub(crate) fn layers(&self) -> &[Arc<Layer>] {
-        &self.0
-    }
-
-    /// What they are called, from the upper to the lower.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|layer| layer.block.name())
-    }
-
-    /// Waits for what they left at work, writes what is in memory of them and gives their locks back. All are closed, also after one
-    /// has failed.
-    ///
-    /// # Errors
-    /// The first failure.
-    pub async fn close(self) -> Result<(), Error> {
-        for layer in &self.0 {
-            layer.tasks.idle().await;
-        }
-        close(&self.0).await
-    }
-}
-
-async fn close(layers: &[Arc<Layer>]) -> Result<(), Error> {
-    let mut result = Ok(());
-    for (at, layer) in layers.iter().enumerate() {
-        let is_written = at == 0 || !layer.block.capabilities().read_only;
-        if is_written && !layer.closes_below {
-            result = result.and(layer.close().await);
-        }
-    }
-    result
 }

@@ -147,6 +147,7 @@ pub(crate) fn disk_over(
         closes_below: false,
         own: Mutex::default(),
         by_name: Mutex::default(),
+        writers: Mutex::default(),
         files: None,
         compressing: OnceLock::new(),
     };
@@ -226,6 +227,7 @@ pub(crate) async fn open_layers(
             closes_below: false,
             own: Mutex::new(own),
             by_name: Mutex::default(),
+            writers: Mutex::default(),
             files: Some(files),
             compressing: OnceLock::new(),
         }));

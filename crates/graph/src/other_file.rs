@@ -112,6 +112,7 @@ impl OtherFile {
             closes_below: false,
             own: Mutex::new(now.own.lock().clone()),
             by_name: Mutex::new(now.by_name.lock().clone()),
+            writers: Mutex::new(*now.writers.lock()),
             files: Some(files),
             compressing: OnceLock::new(),
         }

@@ -10,9 +10,6 @@ use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::mirror::What;
 
-/// The backing file that the header of an image is to name, and its format; none for an image that is to have none.
-pub type NewBacking = Option<(String, String)>;
-
 /// What a disk switches to when a mirror is completed.
 #[derive(Debug)]
 pub enum Pivot {
@@ -75,9 +72,27 @@ pub trait Host {
     /// Waits until other changes of layers have ended.
     async fn change(&self) -> Self::Change;
 
-    /// Has the header of an image name another backing file, durably. What is open stays: the image must read the same with the old one
-    /// and with the new one, since a crash leaves either name. A layer without such a header is left alone.
-    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), Self::Error>;
+    /// Has the header of an image name `below` as its backing file, or none, durably: by `name` if a user gave one, otherwise by its file. What is open
+    /// stays: the image must read the same with the old one and with the new one, since a crash leaves either name. A layer without such a header is
+    /// left alone.
+    async fn name_backing(
+        &self,
+        image: &Arc<dyn Block>,
+        below: Option<&Arc<dyn Block>>,
+        name: Option<&str>,
+    ) -> Result<(), Self::Error>;
+
+    /// The image whose backing layer `layer` is now: other jobs may have taken out the one that was over it. `None` if it is no layer of the disk
+    /// any more, or the uppermost one.
+    fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>>;
+
+    /// Opens a layer for writing; gives what is in its place then. A layer that can be written stays as it is. Each call needs one of
+    /// [`Host::make_readable`].
+    async fn make_writable(
+        &self,
+        change: &Self::Change,
+        layer: &Arc<dyn Block>,
+    ) -> Result<Arc<dyn Block>, Self::Error>;
 
     /// Makes an exchange while guests use the disk: flushes what they wrote, unless the new root is a copy that has it; keeps requests out
     /// and waits for those that run; calls `last_look`; exchanges. The first request afterwards finds the new layers.
@@ -96,7 +111,8 @@ pub trait Host {
     /// Reports that the job's filter could not be taken off. The disk works with it.
     fn filter_stays(&self, error: Self::Error);
 
-    /// Opens a layer for reading again that only the job wrote to. It is durable then. If that fails it stays open for writing, reported.
+    /// Opens a layer for reading again that the job had opened for writing. It is durable then. One that guests write to, or that another job has open
+    /// for writing, stays so, and one that is gone is closed already. If that fails it stays open for writing, reported.
     async fn make_readable(&self, change: &Self::Change, layer: &Arc<dyn Block>);
 
     /// Closes layers that were taken out. A failure is reported.

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod backup;
+mod base;
 mod content;
 pub mod copies;
 mod copy;
@@ -47,7 +48,7 @@ pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
-pub use host::{Exchange, Host, NewBacking, Over, Pivot};
+pub use host::{Exchange, Host, Over, Pivot};
 pub use joined::Joined;
 pub use layers::{Says, Scope};
 pub use life::Life;

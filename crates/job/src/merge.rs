@@ -9,7 +9,7 @@ use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::deliberate::{self, Bug};
 use crate::error::{Action, Error, Side};
-use crate::host::{Exchange, Host, NewBacking};
+use crate::host::{Exchange, Host};
 use crate::layers::Scope;
 use crate::life::Life;
 use crate::rate::piece_bytes as piece_bytes_at;
@@ -26,12 +26,13 @@ pub struct Merge {
     pub layers: u32,
     /// Where it goes: as long as `top` at least.
     pub base: Arc<dyn Block>,
-    /// The image above the layers, whose backing layer the base becomes.
+    /// The image above the layers, open for writing: the base becomes its backing layer. A stream of one further up may take it out meanwhile, and
+    /// then that one's.
     pub over: Arc<dyn Block>,
-    /// Guests write to that image.
-    pub is_uppermost: bool,
-    /// What its header names afterwards.
-    pub backing: NewBacking,
+    /// Bytes of the longest image above the layers.
+    pub size_above: u64,
+    /// What the header of the image above is to call the base, if a user said that.
+    pub backing: Option<String>,
 }
 
 impl Merge {
@@ -64,9 +65,9 @@ impl Merge {
         base.flush().await.map_err(Error::request(Side::Target, base, Action::Flush, 0))
     }
 
-    /// The image above reads zeroes where the layers have ended. What a longer base has there must not show when it is below that image.
+    /// Images above read zeroes where the layers have ended. What a longer base has there must not show when it is below them.
     async fn zero_behind_end(&self, counters: &Counters) -> Result<(), Error> {
-        let behind = self.top.size()..self.over.size().min(self.base.size());
+        let behind = self.top.size()..self.size_above.min(self.base.size());
         if behind.is_empty() || deliberate::has(Bug::ShortLayerSaysNothing) {
             return Ok(());
         }
@@ -90,18 +91,33 @@ impl Merge {
     /// The base has all that the layers hold, durably: the header of the image above names it, and then it is below that image.
     pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
         let change = host.change().await;
-        host.name_backing(&self.over, &self.backing).await?;
-        let below = Exchange::Below(&self.over, Some(&self.base));
-        let removed = host.exchange(&change, below, async || Ok(())).await?;
+        let over = match host.image_over(&self.top) {
+            Some(over) if !Arc::ptr_eq(&over, &self.over) => Some(host.make_writable(&change, &over).await?),
+            Some(_) | None => None,
+        };
+        let finished = self.put_base_below(host, &change, over.as_ref().unwrap_or(&self.over)).await;
+        if let Some(over) = &over {
+            host.make_readable(&change, over).await;
+        }
+        let removed = finished?;
         self.put_back(host, &change).await;
         host.close(removed).await;
         Ok(())
     }
 
+    async fn put_base_below<H: Host>(
+        &self,
+        host: &H,
+        change: &H::Change,
+        over: &Arc<dyn Block>,
+    ) -> Result<H::Removed, H::Error> {
+        host.name_backing(over, Some(&self.base), self.backing.as_deref()).await?;
+        let below = Exchange::Below(over, Some(&self.base));
+        host.exchange(change, below, async || Ok(())).await
+    }
+
     pub(crate) async fn put_back<H: Host>(&self, host: &H, change: &H::Change) {
         host.make_readable(change, &self.base).await;
-        if !self.is_uppermost {
-            host.make_readable(change, &self.over).await;
-        }
+        host.make_readable(change, &self.over).await;
     }
 }

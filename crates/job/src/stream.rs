@@ -9,11 +9,13 @@ use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
 use buffer::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 
+use crate::base::Base;
+
 use crate::content::Content;
 use crate::copy::{Copy, CopyOptions, Zeroes};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
-use crate::host::{Exchange, Host, NewBacking, take_filter_off};
+use crate::host::{Exchange, Host, take_filter_off};
 use crate::layers::{Says, Scope};
 use crate::life::Life;
 use crate::rate::piece_bytes as piece_bytes_at;
@@ -75,16 +77,19 @@ impl Filter for Guarded {
 #[derive(Debug)]
 pub struct Stream {
     guarded: Arc<Guarded>,
-    /// The layer that will lie below the image, if any: what only that one or layers below it know stays there.
-    base: Option<Arc<dyn Block>>,
-    /// Layers above the base, the image included.
-    layers: u32,
+    /// What will lie below the image, if anything: what only that layer or ones below it have stays there.
+    base: Option<Base>,
 }
 
 impl Stream {
-    /// Of the image that `guarded` is over.
-    pub fn new(guarded: Arc<Guarded>, base: Option<Arc<dyn Block>>, layers: u32) -> Self {
-        Self { guarded, base, layers }
+    /// Of all that is below the image that `guarded` is over.
+    pub fn of_everything(guarded: Arc<Guarded>) -> Self {
+        Self { guarded, base: None }
+    }
+
+    /// Of what `layers` layers have, `image`, which `guarded` is over, included. What is below these stays there.
+    pub fn of_layers(guarded: Arc<Guarded>, image: &Arc<dyn Block>, layers: u32) -> Self {
+        Self { guarded, base: Some(Base::new(Arc::clone(image), layers)) }
     }
 
     /// Copies to the end, and flushes the image. It reads the same at each moment.
@@ -141,8 +146,8 @@ impl Stream {
     }
 
     fn scope(&self) -> Scope {
-        match self.base {
-            Some(_) => Scope::BelowTopWithin(self.layers),
+        match &self.base {
+            Some(base) => Scope::BelowTopWithin(base.layers()),
             None => Scope::BelowTop,
         }
     }
@@ -150,7 +155,7 @@ impl Stream {
     async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
         let image = &*self.guarded.over;
         let scope = self.scope();
-        let content = self.base.as_deref().map_or(Content::Zeroes, Content::As);
+        let content = self.base.as_ref().map_or(Content::Zeroes, |base| Content::As(base));
         let options = CopyOptions { in_flight: 1, zeroes: Zeroes::ByMap, ..CopyOptions::default() };
         let copy = Copy { source: image, from: from..to, target: image, to: from, scope, content, options };
         copy.transfer(counters).await
@@ -166,16 +171,17 @@ pub struct StreamJob {
     pub image: Arc<dyn Block>,
     /// Guests write to the image, through a filter.
     pub is_uppermost: bool,
-    /// What the header of the image names afterwards.
-    pub backing: NewBacking,
+    /// What the header of the image is to call the base, if a user said that.
+    pub backing: Option<String>,
 }
 
 impl StreamJob {
     /// The image has all that it is to hold, durably: its header names the base, and then the base is below it.
     pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
         let change = host.change().await;
-        host.name_backing(&self.image, &self.backing).await?;
-        let below = Exchange::Below(&self.image, self.stream.base.as_ref());
+        let base = self.stream.base.as_ref().and_then(Base::layer);
+        host.name_backing(&self.image, base.as_ref(), self.backing.as_deref()).await?;
+        let below = Exchange::Below(&self.image, base.as_ref());
         let removed = host.exchange(&change, below, async || Ok(())).await?;
         self.put_back(host, &change).await;
         host.close(removed).await;

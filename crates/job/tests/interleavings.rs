@@ -300,7 +300,7 @@ fn a_stream_never_puts_old_bytes_over_what_a_guest_wrote() {
             }
         });
         let job = thread::spawn(move || {
-            let stream = Stream::new(guarded, None, 1);
+            let stream = Stream::of_everything(guarded);
             block_on(stream.run(&begun(|_| ()))).unwrap();
         });
         job.join().unwrap();

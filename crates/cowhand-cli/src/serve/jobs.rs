@@ -13,11 +13,13 @@ mod work;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
+use block::Block;
 use control::{Events, QmpError};
 use graph::{Hold, JobFilter};
-use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Terms, Verdict};
+use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Task, Terms, Verdict};
 use serde_json::{Value, json};
 
 pub use self::amend::Amendment;
@@ -51,8 +53,8 @@ pub struct Job {
     holds: RefCell<Vec<Hold>>,
     /// Keeps the name of its filter.
     filter: RefCell<Option<JobFilter>>,
-    /// What the layers are made of that it uses while it has work: no other job uses them meanwhile.
-    layers: Vec<String>,
+    /// Layers that it has for itself while it has work.
+    layers: Vec<Claim>,
     /// A target that came with it.
     target: RefCell<Option<OwnTarget>>,
     work: RefCell<Option<Rc<Work>>>,
@@ -60,6 +62,14 @@ pub struct Job {
     cancelled: Cell<bool>,
     /// It does not begin.
     withdrawn: Cell<bool>,
+}
+
+/// A layer that a job has for itself.
+pub struct Claim {
+    /// The file that it is made of.
+    pub file: String,
+    /// The disk has it no more when the job is done.
+    pub is_taken_out: bool,
 }
 
 /// A job to be.
@@ -72,8 +82,8 @@ pub struct NewJob {
     pub speed: u64,
     /// Others that it succeeds or fails with.
     pub group: Option<Rc<Group>>,
-    /// What the layers are made of that it uses.
-    pub layers: Vec<String>,
+    /// Layers that it has for itself.
+    pub layers: Vec<Claim>,
     /// A target that comes and goes with it.
     pub target: Option<OwnTarget>,
     /// The node name of its filter, if somebody gave it one.
@@ -91,11 +101,26 @@ impl Jobs {
         self.list.borrow().iter().find(|job| job.life.terms().id == id).cloned()
     }
 
-    /// The job at work that uses a layer made of `file`.
-    pub fn user_of(&self, file: &str) -> Option<String> {
+    /// The job at work that has a layer made of `file`, with what becomes of it: true if it is taken out.
+    pub fn user_of(&self, file: &str) -> Option<(String, bool)> {
         let jobs = self.list.borrow();
-        let uses = |job: &&Rc<Job>| job.work().is_some() && job.layers.iter().any(|used| used == file);
-        jobs.iter().find(uses).map(|job| job.life.terms().id.clone())
+        let mut at_work = jobs.iter().filter(|job| job.work().is_some());
+        at_work.find_map(|job| {
+            let claim = job.layers.iter().find(|claim| claim.file == file)?;
+            Some((job.life.terms().id.clone(), claim.is_taken_out))
+        })
+    }
+
+    /// What the commit at work whose filter is called `name` takes out: its uppermost layer, over which that filter is.
+    pub fn below_commit_filter(&self, name: &str) -> Option<Arc<dyn Block>> {
+        let jobs = self.list.borrow();
+        let is_its =
+            |job: &&Rc<Job>| job.filter.borrow().as_ref().is_some_and(|filter| filter.is_called(name));
+        let work = jobs.iter().find(is_its)?.work()?;
+        match &*work {
+            Work::Disk { task: Task::Commit(merge), .. } => Some(Arc::clone(&merge.top)),
+            _ => None,
+        }
     }
 
     /// Refuses an id that is in use or cannot be one, and one job too many.

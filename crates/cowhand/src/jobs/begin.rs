@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
-use graph::{Change, CommitError, DiskNode, ReplaceError, file_name, tracking_unit};
+use graph::{Change, CommitError, DiskNode, ReplaceError, tracking_unit};
 use job::{BackupPace, BeforeWrite, MirrorJob, Over, Pivot, Task, Tracked, What};
 use qcow2::Qcow2;
 
@@ -65,19 +65,13 @@ pub(super) async fn stream(
     if disk.disk.read_only() {
         return Err(Error::said(ErrorKind::ReadOnly, "the disk is read-only"));
     }
-    let base = match stream.base {
+    let layers = match stream.base {
         None => None,
         Some(0) => return Err(invalid("the base is the disk's own image; it must be below that".to_owned())),
-        Some(at) => Some(
-            images
-                .get(at)
-                .cloned()
-                .ok_or_else(|| invalid(format!("the base is image {at} of a chain of {}", images.len())))?,
-        ),
+        Some(at) if at < images.len() => Some(u32::try_from(at).unwrap_or(u32::MAX)),
+        Some(at) => return Err(invalid(format!("the base is image {at} of a chain of {}", images.len()))),
     };
-    let layers = u32::try_from(stream.base.unwrap_or(images.len())).unwrap_or(u32::MAX);
-    let backing = base.as_ref().map(|base| (file_name(&**base), base.driver().to_owned()));
-    let begun = site.graph.begin_stream(change, disk, (Arc::clone(own), base), layers, backing).await;
+    let begun = site.graph.begin_stream(change, disk, Arc::clone(own), layers, None).await;
     let task = begun.map_err(|error| not_begun(&error))?;
     Ok(Started { kind: "stream", task, speed_bytes: stream.speed_bytes, target: None })
 }

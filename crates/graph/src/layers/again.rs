@@ -124,6 +124,7 @@ impl LayerFiles {
         };
         let own = Mutex::new(now.own.lock().clone());
         let by_name = Mutex::new(now.by_name.lock().clone());
+        let writers = Mutex::new(*now.writers.lock());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();
         Ok(Layer {
@@ -133,6 +134,7 @@ impl LayerFiles {
             closes_below: false,
             own,
             by_name,
+            writers,
             files: Some(files),
             compressing,
         })

@@ -45,6 +45,13 @@ impl Graph {
     }
 }
 
+impl JobFilter {
+    /// Whether it has this name.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.node.name.is(name)
+    }
+}
+
 impl Drop for JobFilter {
     fn drop(&mut self) {
         self.nodes.lock().retain(|node| !Arc::ptr_eq(node, &self.node));

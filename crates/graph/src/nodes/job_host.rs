@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use block::{Blame, Block};
 use job::{
-    Dirty, Error, Exchange, Guarded, Host, Merge, Mirror, MirrorJob, NewBacking, Over, Pivot, Stream,
-    StreamJob, Task, Tracked, What,
+    Dirty, Error, Exchange, Guarded, Host, Merge, Mirror, MirrorJob, Over, Pivot, Stream, StreamJob, Task,
+    Tracked, What,
 };
 use qcow2::{Qcow2, ResizeOptions};
 use thiserror::Error as ThisError;
@@ -99,10 +99,31 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
         self.graph.change().await
     }
 
-    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), StepError> {
+    async fn name_backing(
+        &self,
+        image: &Arc<dyn Block>,
+        below: Option<&Arc<dyn Block>>,
+        name: Option<&str>,
+    ) -> Result<(), StepError> {
         let Some(image) = image.downcast_ref::<Qcow2>() else { return Ok(()) };
-        let (name, format) = backing.clone().unzip();
+        let named = |below: &Arc<dyn Block>| {
+            (name.map_or_else(|| file_name(&**below), str::to_owned), below.driver().to_owned())
+        };
+        let (name, format) = below.map(named).unzip();
         image.set_backing_name(name, format).await.map_err(StepError::Header)
+    }
+
+    fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
+        let is_over = |over: &Arc<dyn Block>| over.below().is_some_and(|below| Arc::ptr_eq(&below, layer));
+        block::layers(self.disk.disk.root()).find(is_over)
+    }
+
+    async fn make_writable(
+        &self,
+        change: &Change<'a>,
+        layer: &Arc<dyn Block>,
+    ) -> Result<Arc<dyn Block>, StepError> {
+        Ok(self.graph.make_writable(change, self.disk, layer).await?)
     }
 
     async fn exchange(
@@ -206,7 +227,7 @@ impl Graph {
     }
 
     /// The beginning of a stream: `image`, a layer of the disk that is open for writing, takes over what its `layers` uppermost layers have, itself
-    /// included, down to `base`. Its header names `backing` in the end.
+    /// included; without a number all that is below it. Its header calls what is below it in the end `backing`, or by its file.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -214,9 +235,9 @@ impl Graph {
         &self,
         change: &Change<'_>,
         disk: &Arc<DiskNode>,
-        (image, base): (Arc<dyn Block>, Option<Arc<dyn Block>>),
-        layers: u32,
-        backing: NewBacking,
+        image: Arc<dyn Block>,
+        layers: Option<u32>,
+        backing: Option<String>,
     ) -> Result<Task, ReplaceError> {
         // Guests write to the uppermost image alone.
         let is_uppermost = Arc::ptr_eq(&image, &disk.disk.top_image());
@@ -225,7 +246,10 @@ impl Graph {
             let filter = Arc::clone(&guarded);
             self.put_filter_over(change, disk, Box::new(|_| filter), async || Ok(())).await?;
         }
-        let stream = Stream::new(guarded, base, layers);
+        let stream = match layers {
+            Some(layers) => Stream::of_layers(guarded, &image, layers),
+            None => Stream::of_everything(guarded),
+        };
         Ok(Task::Stream(StreamJob { stream, image, is_uppermost, backing }))
     }
 
@@ -243,9 +267,12 @@ impl Graph {
         backing: Option<String>,
         converging: impl FnOnce(Mirror) -> Mirror,
     ) -> Result<Task, CommitError> {
-        let begun = self.commit_task(change, disk, (top, base), backing, converging).await;
+        let mut opened = Vec::new();
+        let begun = self.commit_task(change, disk, (top, base), &mut opened, backing, converging).await;
         if begun.is_err() {
-            self.give_back(change, disk, &[top.saturating_sub(1), base]).await;
+            for image in &opened {
+                self.make_readable_again(change, disk, image).await;
+            }
         }
         begun
     }
@@ -255,10 +282,12 @@ impl Graph {
         change: &Change<'_>,
         disk: &Arc<DiskNode>,
         (top, base): (usize, usize),
+        opened: &mut Vec<Arc<dyn Block>>,
         backing: Option<String>,
         converging: impl FnOnce(Mirror) -> Mirror,
     ) -> Result<Task, CommitError> {
         let target = self.writable(change, disk, base).await?;
+        opened.push(Arc::clone(&target));
         let size = self.image(disk, top).map_or(0, |block| block.size());
         grow(&target, size, top == 0).await?;
         let layers = u32::try_from(base.saturating_sub(top)).unwrap_or(u32::MAX);
@@ -270,11 +299,11 @@ impl Graph {
             return Ok(Task::Mirror(MirrorJob { mirror: converging(mirror), pivot: Pivot::Layer(target) }));
         }
         let over = self.writable(change, disk, top - 1).await?;
+        opened.push(Arc::clone(&over));
         let top_block = over.below().ok_or(CommitError::Nothing)?;
-        let name = backing.unwrap_or_else(|| file_name(&*target));
-        let backing = Some((name, target.driver().to_owned()));
-        let is_uppermost = top == 1;
-        Ok(Task::Commit(Merge { top: top_block, layers, base: target, over, is_uppermost, backing }))
+        let above = (0..top).filter_map(|at| self.image(disk, at));
+        let size_above = above.map(|image| image.size()).max().unwrap_or(0);
+        Ok(Task::Commit(Merge { top: top_block, layers, base: target, over, size_above, backing }))
     }
 
     /// The image at a place, counted from the uppermost one. Filters of jobs are none.
@@ -298,9 +327,13 @@ impl Graph {
     pub async fn give_back(&self, change: &Change<'_>, disk: &Arc<DiskNode>, places: &[usize]) {
         for at in places.iter().filter(|at| **at > 0) {
             let Some(image) = self.image(disk, *at) else { continue };
-            if let Err(error) = self.make_readable(change, disk, &image).await {
-                tracing::warn!(%error, "a layer stays open for writing");
-            }
+            self.make_readable_again(change, disk, &image).await;
+        }
+    }
+
+    async fn make_readable_again(&self, change: &Change<'_>, disk: &Arc<DiskNode>, image: &Arc<dyn Block>) {
+        if let Err(error) = self.make_readable(change, disk, image).await {
+            tracing::warn!(%error, "a layer stays open for writing");
         }
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use block::{Block, Error};
 use storage::Reach;
 
-use super::access::LayerAccess;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::User;
@@ -189,44 +188,6 @@ impl Graph {
         self.replace(change, &disk.name(), Edge::Root, Put::Filter(filter), last_look).await
     }
 
-    /// Opens the layer that `block` is for writing, in its place; gives the one that is there now. A layer that can be written is given
-    /// back as it is. A node that has the same file open for reading, and that only this disk uses, is closed: its name is the layer's.
-    ///
-    /// # Errors
-    /// When somebody else uses the file, or it cannot be opened; then everything is as it was.
-    pub async fn make_writable(
-        &self,
-        change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        block: &Arc<dyn Block>,
-    ) -> Result<Arc<dyn Block>, ReplaceError> {
-        if !block.capabilities().read_only {
-            return Ok(Arc::clone(block));
-        }
-        let layers = disk.disk.layers();
-        let at = place(&layers, block)?;
-        if let Some(layer) = layers.of(block) {
-            self.take_in(disk, layer).await?;
-        }
-        self.set_layer_access(change, &disk.name(), at, LayerAccess::Write).await?;
-        let opened = block::layers(disk.disk.root()).nth(at);
-        opened.ok_or_else(|| disk.no_layer(&layers, at))
-    }
-
-    /// Opens the layer that `block` is for reading again: the job has written for the last time.
-    ///
-    /// # Errors
-    /// As [`Graph::set_layer_access`].
-    pub async fn make_readable(
-        &self,
-        change: &Change<'_>,
-        disk: &Arc<DiskNode>,
-        block: &Arc<dyn Block>,
-    ) -> Result<(), ReplaceError> {
-        let at = place(&disk.disk.layers(), block)?;
-        self.set_layer_access(change, &disk.name(), at, LayerAccess::Read).await.map(drop)
-    }
-
     /// Puts the layer `below`, or nothing, below the image `of`; those between are taken out. `last_look` runs while no request does.
     ///
     /// # Errors
@@ -265,6 +226,10 @@ impl Graph {
         let before = disk.disk.layers();
         let at = place(&before, block)?;
         let replaced = self.switch(disk, Put::Layer(at), last_look).await?;
+        // Guests write to it from now on.
+        if let Some(layer) = before.of(block) {
+            layer.loses_writer();
+        }
         let own = before.of(block).and_then(|layer| layer.own.lock().clone());
         self.rename(disk, &before, Some(own.unwrap_or_else(|| self.made_own())));
         Ok(replaced)

@@ -52,6 +52,7 @@ mod take_in;
 mod test_world;
 #[cfg(test)]
 mod tests;
+mod writers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -106,7 +106,7 @@ fn a_stream_that_ignores_failures_copies_all_else_and_then_fails_of_the_first() 
         }
     });
     life.begin();
-    let stream = Stream::new(Guarded::new(image), None, 1);
+    let stream = Stream::of_everything(Guarded::new(image));
     let error = block_on(stream.run(&life)).unwrap_err();
     assert_eq!(error.to_string(), format!("reading source image failed at offset {}", 100 * SECTOR));
     assert_eq!(failures.get(), 2);

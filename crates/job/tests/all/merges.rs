@@ -19,7 +19,7 @@ fn committed(sectors: usize, over: usize, base: usize) -> Vec<u8> {
         layers: 1,
         base: Arc::clone(&base) as Arc<dyn Block>,
         over: Arc::new(MadeUp::blank("over", over)),
-        is_uppermost: true,
+        size_above: (over * SECTOR) as u64,
         backing: None,
     };
     let life = Life::new(Terms::default(), 0, |_| ());

@@ -64,7 +64,7 @@ async fn begin(
     let mut new = new_job(inventory, "backup", device, arguments)?;
     new.target = target.own();
     let target = target.node();
-    new.layers = chain.claim(inventory, 0, 0)?;
+    new.layers = chain.claim(inventory, 0..1, Some(0))?;
     let disk = chain.disk;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;

@@ -1,5 +1,6 @@
 //! Layers of a disk as arguments name them, by node name or by file, and which of them jobs use.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use super::active;
 use crate::serve::inventory::Inventory;
+use crate::serve::jobs::Claim;
 
 /// A disk that a job is to work on, and its layers from the uppermost image down.
 pub struct Chain {
@@ -117,23 +119,50 @@ impl Chain {
         self.layers.len().saturating_sub(1)
     }
 
-    /// What the layers from `upper` to `lower` are made of, for a job that begins: no other job uses one of them.
+    /// The layers at `places`, for a job that begins and has them for itself; `stays` is the place of one that the disk has afterwards, too.
     ///
     /// # Errors
-    /// Names the layer and the job that uses it.
-    pub fn claim(&self, inventory: &Inventory, upper: usize, lower: usize) -> Result<Vec<String>, QmpError> {
-        let count = (lower + 1).saturating_sub(upper);
-        let claimed = self.layers.iter().skip(upper).take(count).map(|layer| {
-            let file = layer.block.name().to_owned();
-            match inventory.jobs.user_of(&file) {
-                Some(job) => {
-                    let name = layer.name.clone().unwrap_or_else(|| file.clone());
-                    Err(QmpError::generic(format!("node {name:?} is in use by job {job:?}")))
-                }
-                None => Ok(file),
-            }
+    /// Names the layer and the job that has it.
+    pub fn claim(
+        &self,
+        inventory: &Inventory,
+        places: Range<usize>,
+        stays: Option<usize>,
+    ) -> Result<Vec<Claim>, QmpError> {
+        let claimed = self.layers.iter().enumerate().take(places.end).skip(places.start);
+        let claimed = claimed.map(|(at, layer)| {
+            self.check_free(inventory, at)?;
+            Ok(Claim { file: layer.block.name().to_owned(), is_taken_out: stays != Some(at) })
         });
         claimed.collect()
+    }
+
+    /// Refuses the layer at a place if a job has it.
+    ///
+    /// # Errors
+    /// Names the layer and the job.
+    pub fn check_free(&self, inventory: &Inventory, at: usize) -> Result<(), QmpError> {
+        self.check(inventory, at, |_| true)
+    }
+
+    /// Refuses the layer at a place if a job takes it out. What it reads as stays the same, whatever others do.
+    ///
+    /// # Errors
+    /// Names the layer and the job.
+    pub fn check_stays(&self, inventory: &Inventory, at: usize) -> Result<(), QmpError> {
+        self.check(inventory, at, |is_taken_out| is_taken_out)
+    }
+
+    fn check(&self, inventory: &Inventory, at: usize, matters: fn(bool) -> bool) -> Result<(), QmpError> {
+        let Some(layer) = self.layers.get(at) else { return Ok(()) };
+        let file = layer.block.name();
+        match inventory.jobs.user_of(file) {
+            Some((job, is_taken_out)) if matters(is_taken_out) => {
+                let name = layer.name.as_deref().unwrap_or(file);
+                Err(QmpError::generic(format!("node {name:?} is in use by job {job:?}")))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Opens the layer at a place for writing, and gives it.

@@ -177,7 +177,7 @@ async fn begin_mirror(
     let target = target.node();
     // The disk may stand on the copy in the end, and then all of them go.
     chain.check_unshown(0, chain.layers.len())?;
-    new.layers = chain.claim(inventory, 0, chain.lowest())?;
+    new.layers = chain.claim(inventory, 0..chain.layers.len(), None)?;
     let Chain { disk, .. } = chain;
     if let Some(owner) = disk.owner() {
         return Err(QmpError::generic(format!(

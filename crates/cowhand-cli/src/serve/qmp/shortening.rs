@@ -3,9 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::Block;
 use control::{Arguments, QmpError};
-use graph::{Change, CommitError, file_name};
+use graph::{Change, CommitError};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 
@@ -29,28 +28,41 @@ pub async fn stream(
     if image.is_none() || (at == 0 && chain.disk.disk.read_only()) {
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));
     }
-    let base = stream_base(&chain, at, arguments)?;
-    chain.check_unshown(at + 1, base.unwrap_or(chain.layers.len()))?;
+    let base = stream_base(inventory, &chain, at, arguments)?;
+    let end = base.unwrap_or(chain.layers.len());
+    chain.check_unshown(at + 1, end)?;
     chain.check_fixed(inventory).inspect_err(|_| Jobs::tell_not_begun(inventory, &new.terms.id))?;
-    new.layers = chain.claim(inventory, at, base.unwrap_or(chain.lowest()))?;
+    new.layers = chain.claim(inventory, at..end, Some(at))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
     let image = chain.writable(inventory, change, at).await?;
-    let base_block = base.and_then(|base| chain.layers.get(base)).map(|layer| Arc::clone(&layer.block));
-    let count = u32::try_from(base.unwrap_or(chain.layers.len()) - at).unwrap_or(u32::MAX);
-    let backing = named(arguments, base_block.as_ref());
-    let begun = inventory.graph.begin_stream(change, &chain.disk, (image, base_block), count, backing).await;
+    let layers = base.map(|base| u32::try_from(base - at).unwrap_or(u32::MAX));
+    let backing = arguments.maybe_text("backing-file").map(str::to_owned);
+    let begun = inventory.graph.begin_stream(change, &chain.disk, image, layers, backing).await;
     let task = begun.map_err(|error| not_begun(&error))?;
     Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
     Ok(json!({}))
 }
 
-/// The place of what the image at `at` stands on when it has taken over what is between; `None`: nothing.
-fn stream_base(chain: &Chain, at: usize, arguments: Arguments<'_>) -> Result<Option<usize>, QmpError> {
-    let base = match (
-        chain.find(arguments, "base-node", "base")?,
-        chain.find(arguments, "bottom", "bottom-file")?,
-    ) {
+/// The place of what the image at `at` is over when it has taken over what is between; `None`: nothing.
+fn stream_base(
+    inventory: &Inventory,
+    chain: &Chain,
+    at: usize,
+    arguments: Arguments<'_>,
+) -> Result<Option<usize>, QmpError> {
+    let filter = arguments.maybe_text("base-node").and_then(|name| inventory.jobs.below_commit_filter(name));
+    // What a commit puts in the place of its filter will be the base.
+    let below_filter =
+        filter.and_then(|top| chain.layers.iter().position(|layer| Arc::ptr_eq(&layer.block, &top)));
+    let base = match below_filter {
+        Some(below) if !arguments.has("base") => Some(below),
+        Some(_) | None => chain.find(arguments, "base-node", "base")?,
+    };
+    if let Some(base) = base.filter(|_| below_filter.is_none()) {
+        chain.check_stays(inventory, base)?;
+    }
+    let base = match (base, chain.find(arguments, "bottom", "bottom-file")?) {
         (Some(_), Some(_)) => {
             return Err(QmpError::generic("give one of the arguments 'base', 'base-node' and 'bottom'"));
         }
@@ -100,7 +112,11 @@ pub async fn commit(
         )));
     }
     chain.check_unshown(top, base)?;
-    new.layers = chain.claim(inventory, top.saturating_sub(1), base)?;
+    if top > 0 {
+        // The header of the image above is changed in the end. Streams of images further up may take it out meanwhile.
+        chain.check_free(inventory, top - 1)?;
+    }
+    new.layers = chain.claim(inventory, top..base + 1, Some(base))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     let driver = if top == 0 { "mirror_top" } else { "commit_top" };
     name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
@@ -120,11 +136,4 @@ pub async fn commit(
             })
         }
     }
-}
-
-/// The name and the format that the header of an image is to give to `below`.
-fn named(arguments: Arguments<'_>, below: Option<&Arc<dyn Block>>) -> Option<(String, String)> {
-    let below = below?;
-    let name = arguments.maybe_text("backing-file").map(str::to_owned);
-    Some((name.unwrap_or_else(|| file_name(&**below)), below.driver().to_owned()))
 }

@@ -96,6 +96,7 @@ impl Graph {
                     closes_below: true,
                     own: Mutex::default(),
                     by_name: Mutex::default(),
+                    writers: Mutex::default(),
                     files: None,
                     compressing: OnceLock::new(),
                 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
-use job::{Dirty, Error, Exchange, Host, NewBacking, Pivot, SnapshotHost};
+use job::{Dirty, Error, Exchange, Host, Pivot, SnapshotHost};
 use qcow2::{CreateOptions, Qcow2, create};
 
 use super::disk::Parts;
@@ -47,10 +47,25 @@ impl Host for Parts {
 
     async fn change(&self) {}
 
-    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), Failed> {
+    async fn name_backing(
+        &self,
+        image: &Arc<dyn Block>,
+        below: Option<&Arc<dyn Block>>,
+        _: Option<&str>,
+    ) -> Result<(), Failed> {
         let image = image.downcast_ref::<Qcow2>().expect("layers are images");
-        let (name, format) = backing.clone().unzip();
+        let name = below.map(|below| FILES[number(below.name()).expect("a layer")].to_owned());
+        let format = name.is_some().then(|| "qcow2".to_owned());
         Ok(image.set_backing_name(name, format).await.map_err(told)?)
+    }
+
+    fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
+        let is_over = |over: &Arc<dyn Block>| over.below().is_some_and(|below| Arc::ptr_eq(&below, layer));
+        block::layers(self.top()).find(is_over)
+    }
+
+    async fn make_writable(&self, (): &(), layer: &Arc<dyn Block>) -> Result<Arc<dyn Block>, Failed> {
+        Ok(Arc::clone(layer))
     }
 
     async fn exchange(

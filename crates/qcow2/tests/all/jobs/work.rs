@@ -19,7 +19,6 @@ pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), St
     // The layers themselves: a copy into one of them is recognised by that.
     let disk = Arc::new(parts.layers[0].1.clone()) as Arc<dyn Block>;
     let block = |at: usize| block::layers(Arc::clone(&disk)).nth(at).expect("a layer");
-    let named = |at: usize| (FILES[parts.layers[at].0].to_owned(), "qcow2".to_owned());
     let copy = || parts.copy.clone().map(|copy| Arc::new(copy) as Arc<dyn Block>).ok_or("no copy");
     let (top, lowest) = (block(0), parts.layers.len() - 1);
     let mirror = async |target, what, pivot| {
@@ -36,15 +35,17 @@ pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), St
             let base = (parts.kind == Kind::StreamToBase).then_some(2);
             let guarded = Guarded::new(block(at));
             let over = if at == 0 { Arc::clone(&guarded) as Arc<dyn Block> } else { top };
-            let layers = base.unwrap_or(lowest + 1) - at;
-            let stream = Stream::new(guarded, base.map(block), layers as u32);
-            let (image, backing) = (block(at), base.map(named));
-            (Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing }), over)
+            let image = block(at);
+            let stream = match base {
+                Some(base) => Stream::of_layers(guarded, &image, (base - at) as u32),
+                None => Stream::of_everything(guarded),
+            };
+            (Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing: None }), over)
         }
         Kind::CommitMiddle => {
-            let (over, backing) = (Arc::clone(&top), Some(named(2)));
-            let (layers, is_uppermost) = (1, true);
-            (Task::Commit(Merge { top: block(1), layers, base: block(2), over, is_uppermost, backing }), top)
+            let (over, size_above) = (Arc::clone(&top), top.size());
+            let merge = Merge { top: block(1), layers: 1, base: block(2), over, size_above, backing: None };
+            (Task::Commit(merge), top)
         }
         Kind::CommitTop => {
             mirror(block(lowest), What::Layers(lowest as u32), Pivot::Layer(block(lowest))).await?

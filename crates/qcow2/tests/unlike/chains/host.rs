@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
-use job::{Dirty, Error, Exchange, Host, NewBacking, Over, Pivot};
+use job::{Dirty, Error, Exchange, Host, Over, Pivot};
 use qcow2::Qcow2;
 
 use super::disk::Parts;
@@ -47,10 +47,23 @@ impl Host for Parts {
 
     async fn change(&self) {}
 
-    async fn name_backing(&self, image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), Failed> {
+    async fn name_backing(
+        &self,
+        image: &Arc<dyn Block>,
+        below: Option<&Arc<dyn Block>>,
+        _: Option<&str>,
+    ) -> Result<(), Failed> {
         let Some(image) = image.downcast_ref::<Qcow2>() else { return Ok(()) };
-        let (name, format) = backing.clone().unzip();
+        let (name, format) = below.map(|below| self.named(below)).transpose()?.unzip();
         Ok(image.set_backing_name(name, format).await.map_err(told)?)
+    }
+
+    fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
+        self.layers.iter().map(|over| &over.block).find(|over| is_over(over, layer)).cloned()
+    }
+
+    async fn make_writable(&self, (): &(), layer: &Arc<dyn Block>) -> Result<Arc<dyn Block>, Failed> {
+        Ok(Arc::clone(layer))
     }
 
     async fn exchange(
@@ -99,7 +112,18 @@ impl Host for Parts {
     async fn bitmap_fails(&self, _: &Dirty, _: Option<&Dirty>) {}
 }
 
+fn is_over(over: &Arc<dyn Block>, layer: &Arc<dyn Block>) -> bool {
+    over.below().is_some_and(|below| Arc::ptr_eq(&below, layer))
+}
+
 impl Parts {
+    /// What headers call the image of a layer, and its format.
+    fn named(&self, layer: &Arc<dyn Block>) -> Result<(String, String), String> {
+        let found = self.layers.iter().find(|found| Arc::ptr_eq(&found.block, layer)).ok_or("no layer")?;
+        let image = &self.images.list[found.image];
+        Ok((image.name.clone(), format_name(image)))
+    }
+
     /// The disk, which is drained, has another layer below one of its images.
     async fn put_below(&self, image: &Arc<dyn Block>, below: Option<Arc<dyn Block>>) -> Result<(), String> {
         let at = self.layers.iter().position(|layer| layer.block.name() == image.name()).ok_or("no layer")?;

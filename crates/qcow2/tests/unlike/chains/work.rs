@@ -11,7 +11,7 @@ use job::{
 
 use super::disk::Parts;
 use super::guest::read_all;
-use super::images::{BITMAP, Layer, format_name};
+use super::images::{BITMAP, Layer};
 use super::note::hash;
 use super::shape::{Kind, Mode};
 use super::tools::grow;
@@ -66,9 +66,8 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
         Kind::CommitMiddle | Kind::CommitSeveralMiddle => {
             let base = if kind == Kind::CommitMiddle { 2 } else { 3 };
             grow(&parts.layers[base], block(1).size()).await?;
-            let (over, backing) = (Arc::clone(&top), Some(named(parts, base)));
-            let (layers, is_uppermost) = (base as u32 - 1, true);
-            let merge = Merge { top: block(1), layers, base: block(base), over, is_uppermost, backing };
+            let (over, size_above, layers) = (Arc::clone(&top), top.size(), base as u32 - 1);
+            let merge = Merge { top: block(1), layers, base: block(base), over, size_above, backing: None };
             (Task::Commit(merge), top)
         }
         Kind::Stream | Kind::StreamToBase | Kind::StreamMiddle | Kind::StreamMiddleToBase => {
@@ -76,10 +75,12 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
             let base = matches!(kind, Kind::StreamToBase | Kind::StreamMiddleToBase).then_some(lowest);
             let guarded = Guarded::new(block(at));
             let over = if at == 0 { Arc::clone(&guarded) as Arc<dyn Block> } else { top };
-            let layers = base.unwrap_or(lowest + 1) - at;
-            let stream = Stream::new(guarded, base.map(block), layers as u32);
-            let (image, backing) = (block(at), base.map(|base| named(parts, base)));
-            (Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing }), over)
+            let image = block(at);
+            let stream = match base {
+                Some(base) => Stream::of_layers(guarded, &image, (base - at) as u32),
+                None => Stream::of_everything(guarded),
+            };
+            (Task::Stream(StreamJob { stream, image, is_uppermost: at == 0, backing: None }), over)
         }
         Kind::MirrorFull | Kind::MirrorTop | Kind::MirrorNone => {
             let what = match kind {
@@ -98,12 +99,6 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
         }
         _ => backup(parts).await?,
     })
-}
-
-/// What headers call the image of a layer, and its format.
-fn named(parts: &Parts, at: usize) -> (String, String) {
-    let image = &parts.images.list[parts.layers[at].image];
-    (image.name.clone(), format_name(image))
 }
 
 async fn mirror(
