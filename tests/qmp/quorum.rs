@@ -4,13 +4,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use black_box::client::Failed;
-use black_box::peer::qemu_io_ok;
+use black_box::peer::{qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::{Client, Scratch, cowhand};
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
-use super::{Steered, create};
+use super::jobs::{Load, backing_of, completed, holds, told as event_of_job};
+use super::{Steered, create, node, qcow2};
 
 const SECTOR: usize = 512;
 
@@ -220,4 +221,136 @@ fn a_tool_reads_a_quorum_as_qemu_does() {
     let refused =
         cowhand(["io", "--image-opts", "-c", "read 0 512"]).arg("driver=quorum,vote-threshold=1").fails();
     assert!(refused.contains("option children is a list"), "{refused}");
+}
+
+/// A quorum `q` of three qcow2 images, `c0` to `c2`, each over a base, and exported; gives the images.
+fn of_overlays(steered: &Steered, qmp: &mut Qmp) -> [String; 3] {
+    let images = [0, 1, 2].map(|number| {
+        let (base, image) = (format!("base-{number}"), steered.scratch.name(&format!("image-{number}")));
+        let base = create(&steered.scratch, &base, "16M");
+        qemu_io_ok(&["-f", "qcow2"], &base, &["write -P 7 8M 8M"]);
+        qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &image]).ok();
+        image
+    });
+    for (number, image) in images.iter().enumerate() {
+        let mut node = qcow2(&format!("c{number}"), image);
+        node["backing"] = qcow2(&format!("b{number}"), &steered.scratch.name(&format!("base-{number}")));
+        qmp.ok("blockdev-add", node);
+    }
+    let children = ["c0", "c1", "c2"];
+    let quorum = json!({ "driver": "quorum", "node-name": "q", "vote-threshold": 2, "children": children });
+    qmp.ok("blockdev-add", quorum);
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "q", "node-name": "q", "writable": true }));
+    images
+}
+
+fn children(qmp: &mut Qmp) -> Vec<(String, String)> {
+    let node = node(qmp, "q").expect("it is there");
+    let children = node["children"].as_array().expect("a list").iter();
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    children.map(|child| (text(&child["child"]), text(&child["node-name"]))).collect()
+}
+
+/// A job on a disk of a quorum was refused, because others may not use it: but the disk reads the same.
+#[test]
+fn a_disk_of_a_quorum_takes_over_what_lies_below_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let images = of_overlays(&steered, &mut qmp);
+    let load = Load::on(steered.server.socket(), "q", 2048);
+    qmp.ok("block-stream", json!({ "job-id": "j", "device": "c1" }));
+    completed(&mut qmp, "j");
+    load.goes_on();
+    // What is written to one of them alone makes them differ.
+    let copy = create(&steered.scratch, "copy", "16M");
+    qmp.ok("blockdev-add", qcow2("copy", &copy));
+    let mirror = json!({ "job-id": "j", "device": "copy", "target": "c2", "sync": "full" });
+    assert!(qmp.refused("blockdev-mirror", mirror).contains("in use by node \"q\""));
+    let export = json!({ "type": "nbd", "id": "c", "node-name": "c2", "writable": true });
+    assert!(qmp.refused("block-export-add", export).contains("in use by node \"q\""));
+    let held = load.end();
+    steered.server.stop();
+    assert_eq!(backing_of(&images[1]), None);
+    for image in &images {
+        holds(image, &held, &steered.scratch);
+        qemu_img(["compare", "-q", &images[0], image]).ok();
+    }
+}
+
+/// A mirror of a quorum puts its copy in the place of one of the disks.
+#[test]
+fn a_copy_takes_the_place_of_a_disk_of_a_quorum() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let images = of_overlays(&steered, &mut qmp);
+    let load = Load::on(steered.server.socket(), "q", 2048);
+    let copy = create(&steered.scratch, "copy", "16M");
+    qmp.ok("blockdev-add", qcow2("copy", &copy));
+    let mirror = |replaces: &str, sync: &str| json!({ "job-id": "m", "device": "q", "target": "copy", "sync": sync, "replaces": replaces });
+    assert!(qmp.refused("blockdev-mirror", mirror("b1", "full")).contains("no disk \"b1\""));
+    assert!(qmp.refused("blockdev-mirror", mirror("c1", "top")).contains("give sync full"));
+    qmp.ok("blockdev-mirror", mirror("c1", "full"));
+    event_of_job(&mut qmp, "BLOCK_JOB_READY", "m");
+    load.goes_on();
+    // An export of the disk would change under its clients.
+    let export = json!({ "type": "nbd", "id": "c", "node-name": "c1" });
+    qmp.ok("block-export-add", export.clone());
+    qmp.ok("job-complete", json!({ "id": "m" }));
+    let ended = event_of_job(&mut qmp, "BLOCK_JOB_COMPLETED", "m");
+    assert!(ended["error"].as_str().is_some_and(|error| error.contains("in use by export")), "{ended}");
+    assert_eq!(children(&mut qmp)[1].1, "c1");
+    qmp.ok("block-export-del", json!({ "id": "c", "mode": "hard" }));
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "c");
+    load.goes_on();
+    qmp.ok("blockdev-mirror", mirror("c1", "full"));
+    event_of_job(&mut qmp, "BLOCK_JOB_READY", "m");
+    qmp.ok("job-complete", json!({ "id": "m" }));
+    completed(&mut qmp, "m");
+    assert_eq!(children(&mut qmp)[1], ("children.1".to_owned(), "copy".to_owned()));
+    load.goes_on();
+    // The disk that was replaced is a node of its own again.
+    qmp.ok("blockdev-del", json!({ "node-name": "c1" }));
+    assert!(qmp.refused("blockdev-del", json!({ "node-name": "copy" })).contains("in use by node \"q\""));
+    let held = load.end();
+    steered.server.stop();
+    for image in [&images[0], &copy, &images[2]] {
+        holds(image, &held, &steered.scratch);
+        qemu_img(["compare", "-q", &images[0], image]).ok();
+    }
+}
+
+/// x-blockdev-change: a disk comes to a quorum at work, or leaves it.
+#[test]
+fn disks_come_to_a_quorum_at_work_and_leave_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let images = of_overlays(&steered, &mut qmp);
+    let load = Load::on(steered.server.socket(), "q", 256);
+    let remove = |child: &str| json!({ "parent": "q", "child": child });
+    let add = |node: &str| json!({ "parent": "q", "node": node });
+    qmp.ok("x-blockdev-change", remove("children.0"));
+    load.goes_on();
+    assert!(qmp.refused("x-blockdev-change", remove("children.0")).contains("no disk"));
+    assert!(qmp.refused("x-blockdev-change", remove("children.1")).contains("vote-threshold"));
+    assert!(qmp.refused("x-blockdev-change", json!({ "parent": "q" })).contains("give one of"));
+    assert!(qmp.refused("x-blockdev-change", json!({ "parent": "c1", "node": "c0" })).contains("no filter"));
+    for own in ["q", "c1"] {
+        qmp.refused("x-blockdev-change", add(own));
+    }
+    let other = create(&steered.scratch, "other", "8M");
+    qmp.ok("blockdev-add", qcow2("other", &other));
+    assert!(qmp.refused("x-blockdev-change", add("other")).contains("as large"));
+    // What the quorum still has is what was written; the disk that comes back is outvoted where it differs.
+    qmp.ok("x-blockdev-change", add("c0"));
+    let names = ["children.1", "children.2", "children.3"].map(str::to_owned);
+    let nodes = ["c1", "c2", "c0"].map(str::to_owned);
+    assert_eq!(children(&mut qmp), names.into_iter().zip(nodes).collect::<Vec<_>>());
+    load.goes_on();
+    assert!(qmp.refused("blockdev-del", json!({ "node-name": "c0" })).contains("in use by node \"q\""));
+    let held = load.end();
+    steered.server.stop();
+    for image in &images[1..] {
+        holds(image, &held, &steered.scratch);
+    }
+    qemu_img(["compare", "-q", &images[1], &images[2]]).ok();
 }

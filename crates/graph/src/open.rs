@@ -140,6 +140,11 @@ pub(crate) fn disk_over(
 ) -> Disk {
     let mut options = options.clone();
     options.layer.read_only |= block.capabilities().read_only;
+    Disk::new(layers_over(block, image, rules), &options, rules)
+}
+
+/// The layers of a disk that is `block` alone.
+pub(crate) fn layers_over(block: Arc<dyn Block>, image: Option<Qcow2>, rules: &OpenRules) -> Layers {
     let layer = Layer {
         block: Arc::clone(&block),
         identity: None,
@@ -151,7 +156,7 @@ pub(crate) fn disk_over(
         files: None,
         compressing: OnceLock::new(),
     };
-    Disk::new(Layers::new(block, &[Arc::new(layer)], image), &options, rules)
+    Layers::new(block, &[Arc::new(layer)], image)
 }
 
 /// The disk that `disk`, which is open for reading, was at the snapshot `name`. `disk` holds the locks of the files: it is to be kept for as long.

@@ -21,6 +21,9 @@ pub enum Pivot {
         name: String,
         /// What it is put over.
         over: Over,
+        /// The disk below the source in whose place it is put, where the source is a filter over several: what the host calls that. Otherwise it takes the
+        /// place of the source itself.
+        replaces: Option<String>,
     },
 }
 

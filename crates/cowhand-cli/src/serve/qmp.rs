@@ -117,6 +117,7 @@ impl Steering {
             "blockdev-add" => blockdev::add(inventory, &change, &command.arguments).await,
             "blockdev-del" => blockdev::del(inventory, &change, arguments).await,
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
+            "x-blockdev-change" => quorum::change(inventory, &change, arguments).await,
             "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
             "block_resize" => blockdev::resize(inventory, &change, arguments).await,
             "blockdev-create" => create::create(inventory, arguments),

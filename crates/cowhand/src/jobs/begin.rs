@@ -95,7 +95,10 @@ pub(super) async fn mirror(
         let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, mirror.synchronous);
         let put = site.graph.put_tracked_over(change, disk, &tracked, what, async |_| Ok(())).await;
         let job = put.map_err(|error| not_begun(&error))?;
-        Ok(Task::Mirror(MirrorJob { mirror: job, pivot: Pivot::Target { name: node.name(), over } }))
+        Ok(Task::Mirror(MirrorJob {
+            mirror: job,
+            pivot: Pivot::Target { name: node.name(), over, replaces: None },
+        }))
     };
     let begun = begun.await;
     finish(site, change, node, "mirror", begun, mirror.speed_bytes).await

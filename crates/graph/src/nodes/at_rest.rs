@@ -70,7 +70,7 @@ impl Graph {
         let asking = children.filter(|child| disks.iter().any(|disk| Arc::ptr_eq(&disk.disk, &child.disk())));
         let asking = asking.map(|child| {
             child.ask_at_rest(true);
-            Asking(Arc::clone(child))
+            Asking(child)
         });
         AtRest { _asking: asking.collect(), _drained: drained }
     }

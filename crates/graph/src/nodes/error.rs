@@ -83,6 +83,20 @@ pub enum NodeError {
         /// As asked for.
         name: String,
     },
+    /// Only a filter over a list of disks can have more or fewer of them.
+    #[error("node {name:?} is no filter over a list of disks: none can be added or taken away")]
+    NoList {
+        /// As asked for.
+        name: String,
+    },
+    /// It is not below the filter.
+    #[error("node {name:?} has no disk {child:?} below it")]
+    NoChild {
+        /// The filter.
+        name: String,
+        /// As asked for.
+        child: String,
+    },
     /// There is no such throttle group.
     #[error("there is no throttle group {name:?}")]
     NoGroup {

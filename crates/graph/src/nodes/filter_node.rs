@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::Blame;
+use block::{Blame, Block};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::{Child, Owner};
 use crate::drive::OptionTree;
-use crate::drivers::{Below, BitmapName, FilterDriver, MakeFilter, Role};
+use crate::drivers::{Below, BitmapName, Children, FilterDriver, MakeFilter, Role};
 use crate::open::disk_over;
 use crate::options::{DiskOptions, LAYER_OF_FILTERS, Reader};
 
@@ -27,16 +27,17 @@ pub struct FilterNode {
     /// Its driver.
     pub driver: &'static FilterDriver,
     makes: Arc<dyn MakeFilter>,
-    below: Vec<NodeBelow>,
+    /// Those of a list may become more or fewer ([`Graph::change_children`]).
+    pub(super) below: Mutex<Vec<Arc<NodeBelow>>>,
 }
 
 /// A node below a filter.
 #[derive(Debug)]
-struct NodeBelow {
-    role: Role,
-    child: Arc<Child>,
+pub(super) struct NodeBelow {
+    pub(super) role: Role,
+    pub(super) child: Arc<Child>,
     /// What it is called: another one may be put there.
-    name: Mutex<NodeName>,
+    pub(super) name: Mutex<NodeName>,
 }
 
 /// Options of a filter that are not its driver's.
@@ -49,12 +50,16 @@ struct Described {
 impl FilterNode {
     /// The nodes below, each with its role.
     pub fn below(&self) -> Vec<(&'static str, String)> {
-        self.below.iter().map(|below| (below.role.name, below.name.lock().get())).collect()
+        self.list().iter().map(|below| (below.role.name, below.name())).collect()
+    }
+
+    pub(super) fn list(&self) -> Vec<Arc<NodeBelow>> {
+        self.below.lock().clone()
     }
 
     /// The disks below, as it sees them.
-    pub(super) fn children(&self) -> impl Iterator<Item = &Arc<Child>> {
-        self.below.iter().map(|below| &below.child)
+    pub(super) fn children(&self) -> Vec<Arc<Child>> {
+        self.list().iter().map(|below| Arc::clone(&below.child)).collect()
     }
 
     /// The throttle group that its disk is in.
@@ -64,12 +69,39 @@ impl FilterNode {
 
     /// Whether the node called `name` is below it.
     pub(super) fn uses(&self, name: &str) -> bool {
-        self.below.iter().any(|below| below.name.lock().is(name))
+        self.below.lock().iter().any(|below| below.name.lock().is(name))
     }
 
     /// Whether the node called `name` is below it, and nobody else may use it.
     pub(super) fn needs_alone(&self, name: &str) -> bool {
-        self.below.iter().any(|below| below.role.is_alone && below.name.lock().is(name))
+        self.below.lock().iter().any(|below| below.role.is_alone && below.name.lock().is(name))
+    }
+
+    /// Whether it is over a list of disks that have the same content.
+    pub(super) fn is_over_list(&self) -> bool {
+        matches!(self.driver.children, Children::List { .. })
+    }
+
+    /// The nodes below that nobody else may use.
+    fn alone(&self) -> Vec<String> {
+        self.list().iter().filter(|below| below.role.is_alone).map(|below| below.name()).collect()
+    }
+
+    /// The filter over the disks of `list`.
+    pub(super) fn over(
+        &self,
+        list: &[Arc<NodeBelow>],
+        marked: Option<Vec<Range<u64>>>,
+    ) -> Result<Arc<dyn Block>, block::Error> {
+        let top_name = list.first().map(|below| below.name());
+        let list = list.iter().map(|below| (below.role.name, Arc::clone(&below.child))).collect();
+        self.makes.make(&Below { list, marked, top_name })
+    }
+}
+
+impl NodeBelow {
+    pub(super) fn name(&self) -> String {
+        self.name.lock().get()
     }
 }
 
@@ -100,12 +132,12 @@ impl Graph {
             let node = self.below_job_filter(self.open_bare_file(node).await?)?;
             let disk = self.disk(&node.name())?;
             let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
-            below.push(NodeBelow { role, child, name: Mutex::new(node.name.clone()) });
+            below.push(Arc::new(NodeBelow { role, child, name: Mutex::new(node.name.clone()) }));
             children.push(node);
         }
         self.check_children_apart(&name, &children)?;
         self.check_reach(&below)?;
-        let filter = FilterNode { driver, makes: described.makes, below };
+        let filter = FilterNode { driver, makes: described.makes, below: Mutex::new(below) };
         let disk = self.make_filter(&name, &filter, &described.disk).await?;
         if let Some(group) = filter.makes.group() {
             disk.set_throttle_group(Some(group));
@@ -124,13 +156,11 @@ impl Graph {
         filter: &FilterNode,
         options: &DiskOptions,
     ) -> Result<crate::Disk, NodeError> {
-        let list = filter.below.iter().map(|below| (below.role.name, Arc::clone(&below.child))).collect();
-        let top_name = filter.below.first().map(|below| below.name.lock().get());
         let marked = match filter.makes.bitmap() {
             Some(bitmap) => Some(self.dirty_ranges(bitmap, filter).await?),
             None => None,
         };
-        let made = filter.makes.make(&Below { list, marked, top_name });
+        let made = filter.over(&filter.list(), marked);
         let block = made.map_err(|source| NodeError::Filtered { name: name.to_owned(), source })?;
         Ok(disk_over(block, None, options, &self.rules))
     }
@@ -148,7 +178,7 @@ impl Graph {
         };
         let found = disk.disk.bitmaps().into_iter().find(|found| found.name() == bitmap.name);
         let found = found.ok_or_else(|| refused("is not there, or is inconsistent".to_owned()))?;
-        let needed = filter.below.first().map_or(0, |below| below.child.disk().size());
+        let needed = filter.list().first().map_or(0, |below| below.child.disk().size());
         if found.size() != needed {
             return Err(refused(format!("is of {} bytes; the disk has {needed}", found.size())));
         }
@@ -157,16 +187,11 @@ impl Graph {
     }
 
     /// Refuses a filter over one whose own disk below is used by others: it would miss what they write.
-    fn check_reach(&self, below: &[NodeBelow]) -> Result<(), NodeError> {
+    fn check_reach(&self, below: &[Arc<NodeBelow>]) -> Result<(), NodeError> {
         for over in below {
-            let Ok(node) = self.node(&over.name.lock().get()) else { continue };
+            let Ok(node) = self.node(&over.name()) else { continue };
             let Some(filter) = &node.filter else { continue };
-            for (_, name) in filter
-                .below
-                .iter()
-                .filter(|below| below.role.is_alone)
-                .map(|below| (below.role, below.name.lock().get()))
-            {
+            for name in filter.alone() {
                 let Ok(used) = self.node(&name) else { continue };
                 let users = self.users(&used);
                 let other = users.iter().find(|user| !Arc::ptr_eq(user, &node));
@@ -204,10 +229,11 @@ impl Graph {
         }
         let mut changes = Vec::new();
         let given = filter.driver.children.of_json(options)?;
-        if given.len() != filter.below.len() {
+        let list = filter.list();
+        if given.len() != list.len() {
             return Err(fixed("children"));
         }
-        for (below, (role, new)) in filter.below.iter().zip(given) {
+        for (below, (role, new)) in list.iter().zip(given) {
             let Value::String(new) = new else {
                 return Err(NodeError::Description(DescriptionError::NotANode { member: role.name }));
             };
@@ -225,7 +251,7 @@ impl Graph {
     }
 
     /// The node called `name`, if it may be put where `below` is.
-    fn node_to_put(
+    pub(super) fn node_to_put(
         &self,
         node: &Arc<Node>,
         below: &NodeBelow,
@@ -247,9 +273,7 @@ impl Graph {
         }
         // The filter itself is about to leave what it is over now.
         if let Some(filter) = &new.filter {
-            for name in
-                filter.below.iter().filter(|below| below.role.is_alone).map(|below| below.name.lock().get())
-            {
+            for name in filter.alone() {
                 let Ok(used) = self.node(&name) else { continue };
                 let users = self.users(&used);
                 let other = users.iter().find(|user| !Arc::ptr_eq(user, &new) && !Arc::ptr_eq(user, node));
@@ -280,11 +304,16 @@ impl Graph {
         drop(drained);
         let pause = disk.disk.front.now().since(begun);
         tracing::debug!(node = disk.name(), below = new.name(), ?pause, "the filter is over another disk");
-        let left = self.node(&old.get())?;
-        if left.implicit && self.users(&left).is_empty() {
-            self.close(&left).await?;
+        self.close_left(&old.get()).await
+    }
+
+    /// Closes a node that a filter has left, if it was made for that.
+    pub(super) async fn close_left(&self, name: &str) -> Result<(), NodeError> {
+        let left = self.node(name)?;
+        match left.implicit && self.users(&left).is_empty() && left.holders.first().is_none() {
+            true => self.close(&left).await,
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses to change the size of a disk that filters are over: they know it.
@@ -305,7 +334,7 @@ impl Graph {
 impl FilterNode {
     /// What the first disk below it is called by messages.
     fn path(&self, graph: &Graph) -> String {
-        let first = self.below.first().and_then(|below| graph.disk(&below.name.lock().get()).ok());
+        let first = self.list().first().and_then(|below| graph.disk(&below.name()).ok());
         first.map_or_else(String::new, |disk| disk.path().to_string_lossy().into_owned())
     }
 }

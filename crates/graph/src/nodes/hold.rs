@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::Graph;
 use super::error::NodeError;
+use super::filter_node::FilterNode;
 use super::node::Node;
 
 /// Who uses something, as a message names it: `export "disk"`.
@@ -92,15 +93,33 @@ impl Graph {
     /// # Errors
     /// When there is none, a filter would miss what the user writes there, or it is a layer and a job works on the disk, which may take it out.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
+        self.hold_unless(name, user, |over| over.needs_alone(name))
+    }
+
+    /// As [`Graph::hold`], for a user who changes nothing of what the node reads as: it may be one of the disks of a filter over a list.
+    ///
+    /// # Errors
+    /// As [`Graph::hold`], but for such a filter.
+    pub fn hold_as_it_is(&self, name: &str, user: User) -> Result<Hold, NodeError> {
+        let is_over_list = |over: &Node| over.filter.as_ref().is_some_and(FilterNode::is_over_list);
+        self.hold_unless(name, user, |over| over.needs_alone(name) && !is_over_list(over))
+    }
+
+    fn hold_unless(
+        &self,
+        name: &str,
+        user: User,
+        refuses: impl Fn(&Node) -> bool,
+    ) -> Result<Hold, NodeError> {
         let node = match self.node(name) {
             Ok(node) => self.below_job_filter(node)?,
             Err(unknown) => self.layer_to_hold(name)?.ok_or(unknown)?,
         };
-        let user = Arc::new(user);
-        if let Some(over) = self.nodes().iter().find(|over| over.needs_alone(name)) {
+        if let Some(over) = self.nodes().iter().find(|over| refuses(over)) {
             let by = User { kind: "node", name: over.name() };
             return Err(NodeError::InUse { name: name.to_owned(), by });
         }
+        let user = Arc::new(user);
         node.holders.0.lock().push(Holder { user: Arc::clone(&user), copies_to: None });
         Ok(Hold { node, user })
     }

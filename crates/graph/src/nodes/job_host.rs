@@ -142,7 +142,13 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
             Exchange::Root(pivot) => {
                 let replaced = match pivot {
                     Pivot::Layer(base) => graph.stand_on_layer(change, disk, base, last_look).await?,
-                    Pivot::Target { name, over } => {
+                    Pivot::Target { name, replaces: Some(child), .. } => {
+                        self.owner.release();
+                        let replaced = graph.replace_child(change, disk, child, name, last_look).await?;
+                        self.owner.leave_target();
+                        replaced
+                    }
+                    Pivot::Target { name, over, replaces: None } => {
                         self.owner.release();
                         let under = match over {
                             Over::Own => None,

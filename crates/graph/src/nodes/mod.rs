@@ -20,6 +20,7 @@ mod below;
 mod below_tests;
 mod by_name;
 mod changing_backing;
+mod children;
 mod description;
 mod disk_node;
 mod error;
@@ -63,6 +64,7 @@ use parking_lot::Mutex;
 
 pub use self::access::LayerAccess;
 pub use self::at_rest::AtRest;
+pub use self::children::ChildChange;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;

@@ -153,9 +153,9 @@ impl Node {
     }
 
     /// The disks to which it sends requests, as it sees them.
-    pub(super) fn children(&self) -> impl Iterator<Item = &Arc<Child>> {
-        let files = self.disk().into_iter().flat_map(|disk| &disk.files);
-        self.filter.iter().flat_map(FilterNode::children).chain(files)
+    pub(super) fn children(&self) -> Vec<Arc<Child>> {
+        let files = self.disk().into_iter().flat_map(|disk| &disk.files).cloned();
+        self.filter.iter().flat_map(FilterNode::children).chain(files).collect()
     }
 
     /// Nodes to which it sends requests: below a filter, or files of images.

@@ -169,7 +169,10 @@ impl Inventory {
         }
         let user = User { kind: "export", name: id.clone() };
         let used = [node, disk.name()].into_iter().chain(lent.iter().map(|lent| lent.of.name()));
-        let holds = used.map(|name| self.graph.hold(&name, user.clone()));
+        let holds = used.map(|name| match shown.writable {
+            true => self.graph.hold(&name, user.clone()),
+            false => self.graph.hold_as_it_is(&name, user.clone()),
+        });
         let holds = holds.collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
         let allows_inactive = shown.allows_inactive;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown, lent.clone()));

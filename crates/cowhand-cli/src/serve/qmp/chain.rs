@@ -248,14 +248,12 @@ pub fn hold(
     disk: &DiskNode,
     target: Option<&DiskNode>,
 ) -> Result<Vec<Hold>, QmpError> {
-    let user = User { kind: "job", name: job.to_owned() };
-    let hold = |node: &DiskNode| {
-        let held = inventory.graph.hold(&node.name(), user.clone());
-        held.map_err(|error| inventory.refused(&error))
-    };
-    let source = hold(disk)?;
+    let user = || User { kind: "job", name: job.to_owned() };
+    let graph = &inventory.graph;
+    // A job copies what is there, or moves it between images: the disk reads the same.
+    let source = graph.hold_as_it_is(&disk.name(), user()).map_err(|error| inventory.refused(&error))?;
     let Some(target) = target else { return Ok(vec![source]) };
-    let target = hold(target)?;
+    let target = graph.hold(&target.name(), user()).map_err(|error| inventory.refused(&error))?;
     source.copies_to(&target);
     Ok(vec![source, target])
 }

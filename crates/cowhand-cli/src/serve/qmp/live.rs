@@ -186,12 +186,7 @@ async fn begin_mirror(
         )));
     }
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
-    if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {
-        return Err(QmpError::generic(format!(
-            "argument 'replaces' is {replaces:?}; only the uppermost image {:?} can be replaced",
-            disk.name()
-        )));
-    }
+    let replaces = replaced_child(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;
     if inventory.graph.is_over_changing(&node.name()) {
         return Err(QmpError::generic(format!(
@@ -224,10 +219,34 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
-    let pivot = Pivot::Target { name: node.name(), over };
+    let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
     Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
+}
+
+/// The disk below the source in whose place the copy is to be put, if it is not the source itself.
+fn replaced_child(
+    inventory: &Inventory,
+    disk: &DiskNode,
+    arguments: Arguments<'_>,
+) -> Result<Option<String>, QmpError> {
+    let Some(child) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) else {
+        return Ok(None);
+    };
+    let checked = inventory.graph.check_replaced_child(disk, child);
+    checked.map_err(|error| {
+        let error = inventory.refused(&error).desc;
+        QmpError::generic(format!(
+            "argument 'replaces' is {child:?}: only the uppermost image of the source can be replaced, or a disk of a quorum that nothing else uses; {error}"
+        ))
+    })?;
+    if arguments.text("sync")? != "full" {
+        return Err(QmpError::generic(
+            "what takes the place of a disk of a quorum holds all of it: give sync full",
+        ));
+    }
+    Ok(Some(child.to_owned()))
 }
 
 /// Likewise, with the target's file made or opened here.
@@ -236,6 +255,11 @@ pub async fn drive_mirror(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
+    if arguments.has("replaces") && !arguments.has("node-name") {
+        return Err(QmpError::generic(
+            "argument 'replaces' needs argument 'node-name': the copy takes a place under that name",
+        ));
+    }
     let begin = async |target: Target<'_>| begin_mirror(inventory, change, arguments, target).await;
     new_target::with(inventory, change, arguments, begin).await
 }

@@ -1,9 +1,9 @@
 //! Quorums: their members in blockdev-add, and QUORUM_REPORT_BAD and QUORUM_FAILURE, which tell that a disk of one is bad or too many are.
 
 use block::SECTOR_BYTES;
-use control::{Argument, EventSpec, Kind, optional, required};
+use control::{Argument, Arguments, EventSpec, Kind, QmpError, optional, required};
 use filter::{Operation, Quorum, Report, What};
-use graph::DiskNode;
+use graph::{Change, ChildChange, DiskNode};
 use serde_json::{Value, json};
 
 use super::schema::{NODE_OR_OPTIONS, NUMBER};
@@ -42,6 +42,25 @@ pub const FAILURE: EventSpec = EventSpec {
         required("sectors-count", NUMBER),
     ]),
 };
+
+/// x-blockdev-change: a disk more, or one fewer, below a filter over a list of them.
+pub async fn change(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    let child = match (arguments.maybe_text("node"), arguments.maybe_text("child")) {
+        (Some(node), None) => ChildChange::Add(node),
+        (None, Some(child)) => ChildChange::Remove(child),
+        (Some(_), Some(_)) | (None, None) => {
+            return Err(QmpError::generic(
+                "give one of the arguments 'node', which is added, and 'child', which goes",
+            ));
+        }
+    };
+    let changed = inventory.graph.change_children(change, arguments.text("parent")?, child).await;
+    changed.map(|()| json!({})).map_err(|error| inventory.refused(&error))
+}
 
 /// Tells what the quorum that `node` is has met since the last call. Nothing of other disks.
 pub fn tell(inventory: &Inventory, node: &DiskNode) {

@@ -280,6 +280,12 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("blockdev-del", required("node-name", Kind::Text)),
     command!("blockdev-reopen", required("options", Kind::List(&BLOCKDEV))),
     command!("blockdev-set-active", optional("node-name", Kind::Text), required("active", Kind::Switch)),
+    command!(
+        "x-blockdev-change",
+        required("parent", Kind::Text),
+        optional("child", Kind::Text),
+        optional("node", Kind::Text),
+    ),
     command!("x-blockdev-set", required("node-name", Kind::Text), required("options", Kind::Text)),
     command!(
         "block_resize",

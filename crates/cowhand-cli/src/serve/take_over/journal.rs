@@ -65,7 +65,12 @@ fn meaning(entry: &Entry) -> Meaning {
         "nbd-server-remove" => Meaning::Undoes("nbd-server-add", "name", "name"),
         "nbd-server-stop" => Meaning::StopsNbd,
         "transaction" if !entry.actions().any(changes_layers) => Meaning::Nothing,
-        "transaction" | "x-blockdev-set" | "change-backing-file" | "add-fd" | "remove-fd" => Meaning::Lost,
+        "transaction"
+        | "x-blockdev-set"
+        | "x-blockdev-change"
+        | "change-backing-file"
+        | "add-fd"
+        | "remove-fd" => Meaning::Lost,
         name if changes_layers(name) => Meaning::Lost,
         _ => Meaning::Nothing,
     }

@@ -51,7 +51,7 @@ pub async fn task_of(parts: &Parts) -> Result<(Option<Task>, Arc<dyn Block>), St
             mirror(block(lowest), What::Layers(lowest as u32), Pivot::Layer(block(lowest))).await?
         }
         Kind::Mirror | Kind::MirrorBlocking => {
-            let pivot = Pivot::Target { name: FILES[COPY].to_owned(), over: Over::Own };
+            let pivot = Pivot::Target { name: FILES[COPY].to_owned(), over: Over::Own, replaces: None };
             mirror(copy()?, What::Everything, pivot).await?
         }
         Kind::Backup => {

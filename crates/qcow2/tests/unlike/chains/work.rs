@@ -91,7 +91,8 @@ pub async fn task_of(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
             let target = parts.target.as_ref().ok_or("no target")?;
             let over = Over::of(what, &*top, &*target.block);
             await_backing(target, what);
-            let pivot = Pivot::Target { name: parts.images.list[target.image].name.clone(), over };
+            let name = parts.images.list[target.image].name.clone();
+            let pivot = Pivot::Target { name, over, replaces: None };
             let case = parts.images.case;
             let written =
                 if case.compresses_copy() { target.compressing() } else { Arc::clone(&target.block) };
