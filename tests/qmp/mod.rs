@@ -35,6 +35,7 @@ mod quorum;
 mod random_commands;
 mod raw_sizes;
 mod raw_window;
+mod reopened_backing;
 mod schema;
 mod shipped_job_faults;
 mod stacks;

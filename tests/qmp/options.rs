@@ -205,9 +205,12 @@ fn no_backing_file_is_what_a_disk_without_one_is_reopened_with() {
     for options in [&options, &whole] {
         qmp.ok("blockdev-reopen", json!({ "options": [options] }));
     }
-    options["backing"] = Value::Null;
-    let refused = qmp.refused("blockdev-reopen", json!({ "options": [options] }));
+    // Other options of what is below are no change that is made this way.
+    whole["backing"]["discard"] = json!("unmap");
+    let refused = qmp.refused("blockdev-reopen", json!({ "options": [whole] }));
     assert!(refused.contains("option backing of node \"top\""), "{refused}");
+    options["backing"] = Value::Null;
+    qmp.ok("blockdev-reopen", json!({ "options": [options] }));
     steered.server.stop();
 }
 

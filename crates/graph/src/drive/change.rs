@@ -105,6 +105,13 @@ impl OptionTree {
         }
     }
 
+    /// Takes over what `old` says of an option as a whole.
+    pub(crate) fn keep(&mut self, name: &str, old: &Self) {
+        if let Some(entry) = old.entries.get(name) {
+            self.entries.insert(name.to_owned(), entry.clone());
+        }
+    }
+
     fn remove_at(&mut self, parts: &[&str]) {
         let Some((first, rest)) = parts.split_first() else { return };
         if is_flat(first) {

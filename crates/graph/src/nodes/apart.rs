@@ -84,7 +84,7 @@ impl Graph {
 }
 
 /// Whether `to` is `from`, or comes after it. Each node is looked at once, however many ways lead to it.
-fn leads(from: &Arc<Node>, to: &Arc<Node>, next: impl Fn(&Node) -> Vec<Arc<Node>>) -> bool {
+pub(super) fn leads(from: &Arc<Node>, to: &Arc<Node>, next: impl Fn(&Node) -> Vec<Arc<Node>>) -> bool {
     let (mut seen, mut left) = (vec![Arc::as_ptr(from)], vec![Arc::clone(from)]);
     while let Some(node) = left.pop() {
         if Arc::ptr_eq(&node, to) {

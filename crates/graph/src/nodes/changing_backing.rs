@@ -76,6 +76,20 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// The disk of `below` as an image over it reads it.
+    ///
+    /// # Errors
+    /// When it is no disk.
+    pub(super) fn changing(&self, below: &Node) -> Result<Arc<dyn Block>, NodeError> {
+        let disk = match below.disk() {
+            Ok(disk) => Arc::clone(&disk.disk),
+            Err(_) => Arc::clone(&self.disk(&below.name())?.disk),
+        };
+        Ok(Arc::new(Changing(disk)))
+    }
+}
+
 impl Changing {
     fn refused<T>(&self) -> Result<T, Error> {
         Err(block::Blame::new(self.name()).refused("it is read by the image over it, not written"))

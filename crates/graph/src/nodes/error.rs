@@ -165,6 +165,14 @@ pub enum NodeError {
         /// Why.
         source: Box<ReplaceError>,
     },
+    /// It is over what it was over. All other options are in force.
+    #[error("node {name:?} stays over its backing file")]
+    NewBacking {
+        /// The node.
+        name: String,
+        /// Why.
+        source: Box<ReplaceError>,
+    },
     /// It is open as it was.
     #[error("node {name:?} cannot be opened for writing")]
     Access {

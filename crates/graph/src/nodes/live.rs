@@ -11,6 +11,7 @@ use storage::Reach;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::User;
+use super::move_files::names_of;
 use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
@@ -18,6 +19,7 @@ use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::Child;
 use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
+use crate::options::LayerOptions;
 
 /// An overlay to be put over a disk.
 #[derive(Debug)]
@@ -313,6 +315,13 @@ impl Graph {
         }
         let mut taken_out = Vec::new();
         for layer in now.missing(before).layers() {
+            let files = layer.files.as_ref().map(|files| {
+                let LayerOptions { file, data_file, luks_header, bitmaps, .. } = &files.options;
+                [file, &**data_file, &**luks_header, &**bitmaps]
+            });
+            let mut names = Vec::new();
+            files.into_iter().flatten().for_each(|file| names_of(file, &mut names));
+            links.remove(&Links { parts: names.clone(), uses: names.clone(), files: names });
             let Some(own) = layer.own.lock().take() else { continue };
             links.remove(&own.links);
             links.parts.retain(|part| *part != own.name);

@@ -45,6 +45,7 @@ mod other_file;
 mod other_file_tests;
 mod removal;
 mod reopen;
+mod reopen_backing;
 mod replace;
 #[cfg(test)]
 mod replace_tests;

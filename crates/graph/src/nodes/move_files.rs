@@ -230,7 +230,7 @@ impl Below {
 }
 
 /// The names of a file and of those below it.
-fn names_of(file: &FileOptions, names: &mut Vec<String>) {
+pub(super) fn names_of(file: &FileOptions, names: &mut Vec<String>) {
     names.extend(file.node_name.clone());
     if let Some(over) = &file.over {
         names_of(&over.below, names);

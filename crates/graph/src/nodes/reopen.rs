@@ -11,12 +11,14 @@ use serde_json::{Map, Value};
 
 use super::access::LayerAccess;
 use super::active::{ACTIVE, without_active};
+use super::below::FILES;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
 use super::live::place;
 use super::move_files::FileMove;
 use super::node::{Node, NodeKind};
+use super::reopen_backing::NewBacking;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::drivers::of_file;
@@ -47,9 +49,19 @@ impl Graph {
         }
         match &node.kind {
             NodeKind::Disk(disk) => {
-                let mut tree = self.describe(options)?.tree;
-                tree.fill_for_reopen(&disk.asked.lock().tree);
-                self.reopen_disk(change, &node, disk, (tree, options)).await
+                let backing = self.backing_to_come(&node, disk, options)?;
+                let mut options = options.clone();
+                if backing.is_some() {
+                    options.remove("backing");
+                }
+                let kept = own_files(disk, &options);
+                kept.iter().for_each(|member| drop(options.remove(*member)));
+                let mut tree = self.describe(&options)?.tree;
+                let asked = disk.asked.lock().tree.clone();
+                tree.fill_for_reopen(&asked);
+                kept.iter().for_each(|member| tree.keep(member, &asked));
+                self.reopen_disk(change, &node, disk, (tree, &options)).await?;
+                self.put_backing(change, &node, disk, backing.unwrap_or(NewBacking::Same)).await
             }
             NodeKind::Throttle { group, child } => {
                 self.reopen_filter(&node.name(), (group, &child.get()), options)
@@ -175,6 +187,22 @@ impl DiskNode {
     fn opened<'a>(&self, node_name: &'a str) -> Opened<'a> {
         opened(node_name, &*self.disk.top_image(), &self.path())
     }
+}
+
+/// The members of `options` that name a file of the disk's own image, described with it: that stays.
+fn own_files(disk: &DiskNode, options: &Map<String, Value>) -> Vec<&'static str> {
+    let layers = disk.disk.layers();
+    let files = layers.first().and_then(|layer| layer.files.as_ref());
+    let is_own = |member: &&str| {
+        let named = options.get(*member).and_then(Value::as_str);
+        let own = files.and_then(|files| match *member {
+            "file" => files.options.file.node_name.as_deref(),
+            "data-file" => files.options.data_file.node_name.as_deref(),
+            _ => files.options.luks_header.node_name.as_deref(),
+        });
+        named.is_some() && named == own
+    };
+    FILES.into_iter().filter(is_own).collect()
 }
 
 /// What is so of an image that is open, and whose file was named `path`.

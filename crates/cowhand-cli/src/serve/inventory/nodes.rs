@@ -91,6 +91,7 @@ impl Inventory {
             NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Close { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::NotMoved { source, .. }
+            | NodeError::NewBacking { source, .. }
             | NodeError::Access { source, .. }
             | NodeError::Activity { source, .. } => QmpError::because(error.to_string(), &**source),
             NodeError::Reopen { source, .. } => QmpError::because(error.to_string(), source),

@@ -69,7 +69,11 @@ pub async fn reopen(
 ) -> Result<Value, QmpError> {
     let mut changed: Vec<&str> = Vec::new();
     for options in arguments.list("options").iter().filter_map(Value::as_object) {
-        if let Err(mut error) = inventory.reopen_node(change, options).await {
+        let reopened = async {
+            check_backing_given(inventory, options).await?;
+            inventory.reopen_node(change, options).await
+        };
+        if let Err(mut error) = reopened.await {
             if !changed.is_empty() {
                 error.desc.push_str(&format!("; these nodes have their new options: {}", changed.join(", ")));
             }
@@ -78,6 +82,23 @@ pub async fn reopen(
         changed.extend(options.get("node-name").and_then(Value::as_str));
     }
     Ok(json!({}))
+}
+
+/// QEMU takes no options of an image that leave open what is below it, where something is or the header names something. Under its names neither do we.
+async fn check_backing_given(inventory: &Inventory, options: &Map<String, Value>) -> Result<(), QmpError> {
+    let name = options.get("node-name").and_then(Value::as_str).unwrap_or_default();
+    if !inventory.as_qemu || options.contains_key("backing") {
+        return Ok(());
+    }
+    let Some(image) = inventory.graph.disk(name).ok().and_then(|disk| disk.disk.image()) else {
+        return Ok(());
+    };
+    match block::Block::below(&image).is_some() || image.header().await.backing.is_some() {
+        true => Err(QmpError::generic(format!(
+            "argument 'backing' is missing for node {name:?}, which has a backing file or names one: give its node name, or null for none"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Changes single options, written as on a drive line; what is not named stays.

@@ -149,6 +149,11 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
 }
 
 impl Found {
+    /// A block that is none of the disk's own layers, as the backing of an image.
+    pub(in crate::nodes) fn of_block(block: Arc<dyn Block>) -> Self {
+        Self { block: Some(block), ..Self::default() }
+    }
+
     /// `layer`, which is what is at `edge` already, opened in another way.
     pub(in crate::nodes) fn again(edge: Edge, layer: Layer) -> Self {
         let bitmaps = match edge {

@@ -1,0 +1,164 @@
+//! blockdev-reopen with another `backing`: what an image is over is exchanged while clients use the disk.
+
+use std::sync::Arc;
+
+use block::Block;
+use serde_json::{Map, Value};
+
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::hold::{Hold, User};
+use super::live::place;
+use super::node::{Node, NodeKind};
+use super::replace::{Edge, Found, Put, ReplaceError, Replaced, Written};
+use super::{Change, Graph};
+
+/// What an image is to be over.
+pub(super) enum NewBacking {
+    /// What it is over now.
+    Same,
+    /// Nothing.
+    Nothing,
+    /// A layer further down in the same disk.
+    Layer(Arc<dyn Block>),
+    /// The disk of a node.
+    Node(Arc<Node>),
+    /// What it is over now, with these options.
+    Described(String, Map<String, Value>),
+}
+
+impl Graph {
+    /// What `options`, those of blockdev-reopen, name as the backing of the image of `node`. `None` if they describe it, or say nothing.
+    ///
+    /// # Errors
+    /// When there is no such node, it is over that image itself, or a job knows what is below the disk.
+    pub(super) fn backing_to_come(
+        &self,
+        node: &Arc<Node>,
+        disk: &DiskNode,
+        options: &Map<String, Value>,
+    ) -> Result<Option<NewBacking>, NodeError> {
+        let top = disk.disk.top_image();
+        let new = match options.get("backing") {
+            Some(Value::Null) if top.below().is_some() => NewBacking::Nothing,
+            Some(Value::Null) => return Ok(Some(NewBacking::Same)),
+            Some(Value::String(name)) => match self.named_backing(node, name)? {
+                NewBacking::Same => return Ok(Some(NewBacking::Same)),
+                new => new,
+            },
+            // What was asked for at the beginning is not so any more.
+            Some(Value::Object(described))
+                if !disk.asked.lock().tree.names().any(|name| name == "backing") =>
+            {
+                let name = described.get("node-name").and_then(Value::as_str).unwrap_or_default();
+                match self.named_backing(node, name) {
+                    Ok(NewBacking::Same) => NewBacking::Described(name.to_owned(), described.clone()),
+                    _ => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        };
+        match self.job_on(&node.name())? {
+            Some(by) => Err(NodeError::InUse { name: node.name(), by }),
+            None => Ok(Some(new)),
+        }
+    }
+
+    fn named_backing(&self, node: &Arc<Node>, name: &str) -> Result<NewBacking, NodeError> {
+        let images = self.layers(&node.name())?.into_iter().filter(|layer| !layer.is_filter);
+        let at_work = node.changing_below().filter(|below| below.name.is(name));
+        let own = images.enumerate().skip(1).find(|(_, layer)| layer.name.as_deref() == Some(name));
+        match own {
+            _ if at_work.is_some() => return Ok(NewBacking::Same),
+            Some((1, _)) => return Ok(NewBacking::Same),
+            Some((_, layer)) => return Ok(NewBacking::Layer(layer.block)),
+            None => {}
+        }
+        let new = match self.node(name) {
+            Ok(new) => self.below_job_filter(new)?,
+            Err(unknown) => self.layer_node(name).ok_or(unknown)?,
+        };
+        if matches!(new.kind, NodeKind::TakenOut) {
+            return Err(NodeError::TakenOut { name: name.to_owned() });
+        }
+        if self.is_over(&new, node) {
+            let why = "it is over that itself".to_owned();
+            return Err(NodeError::NotBelow { name: name.to_owned(), of: node.name(), why });
+        }
+        Ok(NewBacking::Node(new))
+    }
+
+    /// Whether `upper` is `lower`, or needs it in some way.
+    fn is_over(&self, upper: &Arc<Node>, lower: &Arc<Node>) -> bool {
+        super::apart::leads(upper, lower, |node| {
+            let owner = node.disk().ok().and_then(|disk| disk.owner().map(|owner| owner.name()));
+            let owner = owner.and_then(|name| self.node(&name).ok());
+            let used = self.nodes().into_iter().filter(|other| node.uses(&other.name()));
+            used.chain(node.changing_below()).chain(owner).collect()
+        })
+    }
+
+    /// Puts what an image is to be over below it.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`]; then it is over what it was over.
+    pub(super) async fn put_backing(
+        &self,
+        change: &Change<'_>,
+        node: &Node,
+        disk: &Arc<DiskNode>,
+        new: NewBacking,
+    ) -> Result<(), NodeError> {
+        let exchanged = match new {
+            NewBacking::Described(name, mut options) => {
+                options.remove("backing");
+                return self.reopen_part(change, &name, &options).await.unwrap_or(Ok(()));
+            }
+            new => self.exchange_backing(change, node, disk, new).await,
+        };
+        exchanged.map_err(|source| NodeError::NewBacking { name: node.name(), source: Box::new(source) })
+    }
+
+    async fn exchange_backing(
+        &self,
+        change: &Change<'_>,
+        node: &Node,
+        disk: &Arc<DiskNode>,
+        new: NewBacking,
+    ) -> Result<(), ReplaceError> {
+        let before = disk.disk.layers();
+        let top = disk.disk.top_image();
+        let edge = Edge::Backing { of: place(&before, &top)? };
+        if let Some(image) = disk.disk.image() {
+            // What reads as zeroes below now may not later.
+            image.await_backing();
+        }
+        let (replaced, hold): (Replaced, Option<Hold>) = match new {
+            NewBacking::Same | NewBacking::Described(..) => return Ok(()),
+            NewBacking::Nothing => {
+                (self.replace(change, &disk.name(), edge, Put::Nothing, async || Ok(())).await?, None)
+            }
+            NewBacking::Layer(block) => {
+                let put = Put::Layer(place(&before, &block)?);
+                (self.replace(change, &disk.name(), edge, put, async || Ok(())).await?, None)
+            }
+            NewBacking::Node(below) => {
+                let below = self.open_bare_file(below).await?;
+                let hold = self.hold(&below.name(), User { kind: "node", name: node.name() })?;
+                let found = Found::of_block(self.changing(&below)?);
+                let put = self.exchange(disk, &before, edge, found, Written::Flush, async || Ok(())).await?;
+                (put, Some(hold))
+            }
+        };
+        self.rename(disk, &before, None);
+        let left = node.changing_below();
+        let goes = left.as_ref().is_some_and(|left| left.implicit);
+        let old_hold = std::mem::replace(&mut *node.stands_on.lock(), hold);
+        drop(old_hold);
+        let closed = replaced.removed.close().await;
+        if let Some(left) = left.filter(|left| goes && self.check_unused(left).is_ok()) {
+            self.close(&left).await?;
+        }
+        closed.map_err(ReplaceError::Before)
+    }
+}
