@@ -318,6 +318,70 @@ fn chains_open_and_are_committed_as_by_qemus() {
     look(&ours("qemu-storage-daemon"));
 }
 
+/// What a mirror leaves was closed, and only its name stayed: a manager could not go back to it, nor read it.
+#[test]
+fn what_a_mirror_leaves_stays_open_under_its_name_as_qemus() {
+    let look = |program: &Path, sync: &str| {
+        let scratch = images();
+        let [disk, overlay, copy] = ["disk.qcow2", "o", "copy"].map(|name| scratch.name(name));
+        let img = |args: &[&str]| drop(Run::new("qemu-img").args(args).ok());
+        img(&["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &overlay]);
+        img(&["create", "-q", "-f", "qcow2", &copy, "4M"]);
+        qemu_io_ok(&["-f", "qcow2"], &overlay, &["write -P 7 2M 64k"]);
+        let node = |name: &str, path: &str, more: &str| {
+            format!("driver=qcow2,node-name={name},file.driver=file,file.filename={path}{more}")
+        };
+        let words = [
+            ["--blockdev", &node("source", &overlay, "")],
+            ["--blockdev", &node("target", &copy, "")],
+            ["--nbd-server", "addr.type=unix,addr.path=s"],
+            ["--export", "nbd,id=e,node-name=source,name=e,writable=on"],
+            ["--chardev", "socket,path=q,server=on,wait=off,id=c"],
+            ["--monitor", "chardev=c"],
+        ];
+        let daemon = Run::new(program).arg("--daemonize").args(words.concat()).current_dir(scratch.path());
+        drop(daemon.ok());
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        let write = |export: &str, value: u8| {
+            let uri = format!("nbd+unix:///{export}?socket={}", scratch.name("s"));
+            qemu_io_ok(&["-f", "raw"], &uri, &[&format!("write -P {value} 0 64k"), "flush"]);
+        };
+        let mirror = json!({ "job-id": "j", "device": "source", "target": "target", "sync": sync, "auto-dismiss": false });
+        qmp.ok("blockdev-mirror", mirror);
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "ready" {}
+        write("e", 8);
+        qmp.ok("job-complete", json!({ "id": "j" }));
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "concluded" {}
+        qmp.ok("job-dismiss", json!({ "id": "j" }));
+        write("e", 9);
+        let nodes = qmp.ok("query-named-block-nodes", json!({}));
+        let source = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == "source");
+        let source = source.expect("it is there").clone();
+        // It can be written again, and the disk does not notice.
+        let export =
+            json!({ "type": "nbd", "id": "left", "node-name": "source", "name": "left", "writable": true });
+        qmp.ok("block-export-add", export);
+        let uri = format!("nbd+unix:///left?socket={}", scratch.name("s"));
+        qemu_io_ok(&["-f", "raw"], &uri, &["read -P 8 0 64k", "read -P 1 64k 64k", "read -P 7 2M 64k"]);
+        write("left", 10);
+        qmp.ok("block-export-del", json!({ "id": "left", "mode": "hard" }));
+        qmp.event_of("BLOCK_EXPORT_DELETED", "id", "left");
+        qmp.ok("blockdev-del", json!({ "node-name": "source" }));
+        // It is closed, while the copy is in use.
+        img(&["check", "-q", &overlay]);
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        qemu_io_ok(&["-r", "-f", "qcow2"], &overlay, &["read -P 10 0 64k", "read -P 7 2M 64k"]);
+        qemu_io_ok(&["-r", "-f", "qcow2"], &copy, &["read -P 9 0 64k", "read -P 7 2M 64k"]);
+        [source["drv"].clone(), source["ro"].clone(), json!(source["image"]["backing-image"].is_object())]
+    };
+    let ours_full = look(&ours("qemu-storage-daemon"), "full");
+    assert_eq!(ours_full, look(Path::new("qemu-storage-daemon"), "full"));
+    assert_eq!(ours_full, [json!("qcow2"), json!(false), json!(true)]);
+    // What lies below both is read by both.
+    assert_eq!(look(&ours("qemu-storage-daemon"), "top")[..2], ours_full[..2]);
+}
+
 /// A monitor may be in files and pipes, and write for people; one on nothing hears of nothing.
 #[test]
 fn monitors_are_where_their_character_devices_are_as_qemus() {

@@ -30,6 +30,11 @@ pub trait JobOwner {
     /// The target has become the disk's, and stays when the job ends.
     fn leave_target(&self) {}
 
+    /// What a disk leaves when it switches to a target stays open, as a node of its own. Otherwise it is closed, and its name stays until it is removed.
+    fn keeps_source(&self) -> bool {
+        false
+    }
+
     /// As [`Host::bitmap_succeeds`].
     async fn bitmap_succeeds(&self, _since: Option<&Dirty>) -> Result<(), block::Error> {
         Ok(())
@@ -155,9 +160,13 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
                             Over::Below => Some(Under::BelowTop),
                             Over::Disk => Some(Under::BelowFilter),
                         };
+                        let before = graph.before_switch(disk).filter(|_| self.owner.keeps_source());
                         let replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
                         self.owner.leave_target();
-                        replaced
+                        match before {
+                            Some(before) => graph.keep(disk, before, replaced).await,
+                            None => replaced,
+                        }
                     }
                 };
                 tracing::info!(pause = ?replaced.pause, "the disk has switched to the copy");

@@ -268,7 +268,7 @@ impl Graph {
         Ok(replaced)
     }
 
-    fn made_own(&self) -> Own {
+    pub(super) fn made_own(&self) -> Own {
         Own { name: self.make_name(), by_user: false, links: Links::default() }
     }
 

@@ -32,6 +32,7 @@ mod future_sizes;
 mod hold;
 mod job_filter;
 mod job_host;
+mod keep;
 mod key_slots;
 mod layer_node;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::serve::inventory::Inventory;
 /// A job while it ends.
 pub struct Owner<'a> {
     job: &'a Job,
+    as_qemu: bool,
     bitmap: Option<&'a BitmapSync>,
 }
 
@@ -21,7 +22,7 @@ pub fn job_host<'a>(
     disk: &'a Arc<DiskNode>,
     bitmap: Option<&'a BitmapSync>,
 ) -> JobHost<'a, Owner<'a>> {
-    JobHost { graph: &inventory.graph, disk, owner: Owner { job, bitmap } }
+    JobHost { graph: &inventory.graph, disk, owner: Owner { job, as_qemu: inventory.as_qemu, bitmap } }
 }
 
 impl JobOwner for Owner<'_> {
@@ -31,6 +32,10 @@ impl JobOwner for Owner<'_> {
 
     fn leave_target(&self) {
         self.job.leave_target();
+    }
+
+    fn keeps_source(&self) -> bool {
+        self.as_qemu
     }
 
     async fn bitmap_succeeds(&self, since: Option<&Dirty>) -> Result<(), block::Error> {
