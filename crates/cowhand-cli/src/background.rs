@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -64,7 +65,39 @@ impl Background {
     }
 }
 
+/// The process that goes on, while the one that was started still waits for it.
+#[derive(Debug)]
+pub struct Waiting {
+    told: File,
+    null: File,
+}
+
+impl Waiting {
+    /// Tells the first process, and leaves standard error, too. A sandbox lets it.
+    pub fn ready(mut self) {
+        // Who started us may be gone.
+        let _ = self.told.write_all(b"1");
+        let _ = dup2_stderr(&self.null);
+    }
+}
+
 impl Background {
+    /// Leaves the terminal and the directory, but for standard error: what clients need is not all there yet, and may fail.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn leave(self) -> Result<Waiting, Failure> {
+        let leave = || -> io::Result<Waiting> {
+            let told = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            dup2_stdin(&null)?;
+            dup2_stdout(&null)?;
+            chdir("/")?;
+            Ok(Waiting { told, null })
+        };
+        leave().map_err(|error| Failure::because("cannot go into the background", &error))
+    }
+
     /// As [`Background::ready`], but the directory stays, and so does standard error: what is told there is for a service manager's log.
     ///
     /// # Errors

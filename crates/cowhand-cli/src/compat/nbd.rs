@@ -5,7 +5,7 @@ mod kernel;
 mod list;
 mod netlink;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
@@ -21,6 +22,7 @@ use graph::drive::OptionTree;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, DiskNode, OpenRules};
+use parking_lot::Mutex;
 use qcow2::Qcow2;
 
 use self::args::Args;
@@ -28,7 +30,7 @@ pub use self::args::command;
 use self::kernel::Device;
 use super::daemon::Daemon;
 use super::keyval;
-use crate::background::{Background, Side, absolute};
+use crate::background::{Background, Side, Waiting, absolute};
 use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
 use crate::output::printable;
@@ -95,34 +97,61 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     if let Some(path) = &args.pid_file {
         daemon.write_pid_file(path)?;
     }
-    let device = match (device, &endpoint) {
-        (Some(device), Endpoint::Socket(socket)) => Some(connect(&daemon, device, socket, &args, out)?),
-        _ => None,
+    let (Some(device), Endpoint::Socket(socket)) = (device, &endpoint) else {
+        when_clients_leave(&daemon, args.persistent, None);
+        return daemon.serve(background);
     };
-    when_clients_leave(&daemon, args.persistent, device);
-    daemon.serve(background)
+    let waiting = background.map(Background::leave).transpose()?;
+    let connecting = connect(&daemon, device, socket, &args, waiting)?;
+    when_clients_leave(&daemon, args.persistent, Some(Arc::clone(&connecting)));
+    let ended = daemon.serve(None);
+    let failure = connecting.lock().failure.take();
+    failure.map_or(ended, Err)
 }
 
-/// Makes the kernel a client of ours. No sandbox is entered yet: a kernel that loads a module for it may.
+/// What came of connecting a device of the kernel.
+#[derive(Debug, Default)]
+struct Connecting {
+    /// The kernel has the connection.
+    device: Option<Device>,
+    /// It has not, and the server ends.
+    failure: Option<Failure>,
+}
+
+/// Makes the kernel a client of ours, on a thread: it is served by the loops, which run when the sandbox is entered. All that the thread needs is open.
 fn connect(
     daemon: &Daemon,
     mut device: Device,
     socket: &Path,
     args: &Args,
-    out: &mut dyn Write,
-) -> Result<Device, Failure> {
+    waiting: Option<Waiting>,
+) -> Result<Arc<Mutex<Connecting>>, Failure> {
     let failed = |error| Failure::because(format!("cannot connect to {}", socket.display()), &error);
     let stream = UnixStream::connect(socket).map_err(failed)?;
-    let name = args.export_name.clone();
-    let connecting = reactor::blocking(move || device.connect(stream, &name).map(|()| device));
-    let device = daemon.reactor.run(connecting)?;
-    if args.verbose {
-        let file = args.file().map(|file| printable(&file.to_string_lossy()).to_string());
-        let file = file.unwrap_or_default();
-        writeln!(out, "NBD device {} is now connected to {file}", device.name())?;
-        out.flush()?;
-    }
-    Ok(device)
+    let (export, shutdown) = (args.export_name.clone(), daemon.inventory.loops.shutdown().clone());
+    let file = args.file().map_or_else(String::new, |file| printable(&file.to_string_lossy()).into_owned());
+    let told = args.verbose.then(|| format!("NBD device {} is now connected to {file}\n", device.name()));
+    let connecting = Arc::new(Mutex::new(Connecting::default()));
+    let outcome = Arc::clone(&connecting);
+    let connect = move || match device.connect(stream, &export) {
+        Ok(()) => {
+            outcome.lock().device = Some(device);
+            // Nobody may be there to hear it.
+            let _ = io::stdout()
+                .write_all(told.unwrap_or_default().as_bytes())
+                .and_then(|()| io::stdout().flush());
+            if let Some(waiting) = waiting {
+                waiting.ready();
+            }
+        }
+        Err(failure) => {
+            outcome.lock().failure = Some(failure);
+            shutdown.trigger();
+        }
+    };
+    let spawned = thread::Builder::new().name("device".to_owned()).spawn(connect);
+    spawned.map_err(|error| Failure::because("cannot start a thread", &error))?;
+    Ok(connecting)
 }
 
 /// Opens the disk and lets clients reach it. Returns the disk of which a snapshot is served.
@@ -232,7 +261,7 @@ fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint,
 
 /// Unless it is persistent, the end comes when a client has used the export and none does any more. A device of the kernel that has it when
 /// the end comes otherwise is disconnected; one that left is perhaps somebody else's by now.
-fn when_clients_leave(daemon: &Daemon, is_persistent: bool, mut device: Option<Device>) {
+fn when_clients_leave(daemon: &Daemon, is_persistent: bool, connecting: Option<Arc<Mutex<Connecting>>>) {
     let inventory = Rc::clone(&daemon.inventory);
     daemon.reactor.run(async {
         reactor::spawn(async move {
@@ -242,7 +271,8 @@ fn when_clients_leave(daemon: &Daemon, is_persistent: bool, mut device: Option<D
                 Either::Left(_) if is_persistent => {}
                 Either::Left(_) => shutdown.trigger(),
                 Either::Right(_) => {
-                    if let Some(Err(failure)) = device.as_mut().map(Device::disconnect) {
+                    let device = connecting.and_then(|connecting| connecting.lock().device.take());
+                    if let Some(Err(failure)) = device.map(|mut device| device.disconnect()) {
                         tracing::warn!("{failure}");
                     }
                 }

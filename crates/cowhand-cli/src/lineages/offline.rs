@@ -69,7 +69,8 @@ impl LockedDisk {
 }
 
 fn lock(path: &Path) -> Result<LockedDisk, Failure> {
-    let failed = |error: &dyn std::error::Error| Failure::because(format!("cannot use {}", path.display()), error);
+    let failed =
+        |error: &dyn std::error::Error| Failure::because(format!("cannot use {}", path.display()), error);
     let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| failed(&error))?);
     match FileLock::acquire_role(&file, Role::Writer) {
