@@ -19,6 +19,8 @@ mod below;
 #[cfg(test)]
 mod below_tests;
 mod by_name;
+#[cfg(test)]
+mod by_name_tests;
 mod changing_backing;
 mod children;
 mod description;

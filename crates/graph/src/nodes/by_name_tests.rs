@@ -1,0 +1,83 @@
+//! Checkpoints and rollbacks of a disk at work, by the names of its nodes and files.
+
+use serde_json::{Value, json};
+
+use super::test_world::{Load, World, a_while, layer_names, value_at, with_world, write};
+use super::*;
+use crate::layers::OpenedLayers;
+
+async fn opened(world: &World, options: Value) -> OpenedLayers {
+    match world.opened(options).await {
+        Put::Opened(opened) => opened,
+        _ => panic!("not opened layers"),
+    }
+}
+
+fn node_names(world: &World) -> Vec<Option<String>> {
+    world.graph.layers("d").unwrap().into_iter().map(|layer| layer.name).collect()
+}
+
+/// After a snapshot a disk is called as its overlay is: a manager that takes the next checkpoint had to look for it anew.
+#[test]
+fn a_disk_keeps_its_name_and_a_sealed_layer_gets_the_path_that_it_has() {
+    with_world(async |world| {
+        let base = world.image_file("d", Value::Null).await;
+        let disk = world.add(base).await;
+        let node = world.graph.disk("d").unwrap();
+        let path = |name: &str| world.directory.path().join(name);
+        let load = Load::on(&disk);
+        for number in 0..3 {
+            a_while().await;
+            // As a checkpoint does it: the active file has another name, and the overlay its own.
+            let sealed = format!("sealed-{number}");
+            let overlay = world.image_file("new", Value::Null).await;
+            std::fs::hard_link(path("d"), path(&sealed)).unwrap();
+            std::fs::rename(path("new"), path("d")).unwrap();
+            let overlay = json!({ "driver": "qcow2", "file": overlay["file"], "backing": null });
+            let mut overlay = overlay;
+            overlay["file"]["filename"] = json!(path("d"));
+            let active = disk.top_image();
+            let overlay = opened(world, overlay).await;
+            let change = world.graph.change().await;
+            let put = world.graph.put_over_by_name(&change, &node, overlay).await.unwrap();
+            assert_eq!(put.removed.names().count(), 0);
+            let other = world.graph.seal_layer(&change, &node, &active, &path("d")).await;
+            assert!(other.is_err(), "the path leads to another file");
+            world.graph.seal_layer(&change, &node, &active, &path(&sealed)).await.unwrap();
+            drop(change);
+            assert!(world.is_locked("d").await);
+            assert_eq!(world.graph.path_of_image("d").unwrap(), Some(path("d").canonicalize().unwrap()));
+        }
+        assert_eq!(layer_names(&disk), ["d", "sealed-2", "sealed-1", "sealed-0"]);
+        let names = node_names(world);
+        assert_eq!(names[0].as_deref(), Some("d"));
+        assert!(
+            names[1..].iter().all(|name| name.as_ref().is_some_and(|name| name.starts_with('#'))),
+            "{names:?}"
+        );
+        for (offset, value) in load.end().await {
+            assert_eq!(value_at(&disk, offset, 64 << 10).await, value);
+        }
+        // The path of the image leads elsewhere: nothing is sealed by it.
+        std::fs::rename(path("sealed-0"), path("d")).unwrap();
+        assert_eq!(world.graph.path_of_image("d").unwrap(), None);
+    });
+}
+
+#[test]
+fn a_disk_that_is_switched_keeps_its_name_and_what_it_was_is_free() {
+    with_world(async |world| {
+        let disk = world.add(world.image_file("d", Value::Null).await).await;
+        let node = world.graph.disk("d").unwrap();
+        write(&disk, 0, 7).await;
+        let other = opened(world, world.image_file("other", Value::Null).await).await;
+        let change = world.graph.change().await;
+        let put = world.graph.switch_by_name(&change, &node, other).await.unwrap();
+        put.removed.close().await.unwrap();
+        drop(change);
+        assert_eq!((value_at(&disk, 0, 64 << 10).await, layer_names(&disk)), (0, vec!["other".to_owned()]));
+        assert_eq!(node_names(world), [Some("d".to_owned())]);
+        assert_eq!(world.graph.nodes().len(), 1);
+        assert!(world.is_locked("other").await && !world.is_locked("d").await);
+    });
+}
