@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 36] = [
+const PARTS: [&str; 37] = [
     "bench",
     "block",
     "buffer",
@@ -24,6 +24,7 @@ const PARTS: [&str; 36] = [
     "graph",
     "http_wire",
     "job",
+    "lineage",
     "luks_layout",
     "map_cache",
     "nbd_wire",

@@ -1,5 +1,7 @@
 //! Lineages on a real file system, without a server.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod commands;
 mod copied;
 mod hostile;
