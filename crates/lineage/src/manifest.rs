@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::checkpoint_name::CheckpointName;
 use crate::error::Error;
@@ -19,10 +19,10 @@ pub const MANIFEST_VERSION: u64 = 1;
 /// A larger file is none of ours: an entry takes some 250 bytes, 10 KiB with all labels.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The entries, by layer.
+/// The entries, by layer. A copy shares them until one of the two changes: the steps of a command have several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    layers: BTreeMap<LayerId, Entry>,
+    layers: Arc<BTreeMap<LayerId, Entry>>,
 }
 
 /// What is recorded of a layer.
@@ -88,12 +88,29 @@ impl Seal {
     }
 }
 
-/// The file.
-#[derive(Serialize, Deserialize)]
+/// The file, read.
+#[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Text {
-    cowhand_lineage: u64,
+    #[serde(rename = "cowhand-lineage")]
+    _version: u64,
     layers: Vec<Entry>,
+}
+
+/// What every version of the file has.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Version {
+    #[serde(default)]
+    cowhand_lineage: Option<u64>,
+}
+
+/// The file, to be written.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct NewText<'a> {
+    cowhand_lineage: u64,
+    layers: Vec<&'a Entry>,
 }
 
 impl Manifest {
@@ -123,9 +140,10 @@ impl Manifest {
             return Err(format!("it is longer than {BYTES_MAX} bytes"));
         }
         let rebuilt = "; without it, it is rebuilt from the images, without names and labels";
-        let value: Value =
+        // Another version has other fields: that is looked at alone.
+        let found: Version =
             serde_json::from_slice(text).map_err(|error| format!("it is no manifest ({error}){rebuilt}"))?;
-        match value.get("cowhand-lineage").and_then(Value::as_u64) {
+        match found.cowhand_lineage {
             Some(MANIFEST_VERSION) => {}
             Some(found) => {
                 return Err(format!(
@@ -135,7 +153,7 @@ impl Manifest {
             None => return Err(format!("it has no version{rebuilt}")),
         }
         let Text { layers, .. } =
-            serde_json::from_value(value).map_err(|error| format!("{error}{rebuilt}"))?;
+            serde_json::from_slice(text).map_err(|error| format!("{error}{rebuilt}"))?;
         let mut manifest = Self::default();
         for entry in layers {
             if !is_file_name(&entry.disk) {
@@ -155,9 +173,8 @@ impl Manifest {
     /// Writes it: beside, durably, and then in place of the one before.
     pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
-        let text =
-            Text { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().cloned().collect() };
-        let mut text = serde_json::to_vec_pretty(&text).map_err(io::Error::other)?;
+        let text = NewText { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().collect() };
+        let mut text = serde_json::to_vec(&text).map_err(io::Error::other)?;
         text.push(b'\n');
         let mut file = File::create(&beside)?;
         file.write_all(&text)?;
@@ -173,7 +190,7 @@ impl Manifest {
 
     /// The entry of a layer, to be changed.
     pub(crate) fn entry_mut(&mut self, id: LayerId) -> Option<&mut Entry> {
-        self.layers.get_mut(&id)
+        Arc::make_mut(&mut self.layers).get_mut(&id)
     }
 
     /// All entries.
@@ -183,12 +200,12 @@ impl Manifest {
 
     /// Puts an entry in; gives the one that was there.
     pub fn put(&mut self, entry: Entry) -> Option<Entry> {
-        self.layers.insert(entry.id, entry)
+        Arc::make_mut(&mut self.layers).insert(entry.id, entry)
     }
 
     /// Takes an entry out.
     pub(crate) fn take(&mut self, id: LayerId) -> Option<Entry> {
-        self.layers.remove(&id)
+        Arc::make_mut(&mut self.layers).remove(&id)
     }
 }
 
