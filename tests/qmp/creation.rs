@@ -194,7 +194,7 @@ fn a_luks_header_may_have_a_file_of_its_own() {
         "header": file("header") });
     qmp.ok("blockdev-add", node);
     qmp.ok("blockdev-del", json!({ "node-name": "n" }));
-    // The header alone; what is opened with it is somebody else's.
+    // The header alone; its data may be anywhere.
     let alone = json!({ "driver": "luks", "size": 0, "key-secret": "key", "iter-time": 10, "header": file("header") });
     is_made(&mut qmp, &alone);
     assert!(fails(&mut qmp, &json!({ "driver": "luks", "size": 0, "key-secret": "key" })).contains("'file'"));

@@ -122,21 +122,16 @@ impl LayerFiles {
             #[cfg(feature = "http")]
             hint: Mutex::default(),
         };
-        let own = Mutex::new(now.own.lock().clone());
-        let by_name = Mutex::new(now.by_name.lock().clone());
-        let writers = Mutex::new(*now.writers.lock());
-        let identity = now.identity.clone();
-        let compressing = OnceLock::new();
         Ok(Layer {
             block,
-            identity,
+            identity: now.identity.clone(),
             tasks,
             closes_below: false,
-            own,
-            by_name,
-            writers,
+            own: Mutex::new(now.own.lock().clone()),
+            by_name: Mutex::new(now.by_name.lock().clone()),
+            writers: Mutex::new(*now.writers.lock()),
             files: Some(files),
-            compressing,
+            compressing: OnceLock::new(),
         })
     }
 }
