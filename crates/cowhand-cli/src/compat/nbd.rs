@@ -5,7 +5,7 @@ mod kernel;
 mod list;
 mod netlink;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::ToSocketAddrs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -136,10 +136,8 @@ fn connect(
     let connect = move || match device.connect(stream, &export) {
         Ok(()) => {
             outcome.lock().device = Some(device);
-            // Nobody may be there to hear it.
-            let _ = io::stdout()
-                .write_all(told.unwrap_or_default().as_bytes())
-                .and_then(|()| io::stdout().flush());
+            // The main thread has the lock of standard output; and nobody may be there to hear it.
+            let _ = rustix::io::write(rustix::stdio::stdout(), told.unwrap_or_default().as_bytes());
             if let Some(waiting) = waiting {
                 waiting.ready();
             }
