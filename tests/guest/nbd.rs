@@ -36,7 +36,8 @@ qemu-nbd -f qcow2 --discard=unmap -c /dev/nbd0 /dev/vda || fail connect
 /bin/busybox dd if=/dev/urandom of=/mnt/file bs=64k count=80 conv=fsync 2>/dev/null || fail write
 (cd /mnt && /bin/busybox sha256sum file > sums) || fail sums
 # Another server does not get it, and does not disturb it.
-qemu-nbd -f raw -c /dev/nbd0 /sbin/cowhand 2>/said && fail 'two servers'
+cowhand create -q -f raw /tmp/other 1M || fail other
+qemu-nbd -f raw -c /dev/nbd0 /tmp/other 2>/said && fail 'two servers'
 /bin/busybox grep -q nbd0 /said || { /bin/busybox cat /said; fail 'the reason'; }
 /bin/busybox fstrim /mnt || fail fstrim
 /bin/busybox umount /mnt || fail umount
