@@ -17,7 +17,7 @@ use std::thread;
 
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use graph::drive::OptionTree;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
@@ -265,15 +265,17 @@ fn when_clients_leave(daemon: &Daemon, is_persistent: bool, connecting: Option<A
         reactor::spawn(async move {
             let Some(record) = inventory.export(NODE) else { return };
             let shutdown = inventory.loops.shutdown();
-            match select(pin!(record.entry.abandoned()), pin!(shutdown.wait())).await {
-                Either::Left(_) if is_persistent => {}
-                Either::Left(_) => shutdown.trigger(),
-                Either::Right(_) => {
-                    let device = connecting.and_then(|connecting| connecting.lock().device.take());
-                    if let Some(Err(failure)) = device.map(|mut device| device.disconnect()) {
-                        tracing::warn!("{failure}");
-                    }
+            select(pin!(record.entry.abandoned()), pin!(shutdown.wait())).await;
+            if !shutdown.is_triggered() {
+                // They left; nothing else ends the server.
+                if !is_persistent {
+                    shutdown.trigger();
                 }
+                return;
+            }
+            let device = connecting.and_then(|connecting| connecting.lock().device.take());
+            if let Some(Err(failure)) = device.map(|mut device| device.disconnect()) {
+                tracing::warn!("{failure}");
             }
         })
         .detach();
