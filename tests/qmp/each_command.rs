@@ -95,6 +95,11 @@ async def nodes_and_doors():
     await do("x-blockdev-set", node_name="b", options="discard=ignore")
     await do("x-blockdev-amend", job_id="amend", node_name="b", options={"driver": "qcow2"})
     await ends("amend")
+    for name in ("q0", "q1", "q2"):
+        await do("blockdev-add", {"driver": "null-co", "node-name": name, "size": 1 << 20})
+    await do("blockdev-add", {"driver": "quorum", "node-name": "q", "vote-threshold": 1, "children": ["q0", "q1", "q2"]})
+    await do("x-blockdev-change", parent="q", child="children.2")
+    await do("blockdev-del", node_name="q")
 
 async def descriptors():
     with open(file("c"), "r+b") as opened:
