@@ -11,6 +11,7 @@
 mod contract;
 mod error;
 mod filter;
+mod moving;
 mod raw;
 mod start_guard;
 mod status;
@@ -19,6 +20,7 @@ mod stored;
 pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory, not_copied};
 pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
+pub use moving::{FindBlock, MovingBlock};
 pub use raw::{Raw, SECTOR_BYTES, in_file};
 pub use start_guard::{START_BYTES, StartGuard};
 pub use status::BlockStatus;

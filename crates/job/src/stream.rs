@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
+use block::{Block, BlockFuture, Error as BlockError, Filter, MovingBlock, ZeroOptions};
 use buffer::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 
@@ -78,7 +78,7 @@ impl Filter for Guarded {
 pub struct Stream {
     guarded: Arc<Guarded>,
     /// What will lie below the image, if anything: what only that layer or ones below it have stays there.
-    base: Option<Base>,
+    base: Option<MovingBlock<Base>>,
 }
 
 impl Stream {
@@ -89,7 +89,7 @@ impl Stream {
 
     /// Of what `layers` layers have, `image`, which `guarded` is over, included. What is below these stays there.
     pub fn of_layers(guarded: Arc<Guarded>, image: &Arc<dyn Block>, layers: u32) -> Self {
-        Self { guarded, base: Some(Base::new(Arc::clone(image), layers)) }
+        Self { guarded, base: Some(MovingBlock(Base::new(Arc::clone(image), layers))) }
     }
 
     /// Copies to the end, and flushes the image. It reads the same at each moment.
@@ -147,7 +147,7 @@ impl Stream {
 
     fn scope(&self) -> Scope {
         match &self.base {
-            Some(base) => Scope::BelowTopWithin(base.layers()),
+            Some(MovingBlock(base)) => Scope::BelowTopWithin(base.layers()),
             None => Scope::BelowTop,
         }
     }
@@ -179,7 +179,7 @@ impl StreamJob {
     /// The image has all that it is to hold, durably: its header names the base, and then the base is below it.
     pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
         let change = host.change().await;
-        let base = self.stream.base.as_ref().and_then(Base::layer);
+        let base = self.stream.base.as_ref().and_then(|base| base.0.layer());
         host.name_backing(&self.image, base.as_ref(), self.backing.as_deref()).await?;
         let below = Exchange::Below(&self.image, base.as_ref());
         let removed = host.exchange(&change, below, async || Ok(())).await?;

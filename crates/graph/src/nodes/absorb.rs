@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use block::MovingBlock;
+
 use super::changing_backing::Changing;
 use super::hold::User;
 use super::node::{Node, NodeKind};
@@ -57,7 +59,7 @@ impl Graph {
         let (disk, absorbed) = (node.disk()?, below.disk()?);
         let before = disk.disk.layers();
         let at = block::layers(Arc::clone(&before.top))
-            .position(|block| block.downcast_ref::<Changing>().is_some());
+            .position(|block| block.downcast_ref::<MovingBlock<Changing>>().is_some());
         let Some(at) = at else { return Ok(()) };
         // From here on no flush of the disk reaches it.
         absorbed.disk.flush_inside().await.map_err(ReplaceError::Before)?;

@@ -4,9 +4,8 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use block::{Block, Capabilities, Error, FindBlock, MovingBlock};
 use serde_json::{Map, Value};
-use storage::{Hints, IoBuf, IoVec};
 
 use super::Graph;
 use super::disk_node::DiskNode;
@@ -71,7 +70,7 @@ impl Graph {
         // What reads as zeroes below now may not later: zeroes that are copied to the image are said there.
         image.await_backing();
         let still = image.hold_still().await.map_err(failed)?;
-        still.set_backing(Some(Arc::new(Changing(disk)))).map_err(failed)?;
+        still.set_backing(Some(Arc::new(MovingBlock(Changing(disk))))).map_err(failed)?;
         Ok(hold)
     }
 }
@@ -86,23 +85,21 @@ impl Graph {
             Ok(disk) => Arc::clone(&disk.disk),
             Err(_) => Arc::clone(&self.disk(&below.name())?.disk),
         };
-        Ok(Arc::new(Changing(disk)))
+        Ok(Arc::new(MovingBlock(Changing(disk))))
     }
 }
 
-impl Changing {
-    fn refused<T>(&self) -> Result<T, Error> {
-        Err(block::Blame::new(self.name()).refused("it is read by the image over it, not written"))
-    }
-}
-
-impl Block for Changing {
-    fn driver(&self) -> &'static str {
-        self.0.root().driver()
+impl FindBlock for Changing {
+    fn now(&self) -> Result<Arc<dyn Block>, Error> {
+        Ok(self.0.root())
     }
 
     fn name(&self) -> &str {
         Block::name(&*self.0)
+    }
+
+    fn driver(&self) -> &'static str {
+        self.0.root().driver()
     }
 
     fn size(&self) -> u64 {
@@ -110,61 +107,14 @@ impl Block for Changing {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { read_only: true, cached: false, ..self.0.root().capabilities() }
+        self.0.root().capabilities()
     }
 
     fn changes(&self) -> bool {
         true
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        mut buf: IoBuf,
-        hints: Hints,
-    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(async move {
-            loop {
-                let root = self.0.root();
-                let result;
-                (result, buf) = root.read(offset, buf, hints).await;
-                // What it stood on may have been closed and given to others meanwhile.
-                if Arc::ptr_eq(&root, &self.0.root()) {
-                    return (result, buf);
-                }
-            }
-        })
-    }
-
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(async move {
-            loop {
-                let root = self.0.root();
-                let status = root.block_status(offset, len).await;
-                if Arc::ptr_eq(&root, &self.0.root()) {
-                    return status;
-                }
-            }
-        })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
+    fn refusal(&self) -> &'static str {
+        "it is read by the image over it, not written"
     }
 }

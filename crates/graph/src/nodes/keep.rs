@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::MovingBlock;
 use parking_lot::Mutex;
 
 use super::Graph;
@@ -92,7 +93,7 @@ impl Graph {
             // That of a disk which others write, or nothing that the graph knows.
             return Ok(node.stands_on.lock().take());
         }
-        if below.downcast_ref::<Changing>().is_some() {
+        if below.downcast_ref::<MovingBlock<Changing>>().is_some() {
             return node.changing_below().map(|below| self.hold(&below.name(), user())).transpose();
         }
         let layer = layers.of(&below).ok_or_else(|| NodeError::Unknown { name: below.name().to_owned() })?;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use storage::{Hints, IoBuf, IoVec};
+use block::{Blame, Block, Capabilities, Error, FindBlock, MovingBlock};
 
 use super::Graph;
 use super::disk_node::DiskNode;
@@ -78,14 +77,14 @@ impl Graph {
 
     /// What `layer` of `owner`, which is called `name`, reads as at each moment.
     pub(super) fn block_of(&self, owner: &DiskNode, layer: &Layer, name: &str) -> Arc<dyn Block> {
-        Arc::new(NamedLayer {
+        Arc::new(MovingBlock(NamedLayer {
             disk: Arc::clone(&owner.disk),
             node_name: name.to_owned(),
             path: layer.block.name().to_owned(),
             driver: layer.block.driver(),
             size: layer.block.size(),
             capabilities: layer.block.capabilities(),
-        })
+        }))
     }
 
     /// Refuses a node of whose layers one is in use by its own name.
@@ -100,96 +99,36 @@ impl Graph {
     }
 }
 
-impl NamedLayer {
-    fn block(&self) -> Result<Arc<dyn Block>, Error> {
+impl FindBlock for NamedLayer {
+    /// A job may open the layer in another way, and close what was there.
+    fn now(&self) -> Result<Arc<dyn Block>, Error> {
         let layers = self.disk.layers();
         let found = layers.list.iter().find(|layer| layer.is_named(&self.node_name));
         let gone = || Blame::new(&self.path).refused("it is no layer of the disk any more");
         found.map(|layer| Arc::clone(&layer.block)).ok_or_else(gone)
     }
 
-    /// Whether `block` is the layer still: a job may have opened it in another way meanwhile, and closed that.
-    fn is_there(&self, block: &Arc<dyn Block>) -> bool {
-        self.block().is_ok_and(|now| Arc::ptr_eq(&now, block))
-    }
-
-    fn refused<T>(&self) -> Result<T, Error> {
-        Err(Blame::new(&self.path).refused("it is a layer below a disk, which is read alone"))
-    }
-}
-
-impl Block for NamedLayer {
-    fn driver(&self) -> &'static str {
-        self.driver
-    }
-
     fn name(&self) -> &str {
         &self.path
     }
 
+    fn driver(&self) -> &'static str {
+        self.driver
+    }
+
     fn size(&self) -> u64 {
-        self.block().map_or(self.size, |block| block.size())
+        self.now().map_or(self.size, |block| block.size())
     }
 
     fn capabilities(&self) -> Capabilities {
-        let now = self.block().map_or(self.capabilities, |block| block.capabilities());
-        Capabilities { read_only: true, cached: false, ..now }
+        self.now().map_or(self.capabilities, |block| block.capabilities())
     }
 
     fn changes(&self) -> bool {
         true
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        mut buf: IoBuf,
-        hints: Hints,
-    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(async move {
-            loop {
-                let block = match self.block() {
-                    Ok(block) => block,
-                    Err(error) => return (Err(error), buf),
-                };
-                let result;
-                (result, buf) = block.read(offset, buf, hints).await;
-                if self.is_there(&block) {
-                    return (result, buf);
-                }
-            }
-        })
-    }
-
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { self.refused() })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(async move {
-            loop {
-                let block = self.block()?;
-                let status = block.block_status(offset, len).await;
-                if self.is_there(&block) {
-                    return status;
-                }
-            }
-        })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
+    fn refusal(&self) -> &'static str {
+        "it is a layer below a disk, which is read alone"
     }
 }
