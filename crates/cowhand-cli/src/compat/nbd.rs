@@ -63,7 +63,7 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
         writeln!(out, "{} disconnected", printable(&path.to_string_lossy()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Before there are two processes: what it lacks is told here.
+    // Before the second process begins: errors reach the terminal.
     let device = args.connect.as_deref().map(Device::at).transpose()?;
     let background = match args.is_in_background().then(Background::begin).transpose()? {
         Some(Side::Started(code)) => return Ok(code),
@@ -136,7 +136,7 @@ fn connect(
     let connect = move || match device.connect(stream, &export) {
         Ok(()) => {
             outcome.lock().device = Some(device);
-            // The main thread has the lock of standard output; and nobody may be there to hear it.
+            // The main thread has the lock of standard output. The reader may be gone.
             let _ = rustix::io::write(rustix::stdio::stdout(), told.unwrap_or_default().as_bytes());
             if let Some(waiting) = waiting {
                 waiting.ready();

@@ -230,7 +230,7 @@ fn a_disk_in_use_is_refused_and_its_holder_named() {
         let said = refused(&bench, words);
         assert!(said.contains("qemu-io") && said.contains("control socket"), "{said}");
     }
-    // Layers are sealed: a fork needs no leave of who writes the disk.
+    // Layers are sealed: a fork needs no lock of the disk.
     ok(&bench, &["fork", "-q", "d.qcow2@two", "f.qcow2"]);
     let count = |log: &Value| log["layers"].as_array().unwrap().len();
     assert_eq!(count(&log(&bench)), count(&before));

@@ -6,7 +6,7 @@ use block::Error;
 
 use super::Layer;
 
-/// Layers that a disk does not stand on any more. Their files stay locked as long as this is there.
+/// Layers that were taken out of a disk. Their files stay locked until this is dropped.
 #[derive(Debug)]
 #[must_use = "what was not closed is as after a crash"]
 pub struct RemovedLayers(Vec<Arc<Layer>>);

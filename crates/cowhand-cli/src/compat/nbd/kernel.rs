@@ -30,7 +30,7 @@ const SOCKET_FD: u16 = 1;
 const BLOCKS: [u32; 2] = [512, 4096];
 /// How long our own server may take to answer while it is connected.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Where sockets are that nobody named, as QEMU's.
+/// The directory of sockets without `-k`, as QEMU's.
 const SOCKETS_DIRECTORY: &str = "/var/lock";
 
 /// A device of the kernel's NBD client.
@@ -66,7 +66,7 @@ impl Device {
         self.path.display().to_string()
     }
 
-    /// What clients are to connect to, unless it is told.
+    /// The socket to listen at without `-k`.
     pub fn socket(&self) -> PathBuf {
         Path::new(SOCKETS_DIRECTORY).join(format!("qemu-nbd-nbd{}", self.index))
     }
