@@ -4,9 +4,11 @@ use std::path::Path;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
+use graph::drive::parse_drive;
 use graph::drivers::{elsewhere, options_of_name};
+use graph::options::DiskOptions;
 use graph::probe::Format;
-use graph::{Change, file_name};
+use graph::{ChainWalk, Change, DataFiles, LayerView, file_name};
 use serde_json::{Value, json};
 
 use super::chain::Chain;
@@ -55,8 +57,13 @@ pub async fn with(
     let device = arguments.text("device")?;
     let Chain { disk, layers } = Chain::of(inventory, device)?;
     let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
-    let format = arguments.maybe_text("format").unwrap_or("qcow2");
     let is_made = arguments.maybe_text("mode") != Some("existing");
+    let is_guessed = !is_made && arguments.maybe_text("format").is_none();
+    let format = match arguments.maybe_text("format") {
+        Some(format) => format,
+        None if is_made => format_of_source(&layers),
+        None => probed(inventory, file).await?.name(),
+    };
     if let Some(driver) = elsewhere(Path::new(file)).filter(|_| is_made) {
         return Err(QmpError::generic(format!(
             "{file:?} is a name of driver {driver}: a new target is made as a file; make it there, and give mode existing"
@@ -88,6 +95,10 @@ pub async fn with(
         "discard": if arguments.maybe_switch("unmap") == Some(false) { "ignore" } else { "unmap" },
         "file": options_of_name(file).map_err(QmpError::generic)?,
     });
+    if is_guessed && format == Format::Raw.name() {
+        // What is copied must not have another format found the next time.
+        options["protect-start"] = true.into();
+    }
     if format == "qcow2" && sync != "full" {
         options["backing"] = Value::Null;
     }
@@ -102,4 +113,26 @@ pub async fn with(
         own.close(inventory, change, false).await;
     }
     begun
+}
+
+/// A new target has the format of the disk's image, where that is one that is made here.
+fn format_of_source(layers: &[LayerView]) -> &'static str {
+    let source = layers.first().map(|layer| layer.block.driver());
+    if source == Some(Format::Raw.name()) { Format::Raw.name() } else { Format::Qcow2.name() }
+}
+
+/// What the first bytes of the file say.
+async fn probed(inventory: &Inventory, file: &str) -> Result<Format, QmpError> {
+    let failed = |error: &dyn std::error::Error| {
+        QmpError::generic(format!(
+            "cannot tell the format of {file:?} (argument 'format' is not given): {error}"
+        ))
+    };
+    let tree = parse_drive(file.as_ref(), |_| true).map_err(|error| failed(&error))?;
+    let mut options = DiskOptions::of_tree(tree).map_err(|error| failed(&error))?;
+    options.layer.read_only = true;
+    let mut walk = ChainWalk::new(&options, inventory.graph.rules(), DataFiles::Leave)
+        .map_err(|error| failed(&error))?;
+    let found = walk.next(None).await.map_err(|error| failed(&error))?;
+    found.map(|image| image.format()).ok_or_else(|| QmpError::generic(format!("{file:?} is no image")))
 }
