@@ -105,6 +105,9 @@ async def descriptors():
     with open(file("c"), "r+b") as opened:
         qmp.send_fd_scm(opened.fileno())
         await do("add-fd", fdset_id=1)
+        qmp.send_fd_scm(opened.fileno())
+        await do("getfd", fdname="c")
+    await do("closefd", fdname="c")
     assert len(await do("query-fdsets")) == 1
     await do("remove-fd", fdset_id=1)
 

@@ -2,11 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
-use black_box::{Client, Run, Scratch, Server};
+use black_box::{Client, QemuNbd, Run, Scratch, Server};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
@@ -326,4 +327,39 @@ fn commands_that_come_together_take_descriptors_in_order() {
         qmp.line().expect("an answer")["error"]["desc"].as_str().expect("words").contains("no descriptor")
     );
     steered.server.stop();
+}
+
+/// A connection that the client made serves one node, and no second one is made for it.
+#[test]
+fn a_disk_is_reached_over_the_connection_that_came_for_it() {
+    let (steered, elsewhere) = (Steered::new(), Scratch::new());
+    let (image, socket) =
+        (create(&elsewhere, "far.qcow2", "4M"), elsewhere.file("far.socket").display().to_string());
+    qemu_io_ok(&[], &image, &["write -P 7 1M 64k"]);
+    let far = QemuNbd::start_image(Path::new(&image), &["-k", &socket, "-e", "8"]);
+    let mut qmp = steered.talk();
+    let connection = UnixStream::connect(&socket).expect("the far server");
+    let give = |qmp: &mut Qmp| qmp.ask_with(&[connection.as_fd()], "getfd", json!({ "fdname": "far" }));
+    let node = |name: &str| {
+        let server = json!({ "type": "fd", "str": "far" });
+        json!({ "driver": "raw", "node-name": name, "file": { "driver": "nbd", "server": server } })
+    };
+    assert!(qmp.refused("getfd", json!({ "fdname": "far" })).contains("no descriptor came"));
+    assert!(qmp.ask_with(&[connection.as_fd()], "getfd", json!({ "fdname": "7" })).is_err());
+    give(&mut qmp).expect("it is kept");
+    qmp.ok("closefd", json!({ "fdname": "far" }));
+    assert!(qmp.refused("closefd", json!({ "fdname": "far" })).contains("\"far\""));
+    assert!(qmp.refused("blockdev-add", node("far")).contains("no descriptor \"far\""));
+    give(&mut qmp).expect("it is kept");
+    drop(connection);
+    qmp.ok("blockdev-add", node("far"));
+    export(&mut qmp, "far");
+    let mut client = steered.server.client("far");
+    assert_eq!(client.read(1 << 20, 65536).expect("a read"), [7; 65536]);
+    client.write(0, &[9; 512]).expect("a write");
+    client.flush().expect("a flush");
+    assert!(qmp.refused("blockdev-add", node("again")).contains("no descriptor \"far\""));
+    remove(&mut qmp, "far");
+    far.stop();
+    qemu_io_ok(&[], &image, &["read -P 9 0 512"]);
 }

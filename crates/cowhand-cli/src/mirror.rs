@@ -216,6 +216,7 @@ fn export(name: &str) -> Result<Value, Failure> {
     let export = export_name(name)?;
     let server = match export.server {
         Server::Unix(path) => json!({ "type": "unix", "path": path }),
+        Server::Passed(name) => json!({ "type": "fd", "str": name }),
         Server::Tcp { host, port } => json!({ "type": "inet", "host": host, "port": port.to_string() }),
     };
     let mut options = json!({ "driver": "nbd", "server": server, "export": export.export });

@@ -110,7 +110,7 @@ impl Client {
             made: Instant::now(),
             lost: None,
             attempting: false,
-            no_more: is_written && !shares(&negotiated),
+            no_more: !found.is_made_again() || (is_written && !shares(&negotiated)),
         };
         let (state, changed) = (Mutex::new(state), Event::new());
         let reach = Reach::new(&*found.name);

@@ -32,7 +32,7 @@ const TCP_SILENCE: Duration = Duration::from_secs(30);
 pub(crate) struct ExportInfo {
     /// For messages.
     pub(crate) name: String,
-    target: Target,
+    place: Place,
     pub(crate) export: String,
     /// The context of a bitmap that is asked for instead of `base:allocation`.
     bitmap: Option<String>,
@@ -40,20 +40,33 @@ pub(crate) struct ExportInfo {
     tls: Option<ClientTls>,
 }
 
+/// Where connections come from.
+#[derive(Clone, Debug)]
+enum Place {
+    /// They are made.
+    Made(Target),
+    /// There is one, which was handed over under this name.
+    Passed(String),
+}
+
 /// Whether this process may connect to `server`. Nothing is connected.
 ///
 /// # Errors
 /// A [`dial::Forbidden`], which names the option that allows it; when the host's name is none.
 pub fn check_reachable(server: &Server) -> io::Result<()> {
-    dial::check(&target_of(server)?)
+    match place_of(server)? {
+        Place::Made(target) => dial::check(&target),
+        Place::Passed(_) => Ok(()),
+    }
 }
 
-fn target_of(server: &Server) -> io::Result<Target> {
+fn place_of(server: &Server) -> io::Result<Place> {
     match server {
-        Server::Unix(path) => Ok(Target::unix(path)),
+        Server::Passed(name) => Ok(Place::Passed(name.clone())),
+        Server::Unix(path) => Ok(Place::Made(Target::unix(path))),
         Server::Tcp { host, port } => {
             let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-            Address::new(host, *port).map(Target::Tcp).map_err(wrong)
+            Address::new(host, *port).map(|address| Place::Made(Target::Tcp(address))).map_err(wrong)
         }
     }
 }
@@ -70,9 +83,16 @@ impl ExportInfo {
         tls: Option<ClientTls>,
     ) -> Result<Self, Error> {
         let name = server.to_string();
-        let target = target_of(server).map_err(|error| connect_error(&name, &error))?;
-        dial::name(target.clone());
-        Ok(Self { name, target, export: export.to_owned(), bitmap, tls })
+        let place = place_of(server).map_err(|error| connect_error(&name, &error))?;
+        if let Place::Made(target) = &place {
+            dial::name(target.clone());
+        }
+        Ok(Self { name, place, export: export.to_owned(), bitmap, tls })
+    }
+
+    /// Whether a second connection can be made.
+    pub(crate) fn is_made_again(&self) -> bool {
+        matches!(self.place, Place::Made(_))
     }
 
     /// Whether nothing is asked in the clear.
@@ -81,8 +101,12 @@ impl ExportInfo {
     }
 
     pub(crate) async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
-        let stream = dial::connect(&self.target, timeout).await?;
-        if self.target.address().is_some() {
+        let target = match &self.place {
+            Place::Made(target) => target,
+            Place::Passed(name) => return Ok(Stream::from_fd(dial::take_passed(name)?)),
+        };
+        let stream = dial::connect(target, timeout).await?;
+        if target.address().is_some() {
             notice_silence(&stream)?;
         }
         Ok(stream)

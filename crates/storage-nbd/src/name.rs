@@ -18,6 +18,8 @@ pub enum Server {
         /// The port.
         port: u16,
     },
+    /// A connection that was handed over under this name ([`dial::pass`]). When it is lost it does not come back.
+    Passed(String),
 }
 
 impl fmt::Display for Server {
@@ -26,6 +28,7 @@ impl fmt::Display for Server {
             Self::Unix(path) => write!(f, "{}", path.display()),
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Passed(name) => write!(f, "fd:{name}"),
         }
     }
 }
@@ -105,7 +108,9 @@ impl fmt::Display for ExportName {
             Server::Unix(path) => {
                 write!(f, "{scheme}+unix://{}?socket={}", in_path(&self.export), path.display())
             }
-            tcp @ Server::Tcp { .. } => write!(f, "{scheme}://{tcp}{}", in_path(&self.export)),
+            tcp @ (Server::Tcp { .. } | Server::Passed(_)) => {
+                write!(f, "{scheme}://{tcp}{}", in_path(&self.export))
+            }
         }
     }
 }

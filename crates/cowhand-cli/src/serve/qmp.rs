@@ -149,6 +149,8 @@ impl Steering {
             "nbd-server-stop" => nbd_server::stop(inventory, change).await,
             "add-fd" => fd_sets::add(inventory, arguments, passed),
             "remove-fd" => fd_sets::remove(inventory, arguments),
+            "getfd" => fd_sets::get(arguments, passed),
+            "closefd" => fd_sets::close(arguments),
             "object-add" => objects::add(inventory, &command.arguments),
             "object-del" => objects::del(inventory, arguments),
             "qom-set" => objects::set(inventory, arguments),

@@ -40,6 +40,8 @@ pub struct Nbd {
     ipv6: Option<bool>,
     /// `server.path`.
     path: Option<String>,
+    /// `server.str`.
+    passed: Option<String>,
     /// `export`.
     export: Option<String>,
     /// `x-dirty-bitmap`.
@@ -65,16 +67,18 @@ pub struct Nbd {
 enum AddressType {
     Inet,
     Unix,
+    Fd,
 }
 
-const TYPES: [(&str, AddressType); 2] = [("inet", AddressType::Inet), ("unix", AddressType::Unix)];
+const TYPES: [(&str, AddressType); 3] =
+    [("inet", AddressType::Inet), ("unix", AddressType::Unix), ("fd", AddressType::Fd)];
 
 /// The driver's part of the table.
 pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
     Group::Storage("nbd"),
     [
         Entry::choice("server.type", choice_at!(Nbd, TYPES, address), "where the server listens")
-            .default_follows("unix with server.path, else inet"),
+            .default_follows("unix with server.path, fd with server.str, else inet"),
         Entry::text("server.host", at!(Nbd, host), "name or address of the server")
             .alias("host")
             .default_follows("localhost"),
@@ -84,6 +88,12 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
         Entry::switch("server.ipv6", at!(Nbd, ipv6), "connect over IPv6")
             .default_follows("on; off with server.ipv4=on"),
         Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
+        Entry::text(
+            "server.str",
+            at!(Nbd, passed),
+            "the name under which getfd (QMP) handed over a connection to it; when that is lost it does not come back",
+        )
+        .default_follows("none"),
         Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
         Entry::text(
             "x-dirty-bitmap",
@@ -149,6 +159,7 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
             insert("server.host", host)?;
             insert("server.port", port.to_string())?;
         }
+        Server::Passed(name) => insert("server.str", name)?,
     }
     if !export.is_empty() {
         insert("export", export)?;
@@ -180,6 +191,14 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
             option: "file.server.path".to_owned(),
             other: if nbd.ipv4.is_some() { "file.server.ipv4" } else { "file.server.ipv6" }.to_owned(),
             rule: "only a server at a TCP port is reached over IPv4 or IPv6",
+        });
+    }
+    let is_passed = nbd.address == Some(AddressType::Fd) || nbd.passed.is_some();
+    if is_passed && (is_unix || is_inet) {
+        return Err(OptionError::Conflict {
+            option: "file.server.str".to_owned(),
+            other: if is_unix { "file.server.path" } else { "file.server.host" }.to_owned(),
+            rule: "a connection is made, or was handed over under a name (str); give one of them",
         });
     }
     if !nbd.families().any() {
@@ -228,13 +247,14 @@ impl Nbd {
 
     fn export_name(&self) -> Result<ExportName, io::Error> {
         let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-        let server = match (&self.path, &self.host, &self.port) {
-            (Some(path), ..) => Server::Unix(path.into()),
-            (None, None, None) => {
+        let server = match (&self.passed, &self.path, &self.host, &self.port) {
+            (Some(name), ..) => Server::Passed(name.clone()),
+            (None, Some(path), ..) => Server::Unix(path.into()),
+            (None, None, None, None) => {
                 let what = "driver nbd needs a server: server.path, or server.host and server.port";
                 return Err(wrong(what.to_owned()));
             }
-            (None, host, port) => {
+            (None, None, host, port) => {
                 let parsed = port.as_ref().map_or(Some(PORT_DEFAULT), |port| port.parse().ok());
                 let port = parsed.filter(|port| *port > 0).ok_or_else(|| {
                     let found = port.clone().unwrap_or_default();
@@ -306,7 +326,7 @@ async fn client_tls(named: NamedTls, server: &Server) -> Result<ClientTls, io::E
     let host = match (&named.hostname, server) {
         (Some(hostname), _) => hostname,
         (None, Server::Tcp { host, .. }) => host,
-        (None, Server::Unix(_)) => {
+        (None, Server::Unix(_) | Server::Passed(_)) => {
             let what = "the certificate of a server at a unix socket is for a name that only you know; give tls-hostname";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }

@@ -273,6 +273,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("add-fd", optional("fdset-id", DESCRIPTOR), optional("opaque", Kind::Text)),
     command!("remove-fd", required("fdset-id", DESCRIPTOR), optional("fd", DESCRIPTOR)),
     command!("query-fdsets"),
+    command!("getfd", required("fdname", Kind::Text)),
+    command!("closefd", required("fdname", Kind::Text)),
     command!("quit"),
     CommandSpec { name: "blockdev-add", arguments: Kind::Ref(&BLOCKDEV) },
     CommandSpec { name: "blockdev-create", arguments: create::ARGUMENTS },

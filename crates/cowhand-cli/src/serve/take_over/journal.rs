@@ -70,7 +70,8 @@ fn meaning(entry: &Entry) -> Meaning {
         | "x-blockdev-change"
         | "change-backing-file"
         | "add-fd"
-        | "remove-fd" => Meaning::Lost,
+        | "remove-fd"
+        | "getfd" => Meaning::Lost,
         name if changes_layers(name) => Meaning::Lost,
         _ => Meaning::Nothing,
     }
