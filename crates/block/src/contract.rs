@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -56,48 +56,71 @@ pub struct ZeroOptions {
 /// A write that completed is seen by every read that begins afterwards, and survives a crash once a [`Block::flush`] that was
 /// *issued after its completion* has succeeded. A request that is dropped before its end, or fails, may have changed any part
 /// of its range and nothing else.
+///
+/// # Filters
+/// A filter is a block [`Block::over`] another one: it implements what it does differently, and everything else goes on to that
+/// block. A filter that looks at requests or holds them back must do so in [`Block::try_read`] too: give `None` where the request has to
+/// take the way of [`Block::read`]. Requests in other forms (into memory of others, compressed) become plain ones, so that no request
+/// passes by; how bytes lie below is not asked for. A block over none says its name, size and capabilities, and what it does not implement is refused.
 pub trait Block: Any + fmt::Debug + Send + Sync {
     /// The driver's name, as in options (`qcow2`, `raw`).
     fn driver(&self) -> &'static str;
 
+    /// The block that takes what this one does not implement, where it is a filter.
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        None
+    }
+
+    /// Why a request that it does not implement is refused, where it is over none.
+    fn refusal(&self) -> &'static str {
+        "it is only read"
+    }
+
     /// What messages call it: the path of its file, as the user gave it.
-    fn name(&self) -> &str;
+    fn name(&self) -> &str {
+        self.over().map_or("", |over| over.name())
+    }
 
     /// Size in bytes. May change while the block is open.
-    fn size(&self) -> u64;
+    fn size(&self) -> u64 {
+        self.over().map_or(0, |over| over.size())
+    }
 
     /// What requests should look like.
-    fn capabilities(&self) -> Capabilities;
+    fn capabilities(&self) -> Capabilities {
+        let nothing = Capabilities { read_only: true, alignment: 1, cached: false, cluster_bytes: None };
+        self.over().map_or(nothing, |over| over.capabilities())
+    }
 
     /// Bytes that a write can allocate without copying more from below: those of a cluster, or of a subcluster where there are some.
     /// `None` where a map has no part in that.
     fn subcluster_bytes(&self) -> Option<u64> {
-        self.capabilities().cluster_bytes
+        let cluster_bytes = self.capabilities().cluster_bytes?;
+        self.over().map_or(Some(cluster_bytes), |over| over.subcluster_bytes())
     }
 
     /// Whether what the block has nothing of its own for may read as something else later: an overlay that was opened without what its
     /// header says is below. Zeroes of its map prove nothing then.
     fn awaits_backing(&self) -> bool {
-        false
+        self.over().is_some_and(|over| over.awaits_backing())
     }
 
     /// Whether its bytes change though no task writes through it: a disk that clients go on writing, below an image that is given what they overwrite
     /// before they do. Who read it looks afterwards whether the image above has the bytes by now.
     fn changes(&self) -> bool {
-        false
+        self.over().is_some_and(|over| over.changes())
     }
 
     /// The block that answers for what this one does not know: a backing image, or what a filter is put over. Another one may
     /// be put there while the block is open, so this is the one of now; it stays whole as long as it is held.
     fn below(&self) -> Option<Arc<dyn Block>> {
-        None
+        self.over().cloned()
     }
 
     /// Reads into `buf` from `offset` if that needs no waiting, no lock and no I/O. Zeroes leave `buf` as it was; after `None`
     /// part of it may have changed.
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
-        let _ = (offset, buf, hints);
-        None
+        self.over()?.try_read(offset, buf, hints)
     }
 
     /// As [`Block::try_read`], into memory of others. A block that cannot fill it in place does not.
@@ -112,10 +135,20 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         offset: u64,
         buf: IoBuf,
         hints: Hints,
-    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)>;
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        match self.over() {
+            Some(over) => over.read(offset, buf, hints),
+            None => Box::pin(ready((Err(refused(self)), buf))),
+        }
+    }
 
     /// Writes all of `data` at `offset`.
-    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>>;
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        match self.over() {
+            Some(over) => over.write(offset, data, hints),
+            None => Box::pin(ready(Err(refused(self)))),
+        }
+    }
 
     /// As [`Block::write`]; whole clusters are stored compressed where the block can do that and they get smaller.
     fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
@@ -154,17 +187,37 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     }
 
     /// Makes the range read as zeroes.
-    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>>;
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        match self.over() {
+            Some(over) => over.zero(offset, len, options),
+            None => Box::pin(ready(Err(refused(self)))),
+        }
+    }
 
     /// The content of the range is of no use any more. Space is given back where that is possible; what the range reads as
     /// afterwards is the block's choice: the old bytes or zeroes.
-    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>>;
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        match self.over() {
+            Some(over) => over.discard(offset, len),
+            None if self.capabilities().read_only => Box::pin(ready(Err(refused(self)))),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
 
     /// Makes everything durable that completed before this call.
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>>;
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        // A block that is not written has nothing to flush.
+        self.over().map_or_else(|| Box::pin(ready(Ok(()))) as BlockFuture<'_, _>, |over| over.flush())
+    }
 
     /// The state of the block at `offset`, for at most `len` bytes (at least one). Asks maps and file systems, reads no data.
-    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>>;
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        match self.over() {
+            Some(over) => over.block_status(offset, len),
+            // It has to be read.
+            None => Box::pin(ready(Ok(BlockStatus::data(len, 0, None)))),
+        }
+    }
 
     /// How the bytes at `offset` lie where they are, for at most `len` of them, if that is a way that `wanted` tells; `None` where
     /// they have to be read. It is so until a task writes to this block or one below.
@@ -190,12 +243,21 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 
     /// Says what a block above is about to do with this one, for storage that is made to fail at a certain step.
     fn about_to(&self, step: Step) {
-        let _ = step;
+        if let Some(over) = self.over() {
+            over.about_to(step);
+        }
     }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
     /// come afterwards may fail.
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>>;
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().map_or_else(|| Box::pin(ready(Ok(()))) as BlockFuture<'_, _>, |over| over.close())
+    }
+}
+
+/// The failure of a request that a block over none does not implement.
+fn refused<B: Block + ?Sized>(block: &B) -> Error {
+    Blame::new(block.name()).refused(block.refusal())
 }
 
 /// The failure of a request on `block` that needs a copy of its bytes, and there is no memory for it.

@@ -1,7 +1,7 @@
-//! The contract for a guest's view of bytes, raw disks, and the kit for filters.
+//! The contract for a guest's view of bytes, raw disks, and filters.
 //!
 //! [`Block`] is all that a door, a job, a filter or an image above sees of a disk: size, capabilities, requests, status, close.
-//! A qcow2 image is a block, and so are [`Raw`] bytes and every [`Filter`]. What only one kind has (snapshots of a qcow2 image,
+//! A qcow2 image is a block, and so are [`Raw`] bytes and every filter over another block ([`Block::over`]). What only one kind has (snapshots of a qcow2 image,
 //! the window of a raw disk) is not in the contract: callers that need it ask for the kind (`downcast_ref` of `dyn Block`).
 //!
 //! [`storage::Storage`] is the other contract: the bytes of a medium, below a block.
@@ -10,7 +10,6 @@
 
 mod contract;
 mod error;
-mod filter;
 mod moving;
 mod raw;
 mod start_guard;
@@ -19,7 +18,6 @@ mod stored;
 
 pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory, not_copied};
 pub use error::{Blame, Error, ErrorKind};
-pub use filter::Filter;
 pub use moving::{FindBlock, MovingBlock};
 pub use raw::{Raw, SECTOR_BYTES, in_file};
 pub use start_guard::{START_BYTES, StartGuard};

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::IoBuf;
 
-use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
+use crate::{Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind};
 
 /// How the block is found. What it reads as does not depend on which one it is at the moment.
 pub trait FindBlock: fmt::Debug + Send + Sync + 'static {
@@ -44,15 +44,15 @@ impl<F: FindBlock> MovingBlock<F> {
     fn is_still(&self, block: &Arc<dyn Block>) -> bool {
         self.0.now().is_ok_and(|now| Arc::ptr_eq(&now, block))
     }
-
-    fn refused<T: 'static>(&self) -> BlockFuture<'_, Result<T, Error>> {
-        Box::pin(async { Err(Blame::new(self.0.name()).refused(self.0.refusal())) })
-    }
 }
 
 impl<F: FindBlock> Block for MovingBlock<F> {
     fn driver(&self) -> &'static str {
         self.0.driver()
+    }
+
+    fn refusal(&self) -> &'static str {
+        self.0.refusal()
     }
 
     fn name(&self) -> &str {
@@ -92,22 +92,6 @@ impl<F: FindBlock> Block for MovingBlock<F> {
         })
     }
 
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
             loop {
@@ -118,9 +102,5 @@ impl<F: FindBlock> Block for MovingBlock<F> {
                 }
             }
         })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
     }
 }

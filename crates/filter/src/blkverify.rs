@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use block::{Blame, Block, BlockFuture, Error, Filter, ReadKind, ZeroOptions};
+use block::{Blame, Block, BlockFuture, Error, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use futures_util::future::join;
 use storage::{Hints, RangeLocks, RangeMode};
@@ -86,13 +86,13 @@ impl Blkverify {
     }
 }
 
-impl Filter for Blkverify {
+impl Block for Blkverify {
     fn driver(&self) -> &'static str {
         "blkverify"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.test
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.test)
     }
 
     /// Nothing is read without being compared.

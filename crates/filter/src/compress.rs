@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Error, Filter};
+use block::{Block, BlockFuture, Error};
 use buffer::IoVec;
 use storage::Hints;
 
@@ -49,13 +49,13 @@ impl Compress {
     }
 }
 
-impl Filter for Compress {
+impl Block for Compress {
     fn driver(&self) -> &'static str {
         "compress"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {

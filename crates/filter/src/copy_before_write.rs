@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
+use block::{Block, BlockFuture, Error, ZeroOptions};
 use buffer::IoVec;
 use storage::Hints;
 
@@ -53,13 +53,13 @@ impl CopyBeforeWrite {
     }
 }
 
-impl Filter for CopyBeforeWrite {
+impl Block for CopyBeforeWrite {
     fn driver(&self) -> &'static str {
         "copy-before-write"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, Step, ZeroOptions};
+use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Step, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use job::{Says, Scope};
 use storage::{Hints, RangeLocks, RangeMode};
@@ -96,13 +96,13 @@ impl CopyOnRead {
     }
 }
 
-impl Filter for CopyOnRead {
+impl Block for CopyOnRead {
     fn driver(&self) -> &'static str {
         "copy-on-read"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -7,7 +7,7 @@ mod vote;
 
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, ZeroOptions};
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
 use futures_util::future::join_all;
 use storage::{Hints, RangeLocks, RangeMode};
@@ -230,13 +230,13 @@ impl Quorum {
     }
 }
 
-impl Filter for Quorum {
+impl Block for Quorum {
     fn driver(&self) -> &'static str {
         "quorum"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.first
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.first)
     }
 
     fn capabilities(&self) -> Capabilities {

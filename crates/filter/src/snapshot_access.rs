@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind};
+use buffer::IoBuf;
 use storage::Hints;
 
 use crate::copy_before_write::CopyBeforeWrite;
@@ -37,15 +37,15 @@ impl SnapshotAccess {
             }
         }
     }
-
-    fn refused(&self) -> Error {
-        Blame::new(&self.name).refused("a snapshot is not written")
-    }
 }
 
 impl Block for SnapshotAccess {
     fn driver(&self) -> &'static str {
         "snapshot-access"
+    }
+
+    fn refusal(&self) -> &'static str {
+        "a snapshot is not written"
     }
 
     fn name(&self) -> &str {
@@ -71,21 +71,9 @@ impl Block for SnapshotAccess {
         Box::pin(self.snapshot.read(offset, buf, hints))
     }
 
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Err(self.refused()) })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Err(self.refused()) })
-    }
-
     /// The snapshot does not keep these bytes any more: a client that read them does not need them again.
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.snapshot.give_up(offset..offset.saturating_add(len)))
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {

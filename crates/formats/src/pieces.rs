@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{Filling, IoBuf, IoVec};
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind};
+use buffer::{Filling, IoBuf};
 use storage::{ExtentKind, Hints, Storage};
 
 use crate::Kind;
@@ -183,15 +183,6 @@ impl<L: Layout> Disk<L> {
         let hole = extent.kind == ExtentKind::Hole;
         Ok(BlockStatus { len: extent.len.clamp(1, there), zero: hole, hole, ..data })
     }
-
-    fn refused<T: 'static>(&self) -> BlockFuture<'_, Result<T, Error>> {
-        let kind = self.layout.kind().name();
-        let detail = format!(
-            "{kind} images are only read: cowhand convert -O qcow2 makes an image of it that is written"
-        );
-        let error = self.blame().refused(detail);
-        Box::pin(async move { Err(error) })
-    }
 }
 
 /// Reads what a backing file has at `offset`; zeroes beyond its end.
@@ -224,6 +215,10 @@ impl<L: Layout> Block for Disk<L> {
         self.layout.kind().name()
     }
 
+    fn refusal(&self) -> &'static str {
+        "images of this format are only read: cowhand convert -O qcow2 makes one that is written"
+    }
+
     fn name(&self) -> &str {
         self.layout.name()
     }
@@ -249,27 +244,7 @@ impl<L: Layout> Block for Disk<L> {
         Box::pin(self.read_all(offset, buf))
     }
 
-    fn write(&self, _: u64, _: IoVec, _: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn zero(&self, _: u64, _: u64, _: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(self.status(offset, len))
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
     }
 }

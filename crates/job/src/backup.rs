@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
+use block::{Block, BlockFuture, Error as BlockError, ZeroOptions};
 use buffer::IoVec;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -183,13 +183,13 @@ impl BeforeWrite {
     }
 }
 
-impl Filter for BeforeWrite {
+impl Block for BeforeWrite {
     fn driver(&self) -> &'static str {
         "copy-before-write"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), BlockError>> {

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
-};
-use buffer::{IoBuf, IoVec};
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes};
+use buffer::IoBuf;
 
 /// Blocks one after the other.
 #[derive(Debug)]
@@ -34,10 +32,6 @@ impl Joined {
 
     fn past_end(&self, offset: u64, len: u64) -> Error {
         Blame::new(&self.name).past_end(offset, len, self.size())
-    }
-
-    fn refused<T>(&self) -> BlockFuture<'_, Result<T, Error>> {
-        Box::pin(async { Err(Blame::new(&self.name).refused("joined disks are for reading")) })
     }
 
     async fn read_parts(
@@ -74,6 +68,10 @@ impl Block for Joined {
         "joined"
     }
 
+    fn refusal(&self) -> &'static str {
+        "joined disks are for reading"
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -101,22 +99,6 @@ impl Block for Joined {
         Box::pin(self.read_parts(offset, buf, hints))
     }
 
-    fn write(&self, _: u64, _: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn zero(&self, _: u64, _: u64, _: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
             let (part, inside) = self.part(offset).ok_or_else(|| self.past_end(offset, len))?;
@@ -130,9 +112,5 @@ impl Block for Joined {
             let (part, inside) = self.part(offset).ok_or_else(|| self.past_end(offset, len))?;
             part.stored(inside, len.min(part.size() - inside), wanted).await
         })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Error, Filter};
+use block::{Block, BlockFuture, BlockStatus, Error};
 
 use crate::dirty::Dirty;
 
@@ -15,13 +15,13 @@ pub struct Marked {
     pub marks: Dirty,
 }
 
-impl Filter for Marked {
+impl Block for Marked {
     fn driver(&self) -> &'static str {
         "marked"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Error as BlockError, Filter, MovingBlock, ZeroOptions};
+use block::{Block, BlockFuture, Error as BlockError, MovingBlock, ZeroOptions};
 use buffer::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 
@@ -39,13 +39,13 @@ impl Guarded {
     }
 }
 
-impl Filter for Guarded {
+impl Block for Guarded {
     fn driver(&self) -> &'static str {
         "copy-on-read"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), BlockError>> {

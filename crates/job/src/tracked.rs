@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
+use block::{Block, BlockFuture, Error, ZeroOptions};
 use buffer::IoVec;
 use futures_util::future::join;
 use storage::{Hints, RangeLocks, RangeMode};
@@ -336,13 +336,13 @@ impl Change {
     }
 }
 
-impl Filter for Tracked {
+impl Block for Tracked {
     fn driver(&self) -> &'static str {
         self.driver
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {

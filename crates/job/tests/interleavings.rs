@@ -82,20 +82,8 @@ impl Block for Memory {
         self.write(offset, IoBytes::zeroed(len as usize).into(), Hints::NONE)
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move { Ok(BlockStatus::data(len, 0, Some(offset))) })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }
 
@@ -263,14 +251,6 @@ impl Block for Overlay {
         self.write(offset, IoBytes::zeroed(len as usize).into(), Hints::NONE)
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
             let written = *self.written.lock();
@@ -279,10 +259,6 @@ impl Block for Overlay {
             let len = ((offset / UNIT + same) * UNIT - offset).min(len);
             Ok(BlockStatus::data(len, u32::from(!written[first]), None))
         })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }
 

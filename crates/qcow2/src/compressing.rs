@@ -6,7 +6,7 @@ mod tail;
 use std::io;
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Filter, Stored, Takes};
+use block::{Block, BlockFuture, Stored, Takes};
 use futures_util::future::join_all;
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry, compressed_end_max};
 use storage::{Hints, IoBytes, IoVec, Step};
@@ -144,13 +144,13 @@ impl Compressing {
     }
 }
 
-impl Filter for Compressing {
+impl Block for Compressing {
     fn driver(&self) -> &'static str {
         "compress"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {

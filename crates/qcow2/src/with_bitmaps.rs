@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
-};
-use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step, Storage};
+use block::{Blame, Block, BlockFuture, Error, ReadKind, Stored, Takes, ZeroOptions};
+use storage::{ForeignBytes, Hints, IoVec, Storage};
 
 use crate::bitmap::BitmapChange;
 use crate::{NotedChange, Qcow2, ResizeOptions};
@@ -159,49 +157,16 @@ impl Block for WithBitmaps {
         self.block.driver()
     }
 
-    fn name(&self) -> &str {
-        self.block.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.block.size()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.block.capabilities()
-    }
-
-    fn about_to(&self, step: Step) {
-        self.block.about_to(step);
-    }
-
-    fn subcluster_bytes(&self) -> Option<u64> {
-        self.block.subcluster_bytes()
-    }
-
-    fn awaits_backing(&self) -> bool {
-        self.block.awaits_backing()
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.block)
     }
 
     fn below(&self) -> Option<Arc<dyn Block>> {
         self.block.below()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
-        self.block.try_read(offset, buf, hints)
-    }
-
     fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
         self.block.try_read_into(offset, memory, hints)
-    }
-
-    fn read(
-        &self,
-        offset: u64,
-        buf: IoBuf,
-        hints: Hints,
-    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        self.block.read(offset, buf, hints)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
@@ -251,14 +216,6 @@ impl Block for WithBitmaps {
             let _noted = self.note((offset, len)).await?;
             self.block.discard(offset, len).await
         })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.block.flush()
-    }
-
-    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        self.block.block_status(offset, len)
     }
 
     fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {

@@ -3,8 +3,8 @@
 use std::io;
 use std::ops::Range;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
+use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
+use buffer::{IoBytes, IoVec};
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
@@ -228,6 +228,10 @@ impl Block for ObjectTarget {
         "s3"
     }
 
+    fn refusal(&self) -> &'static str {
+        "an object that is made is only written"
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -240,34 +244,11 @@ impl Block for ObjectTarget {
         Capabilities { read_only: false, alignment: 1, cached: false, cluster_bytes: None }
     }
 
-    fn read(&self, _: u64, buf: IoBuf, _hints: Hints) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(
-            async move { (Err(self.blame().unsupported("an object that is made is only written")), buf) },
-        )
-    }
-
     fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.append(offset, data))
     }
 
     fn zero(&self, offset: u64, len: u64, _: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.append_zeroes(offset, len))
-    }
-
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    /// It is durable when it is visible.
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn block_status(&self, _: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(async move { Ok(BlockStatus::data(len, 0, None)) })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
+use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
+use buffer::{IoBytes, IoVec};
 use graph::fd_sets::FdSets;
 use graph::probe::Format;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -193,6 +193,10 @@ impl Block for PipeTarget {
         "pipe"
     }
 
+    fn refusal(&self) -> &'static str {
+        "a pipe is only written"
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -203,10 +207,6 @@ impl Block for PipeTarget {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { read_only: false, alignment: 1, cached: false, cluster_bytes: None }
-    }
-
-    fn read(&self, _: u64, buf: IoBuf, _hints: Hints) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(async move { (Err(self.blame().unsupported("a pipe is only written")), buf) })
     }
 
     fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
@@ -224,22 +224,5 @@ impl Block for PipeTarget {
             }
             Ok(())
         })
-    }
-
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    /// What went into a pipe is its reader's.
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn block_status(&self, _: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(async move { Ok(BlockStatus::data(len, 0, None)) })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }

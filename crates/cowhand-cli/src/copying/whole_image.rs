@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
+use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
+use buffer::{IoBytes, IoVec};
 use formats::sink::{Packing, Piece, Sink, SinkError};
 use futures_util::future::try_join_all;
 use futures_util::lock::Mutex;
@@ -152,6 +152,10 @@ impl Block for WholeImage {
         "image"
     }
 
+    fn refusal(&self) -> &'static str {
+        "an image that is made is only written"
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -164,33 +168,12 @@ impl Block for WholeImage {
         Capabilities { read_only: false, alignment: 1, cached: false, cluster_bytes: None }
     }
 
-    fn read(&self, _: u64, buf: IoBuf, _hints: Hints) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(async move { (Err(self.blame().unsupported("an image that is made is only written")), buf) })
-    }
-
     fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.append(offset, data))
     }
 
     /// What is left out reads as zeroes.
     fn zero(&self, _: u64, _: u64, _: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
-    }
-
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
-    }
-
-    /// It is made durable when it is whole.
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
-    }
-
-    fn block_status(&self, _: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(async move { Ok(BlockStatus::data(len, 0, None)) })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }

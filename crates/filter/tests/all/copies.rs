@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, Filter, ZeroOptions};
+use block::{Block, ZeroOptions};
 use buffer::IoBuf;
 use filter::{CopyBeforeWrite, CopyOnRead, OnError, Policy, SnapshotAccess};
 use futures_util::future::join_all;
@@ -147,7 +147,7 @@ fn copy_on_read_writes_nothing_where_nothing_is_below() {
     let ran = sim::run(&world, 1, async |_| {
         let disk = CopyOnRead::new(raw(&world, 0), None);
         assert_eq!(read(&disk, 100, 5000).await, vec![1; 5000]);
-        assert_eq!(Filter::driver(&disk), "copy-on-read");
+        assert_eq!(Block::driver(&disk), "copy-on-read");
     });
     ran.unwrap();
     assert!(world.recording().records.iter().all(|record| !record.request.changes()));

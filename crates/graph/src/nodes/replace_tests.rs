@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Blame, Block, BlockFuture, Filter};
+use block::{Blame, Block, BlockFuture};
 use serde_json::{Value, json};
 use storage::{Hints, IoBuf, IoBytes, IoVec};
 
@@ -176,13 +176,13 @@ fn layers_between_two_others_leave_a_disk_at_work() {
 #[derive(Debug)]
 struct Guarded(Arc<dyn Block>);
 
-impl Filter for Guarded {
+impl Block for Guarded {
     fn driver(&self) -> &'static str {
         "guarded"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.0
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.0)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), block::Error>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use block::{Block, BlockFuture, Error, Filter, Hints, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, Error, Hints, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
 use futures_executor::block_on;
 use futures_util::future::{join, join_all};
@@ -57,13 +57,13 @@ impl Slow {
     }
 }
 
-impl Filter for Slow {
+impl Block for Slow {
     fn driver(&self) -> &'static str {
         "slow"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn read(
@@ -274,13 +274,13 @@ fn a_mirror_fails_of_a_write_to_both_sides_that_was_dropped() {
 #[derive(Debug)]
 struct NeverDurable(Arc<dyn Block>);
 
-impl Filter for NeverDurable {
+impl Block for NeverDurable {
     fn driver(&self) -> &'static str {
         "never-durable"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.0
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.0)
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {

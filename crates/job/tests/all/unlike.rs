@@ -163,20 +163,8 @@ impl Block for Image {
         })
     }
 
-    fn discard(&self, _: u64, _: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move { Ok(self.status(offset as usize, len as usize)) })
-    }
-
-    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        self.flush()
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::chain_support;
 use crate::on_reactor;
 
-use block::{Block, BlockStatus, Filter, ReadKind};
+use block::{Block, BlockStatus, ReadKind};
 use chain_support::{Built, Random, blocks};
 use on_reactor::reactor_run;
 use qcow2::cache_sizes::CacheRequest;
@@ -228,13 +228,13 @@ fn a_new_layer_on_top_of_an_open_chain_sees_what_is_below() {
 #[derive(Debug)]
 struct Through(std::sync::Arc<dyn Block>);
 
-impl Filter for Through {
+impl Block for Through {
     fn driver(&self) -> &'static str {
         "through"
     }
 
-    fn over(&self) -> &std::sync::Arc<dyn Block> {
-        &self.0
+    fn over(&self) -> Option<&std::sync::Arc<dyn Block>> {
+        Some(&self.0)
     }
 }
 

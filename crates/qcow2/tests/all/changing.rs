@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use block::{Block, BlockFuture, BlockStatus, Error, Filter, Raw, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, BlockStatus, Error, Raw, ReadKind, ZeroOptions};
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
 use storage::{Hints, IoBuf, IoBytes, IoVec, MemoryStorage};
 
@@ -45,13 +45,13 @@ impl Overwritten {
     }
 }
 
-impl Filter for Overwritten {
+impl Block for Overwritten {
     fn driver(&self) -> &'static str {
         "overwritten"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.disk
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.disk)
     }
 
     fn changes(&self) -> bool {

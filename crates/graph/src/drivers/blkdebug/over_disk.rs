@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Error, Filter, Hints, ReadKind, Step, ZeroOptions};
+use block::{Blame, Block, BlockFuture, BlockStatus, Error, Hints, ReadKind, Step, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use parking_lot::Mutex;
 
@@ -63,13 +63,13 @@ fn range(offset: u64, len: u64) -> Range<u64> {
     offset..offset.saturating_add(len)
 }
 
-impl Filter for OverDisk {
+impl Block for OverDisk {
     fn driver(&self) -> &'static str {
         OVER_DISK.name
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.over
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.over)
     }
 
     fn about_to(&self, step: Step) {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use block::{Block, Filter};
+use block::Block;
 use job::{
     Backup, BackupPace, BeforeWrite, Guarded, Merge, Mirror, MirrorJob, Over, Pivot, Stream, StreamJob, Task,
     Tracked, What,
@@ -24,13 +24,13 @@ fn told(error: impl std::fmt::Display) -> String {
 #[derive(Debug)]
 pub struct Changing(pub Arc<dyn Block>);
 
-impl Filter for Changing {
+impl Block for Changing {
     fn driver(&self) -> &'static str {
         "changing"
     }
 
-    fn over(&self) -> &Arc<dyn Block> {
-        &self.0
+    fn over(&self) -> Option<&Arc<dyn Block>> {
+        Some(&self.0)
     }
 
     fn changes(&self) -> bool {
