@@ -1,4 +1,4 @@
-//! A disk of the graph as the file of an image: the image knows nothing of what stands there.
+//! A node of the graph as the file of an image. The image is unaware that its file is a disk.
 //!
 //! No option names this driver: the graph puts it where an option names a node, or describes one, that is no storage (`file.node`).
 
@@ -41,12 +41,12 @@ pub(crate) const NODE: StorageDriver = StorageDriver {
 #[derive(Debug)]
 pub(crate) struct NodeTarget {
     name: String,
-    found: OnceLock<Found>,
+    found: OnceLock<NodeDisk>,
 }
 
-/// What the graph found.
+/// The disk of a node that an option names.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct NodeDisk {
     /// The disk.
     pub(crate) child: Arc<Child>,
     /// The disks that become longer when it does, the lowest first; none if it cannot.
@@ -64,7 +64,7 @@ impl NodeTarget {
     }
 
     /// Says which disk it is: the first time counts.
-    pub(crate) fn is(&self, found: Found) {
+    pub(crate) fn is(&self, found: NodeDisk) {
         let _ = self.found.set(found);
     }
 }
@@ -97,7 +97,7 @@ impl Target for NodeTarget {
                 let what = format!("node {:?} is read-only; give read-only to the node over it", self.name);
                 return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
             }
-            let (name, Found { child, grow }) = (self.name(), found.clone());
+            let (name, NodeDisk { child, grow }) = (self.name(), found.clone());
             Ok(Arc::new(NodeStorage { name, child, grow, writable: access.writable }) as Arc<dyn Storage>)
         })
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::replace::{Edge, Found, ReplaceError, Written};
+use super::replace::{Edge, ReplaceError, Replacement, Written};
 use super::{Change, DiskNode, Graph};
 use crate::layers::{Layer, LayerFiles, Layers};
 
@@ -63,7 +63,7 @@ impl Graph {
         }
         let edge = Edge::of(at);
         let again = Box::pin(files.open_again(layer, writable, &self.rules)).await.map_err(failed)?;
-        let found = Found::again(edge, again);
+        let found = Replacement::again(edge, again);
         let replaced =
             Box::pin(self.exchange(&node, &old, edge, found, Written::Flush, async || Ok(()))).await?;
         raised.keep();

@@ -107,7 +107,7 @@ fn a_layer_that_somebody_else_reads_stays_as_it_is() {
         // The lock is that of a reader again.
         drop(lock(&base, Role::Reader).unwrap());
         assert!(qemu_reads(&base));
-        // Another disk of this process over the same file is somebody else, too.
+        // Another disk of this process that has the file open keeps the writer out, too.
         let other = json!({ "driver": "qcow2", "node-name": "o", "read-only": true, "backing": null,
             "file": { "driver": "file", "filename": base } });
         world.add(other).await;

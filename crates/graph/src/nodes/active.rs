@@ -15,7 +15,7 @@ use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::live::place;
 use super::node::{Node, NodeKind};
-use super::replace::{Edge, Found, ReplaceError, Written};
+use super::replace::{Edge, ReplaceError, Replacement, Written};
 use super::{Change, Graph};
 use crate::drivers::{Driver, driver};
 use crate::error::OpenError;
@@ -98,7 +98,8 @@ impl Graph {
                 top.block.flush().await.map_err(ReplaceError::Before)?;
                 let again = Box::pin(files.open_again(top, false, &self.rules)).await;
                 let edge = Edge::of(at);
-                let found = Found::again(edge, again.map_err(|error| ReplaceError::Open(Box::new(error)))?);
+                let found =
+                    Replacement::again(edge, again.map_err(|error| ReplaceError::Open(Box::new(error)))?);
                 Box::pin(self.exchange(node, &layers, edge, found, Written::Flush, async || Ok(()))).await
             };
             let replaced = opened.await.inspect_err(|_| node.disk.set_active(true))?;
@@ -141,7 +142,7 @@ impl Graph {
             let Ok((layer, files)) = node.layer_of_files(&layers, at) else { continue };
             let again = Box::pin(files.open_again(layer, is_written(at), &self.rules)).await;
             let edge = Edge::of(at);
-            let found = Found::again(edge, again.map_err(failed)?);
+            let found = Replacement::again(edge, again.map_err(failed)?);
             let exchanged = self.exchange(node, &layers, edge, found, Written::Copied, async || Ok(()));
             let replaced = Box::pin(exchanged).await?;
             let name = layer.block.name().to_owned();

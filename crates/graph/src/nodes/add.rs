@@ -109,7 +109,7 @@ impl Graph {
             return self.insert(Node { links, implicit, ..Node::new(name, NodeKind::File(options.clone())) });
         }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
-        // Nothing is opened yet, but a name that leads nowhere is told at once.
+        // Nothing is opened yet, but a file that does not exist is reported at once.
         match FdSets::number(path.as_ref()).transpose()? {
             Some(set) if self.rules.fd_sets.contains(set) => {}
             Some(set) => return Err(FdSetError::NoSet { set }.into()),
@@ -195,8 +195,9 @@ impl Graph {
     }
 }
 
-/// Whether what a bare file's `options` name may be opened. Nothing is opened before a disk is put over it, and a refusal then would name neither the
-/// command nor the option that was wrong. What cannot be read here is told when it is opened.
+/// Checks the options of a bare file by opening it read-only as a raw disk. A bare file is opened for good
+/// only when a disk is put over it; an error then would name neither the command nor the wrong option.
+/// Options that cannot be parsed here are reported by that opening.
 async fn check_file(options: &Map<String, Value>) -> Result<(), NodeError> {
     let mut file = options.clone();
     file.remove("node-name");

@@ -1,7 +1,8 @@
-//! Disks that must not stand on each other: what a job copies and what it copies to, and the children of one filter.
+//! Disks that must not depend on each other: source and target of a job, the children of one filter.
 //!
-//! A copy to a disk over the source is a write to the source, which waits for the copy: neither ends, and the program cannot end either.
-//! A snapshot whose old data goes to a disk over the disk itself keeps nothing of it.
+//! A copy whose target sits over its source writes to the source, and the source's writes wait for the copy:
+//! a deadlock that also keeps the program from ending. A snapshot whose old data goes to a disk over the disk
+//! itself preserves nothing.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::error::NodeError;
 use super::node::Node;
 
 impl Graph {
-    /// Whether the disk `upper` stands on the disk `lower` through filters, or is that disk.
+    /// Whether the disk `upper` is `lower`, or is over it through filters.
     pub fn stands_on(&self, upper: &str, lower: &str) -> bool {
         match (self.node(upper), self.node(lower)) {
             (Ok(upper), Ok(lower)) => self.reaches(&upper, &lower),
@@ -45,7 +46,7 @@ impl Graph {
         node.sends_to().iter().filter_map(|name| self.node(name).ok()).collect()
     }
 
-    /// Refuses a filter `name` of whose children one stands on another.
+    /// Refuses a filter `name` if one of its children is over another.
     pub(super) fn check_children_apart(&self, name: &str, children: &[Arc<Node>]) -> Result<(), NodeError> {
         for (at, one) in children.iter().enumerate() {
             let mut others = children.iter().enumerate().filter(|(other, _)| *other != at);

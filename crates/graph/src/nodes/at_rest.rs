@@ -16,7 +16,7 @@ use crate::limits::Drained;
 #[derive(Debug)]
 #[must_use = "requests are let in again as soon as this is dropped"]
 pub struct AtRest<'a> {
-    // Dropped first: filters wait again before anybody is let in.
+    // Dropped first: filters wait again before new requests are admitted.
     _asking: Vec<Asking>,
     _drained: Vec<Drained<'a>>,
 }

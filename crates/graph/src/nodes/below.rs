@@ -29,7 +29,7 @@ fn is_read_only(options: &Map<String, Value>) -> bool {
     options.get("read-only") == Some(&Value::Bool(true))
 }
 
-/// Options of a disk that stands on storage: a raw disk over it.
+/// The options of a disk: those of bare storage get a raw disk over it, others are returned unchanged.
 pub(super) fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
     if !matches!(driver_of(options), Some(Driver::Storage(_))) {
         return options.clone();
@@ -142,8 +142,8 @@ impl Graph {
         }
     }
 
-    /// Makes a disk of the node called `name`, if it is a bare file that nobody uses: who names it means its bytes. A name that leads nowhere is for
-    /// others to tell.
+    /// Opens the node called `name` as a raw disk if it is a bare file without users: a command that names
+    /// such a file means its bytes. An unknown name is no error here; the caller reports it.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -193,7 +193,7 @@ impl Graph {
             }
             let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
             children.push(Arc::clone(&child));
-            target.is(node::Found { child, grow });
+            target.is(node::NodeDisk { child, grow });
         }
         Ok(children)
     }

@@ -8,7 +8,7 @@ use block::Block;
 use super::error::NodeError;
 use super::live::place;
 use super::node::Links;
-use super::replace::{Edge, Found, Put, ReplaceError, Replaced, Written};
+use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
 use super::{Change, DiskNode, Graph};
 use crate::layers::{OpenedLayers, Own};
 use crate::names::Located;
@@ -94,7 +94,7 @@ impl Graph {
         block.flush().await.map_err(ReplaceError::Before)?;
         let edge = Edge::of(at);
         let again = Box::pin(files.open_again_at(layer, path, &self.rules)).await.map_err(failed)?;
-        let found = Found::again(edge, again);
+        let found = Replacement::again(edge, again);
         let replaced = Box::pin(self.exchange(disk, &old, edge, found, Written::Flush, async || Ok(())));
         let closed = replaced.await?.removed.close().await;
         files.lock_for(false).map_err(failed)?;

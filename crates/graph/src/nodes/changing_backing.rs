@@ -15,8 +15,8 @@ use super::hold::{Hold, User};
 use super::node::{Node, NodeKind};
 use crate::disk::Disk;
 
-/// What a disk stands on now, below an image. Its limits and figures know nothing of what the image reads, and the disk is not kept from changes of
-/// what it stands on: whoever read meanwhile reads again.
+/// A disk as the changing backing layer of an image. Reads bypass the disk's limits and figures. The disk's
+/// layers may be replaced meanwhile: a read that met the old ones is repeated on the new ones.
 #[derive(Debug)]
 pub(super) struct Changing(Arc<Disk>);
 
@@ -37,8 +37,9 @@ impl Graph {
         is_by_itself.then_some(node)
     }
 
-    /// Whether the disk `name` is, or is a filter over, an image below which clients go on writing. Put into another disk it could stand on itself, and a
-    /// copy of it is of no moment.
+    /// Whether the disk `name` is an image over a disk that clients write, or a filter over such an image. As
+    /// a layer of another disk it could end up below itself, and a copy of it would belong to no single
+    /// moment.
     pub fn is_over_changing(&self, name: &str) -> bool {
         self.node(name).is_ok_and(|node| {
             let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
@@ -46,7 +47,7 @@ impl Graph {
         })
     }
 
-    /// Closes the disk below a node that is gone, if it was made for that and nobody else has it.
+    /// Closes the disk below a removed node if it was opened for that node only and has no other user.
     pub(super) async fn close_changing(&self, node: &Node) -> Result<(), NodeError> {
         let Some(below) = node.changing_below() else { return Ok(()) };
         match below.implicit && self.users(&below).is_empty() && below.holders.all().len() == 1 {
@@ -55,7 +56,8 @@ impl Graph {
         }
     }
 
-    /// Puts the image of `node`, which nobody uses yet, over `below`. Who has the hold keeps that from being removed.
+    /// Puts the image of `node`, which has no users yet, over `below`. The hold that is returned keeps
+    /// `below` from being removed.
     ///
     /// # Errors
     /// When the disk is no image that has a backing layer, or a filter over `below` would miss what is written there.

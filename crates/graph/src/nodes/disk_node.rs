@@ -18,23 +18,23 @@ pub struct DiskNode {
     pub(super) name: NodeName,
     /// The disk.
     pub disk: Arc<Disk>,
-    pub(super) asked: Mutex<Asked>,
+    pub(super) asked: Mutex<RootOptions>,
     /// The disks that are files of its images, as these see them.
     pub(super) files: Vec<Arc<Child>>,
     /// What queries call its driver, if that is not the driver of its uppermost image.
     shown_as: Option<&'static str>,
     /// The disk of which it is a layer, read by the layer's own name.
     owner: OnceLock<Arc<Self>>,
-    /// The manager of the disks was told that its bitmaps are out of date.
-    told_of_bitmaps: AtomicBool,
+    /// [`Self::news_of_bitmaps`] has returned the names.
+    bitmaps_are_reported: AtomicBool,
 }
 
-/// What was asked for, of what the disk stands on now.
+/// The image and the options of the disk's present root.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    /// The image, as it was named.
+pub(super) struct RootOptions {
+    /// The image's path, as the user gave it.
     pub(super) path: PathBuf,
-    /// What changes later is compared with it.
+    /// The options in force. `blockdev-reopen` compares its own with them.
     pub(super) tree: OptionTree,
 }
 
@@ -44,11 +44,11 @@ impl DiskNode {
         Self {
             name: NodeName::new(name),
             disk: disk.into(),
-            asked: Mutex::new(Asked { path, tree }),
+            asked: Mutex::new(RootOptions { path, tree }),
             files: Vec::new(),
             shown_as: None,
             owner: OnceLock::new(),
-            told_of_bitmaps: AtomicBool::new(false),
+            bitmaps_are_reported: AtomicBool::new(false),
         }
     }
 
@@ -101,12 +101,12 @@ impl DiskNode {
 
     /// Names of the bitmaps that the first change put out of date; given once, empty before and afterwards.
     pub fn news_of_bitmaps(&self) -> Vec<String> {
-        if self.told_of_bitmaps.load(Ordering::Relaxed) {
+        if self.bitmaps_are_reported.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let names = self.disk.bitmaps_out_of_date();
-        // Of two callers at once, one is told.
-        if names.is_empty() || self.told_of_bitmaps.swap(true, Ordering::Relaxed) {
+        // Of two callers at once, one gets the names.
+        if names.is_empty() || self.bitmaps_are_reported.swap(true, Ordering::Relaxed) {
             return Vec::new();
         }
         names

@@ -37,7 +37,7 @@ pub enum NodeError {
         /// As given.
         name: String,
     },
-    /// Somebody needs the node.
+    /// The node has a user.
     #[error("node {name:?} is in use by {by}")]
     InUse {
         /// The node.

@@ -72,7 +72,7 @@ impl FilterNode {
         self.below.lock().iter().any(|below| below.name.lock().is(name))
     }
 
-    /// Whether the node called `name` is below it, and nobody else may use it.
+    /// Whether the node called `name` is below it and must have no other user.
     pub(super) fn needs_alone(&self, name: &str) -> bool {
         self.below.lock().iter().any(|below| below.role.is_alone && below.name.lock().is(name))
     }
@@ -82,7 +82,7 @@ impl FilterNode {
         matches!(self.driver.children, Children::List { .. })
     }
 
-    /// The nodes below that nobody else may use.
+    /// The nodes below that must have no other user.
     fn alone(&self) -> Vec<String> {
         self.list().iter().filter(|below| below.role.is_alone).map(|below| below.name()).collect()
     }

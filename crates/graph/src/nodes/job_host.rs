@@ -338,7 +338,8 @@ impl Graph {
         Ok(self.make_writable(change, disk, &image).await?)
     }
 
-    /// Opens images below the uppermost one for reading again that a job which did not begin had opened for writing.
+    /// Makes layers below the uppermost one read-only again. A job that failed to start had opened them for
+    /// writing.
     pub async fn give_back(&self, change: &Change<'_>, disk: &Arc<DiskNode>, places: &[usize]) {
         for at in places.iter().filter(|at| **at > 0) {
             let Some(image) = self.image(disk, *at) else { continue };

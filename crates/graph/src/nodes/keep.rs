@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::Graph;
 use super::changing_backing::Changing;
-use super::disk_node::{Asked, DiskNode};
+use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
 use super::hold::{Hold, User};
 use super::node::{Links, Node, NodeKind};
@@ -19,7 +19,7 @@ use crate::layers::{Layer, Layers, Own, RemovedLayers};
 /// A disk before it switches to a copy.
 pub(super) struct Before {
     name: String,
-    asked: Asked,
+    asked: RootOptions,
     /// Layers below the uppermost image that have names.
     named: Vec<(Arc<Layer>, Own)>,
 }
@@ -51,7 +51,7 @@ impl Graph {
         };
         let layers = Layers::new(Arc::clone(&first.block), &images, bitmaps_of(&*first.block));
         let opened = Arc::new(Disk::new(layers, &options, self.rules()));
-        let Asked { path, tree } = before.asked;
+        let RootOptions { path, tree } = before.asked;
         let kept = DiskNode::new(before.name.clone(), path, tree, Arc::clone(&opened));
         let kept = kept.over(disk.files.clone());
         let mut links = Links::default();

@@ -1,4 +1,5 @@
-//! Layers by their own names: bases that were added by name become layers, and layers below disks are read by whoever names them.
+//! Layers by their own names: a base that was added as a node becomes a layer, and a layer below a disk can
+//! be read by its name.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! What jobs and snapshots change of a disk at work: its layers, with their names.
 //!
-//! A disk has the name of its uppermost image. An image that gets another one over it keeps its own, as a part of the disk; one that is
-//! taken out of a disk is closed, and if it was a node by itself its name stays until somebody removes it.
+//! A disk has the name of its uppermost image. An image that gets an overlay keeps its name, as a part of the
+//! disk. An image that is taken out of a disk is closed; if it was a node by itself, its name stays until
+//! `blockdev-del`.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::options::LayerOptions;
 pub enum Overlay {
     /// Opened for it; its name, or one that is made.
     Opened(OpenedLayers, Option<String>),
-    /// What the disk of this node stands on. The disk has the node's name afterwards.
+    /// The root of this node's disk. The disk has the node's name afterwards.
     Node(String),
 }
 
@@ -75,10 +76,11 @@ impl Graph {
         Ok(views.collect())
     }
 
-    /// How far writes have reached into the file called `name`: a node of its own, a part of a disk, or a disk that is the bytes of its file.
+    /// How far writes have reached into the file called `name`: a node of its own, a part of a disk, or a
+    /// disk that is the bytes of its file.
     ///
     /// # Errors
-    /// When there is no such file, it is not open, or nobody knows that of it.
+    /// When there is no such file, it is not open, or its reach is not recorded.
     pub fn reach_of(&self, name: &str) -> Result<Arc<Reach>, NodeError> {
         let disks = self.disks();
         let of_file = disks.iter().find_map(|disk| {
@@ -176,7 +178,8 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Puts a filter over a disk. `last_look` runs while nobody is inside: what it sets is so for the first request of the filter.
+    /// Puts a filter over a disk. `last_look` runs while no request does: the filter's first request sees
+    /// what it sets.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -213,8 +216,9 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Has a disk stand on its layer `block`, which is a copy of it now; all above it is taken out. The disk has that layer's name afterwards.
-    /// When `last_look` has ended, all that guests flushed is durable in the layer.
+    /// Makes the layer `block`, which holds the same data by now, the disk's root. All layers above are
+    /// removed, and the disk gets the layer's name. When `last_look` has ended, all that guests flushed is
+    /// durable in the layer.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -306,7 +310,7 @@ impl Graph {
                 let own = own.or_else(|| new.own.lock().clone()).unwrap_or_else(|| self.made_own());
                 let was = node.name();
                 node.name.set(own.name.clone());
-                // An image whose file is the disk goes on with it.
+                // An image whose file is the disk follows the new name.
                 for over in nodes.iter().filter(|over| !Arc::ptr_eq(over, &node)) {
                     over.links.lock().follow(&was, &own.name);
                 }

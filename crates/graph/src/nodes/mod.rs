@@ -117,7 +117,7 @@ impl Graph {
         &self.rules
     }
 
-    /// Waits until nobody else changes anything.
+    /// Waits until no other change of the graph runs.
     pub async fn change(&self) -> Change<'_> {
         Change { _alone: self.changing.lock().await }
     }
@@ -158,7 +158,7 @@ impl Graph {
         }
     }
 
-    /// The throttle group called `name`: one that somebody holds, or that a drive named.
+    /// The throttle group called `name`: one that an object holds, or that a drive named.
     ///
     /// # Errors
     /// When there is none.
@@ -167,12 +167,12 @@ impl Graph {
         found.ok_or_else(|| NodeError::NoGroup { name: name.to_owned() })
     }
 
-    /// The nodes that stand on `node`.
+    /// The nodes that use `node`.
     pub(crate) fn users(&self, node: &Node) -> Vec<Arc<Node>> {
         self.nodes.lock().iter().filter(|user| user.uses(&node.name())).cloned().collect()
     }
 
-    /// A name that nobody gave, for what has none. `#` begins no name that a user may give.
+    /// A generated name, for a node without one. A user's names cannot begin with `#`.
     fn make_name(&self) -> String {
         format!("#block{:03}", self.names_made.fetch_add(1, Ordering::Relaxed))
     }

@@ -1,7 +1,8 @@
-//! Images below disks that go on with another file, by their own names.
+//! Layers below disks switch to another file, by their own names.
 //!
-//! An image has a name below a disk when it was described there, or was a node when the disk was put over it: then the disk has opened it once more,
-//! and wherever it is open it goes on with the other file.
+//! An image below a disk has a name if the disk's options describe it, or if it was a node when the disk was
+//! put over it. In the second case the disk has opened it once more. Every open copy of the image switches to
+//! the other file.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(super) struct FileMove {
     pub(super) at: usize,
     /// What it is made of.
     pub(super) old: FileOptions,
-    /// What it goes on with.
+    /// The file that it switches to.
     pub(super) new: FileOptions,
 }
 
@@ -45,8 +46,8 @@ pub(super) struct Come {
 }
 
 impl Graph {
-    /// Puts the options of blockdev-reopen in force for what is called `name` and is no node by itself: an image below a disk may go on with another
-    /// file. `None` if nothing is called so.
+    /// Applies `blockdev-reopen` to `name` when it is no node by itself: an image below a disk may switch to
+    /// another file. `None` if there is nothing of that name.
     pub(super) async fn reopen_part(
         &self,
         change: &Change<'_>,
@@ -126,7 +127,7 @@ impl Graph {
         set.map_err(|source| NodeError::Access { name: name.to_owned(), source: Box::new(source) })
     }
 
-    /// What has to move where images below disks are called `name`, when that goes on as `tree` says.
+    /// The files to exchange in images called `name` below disks, to apply the options in `tree`.
     pub(super) fn moves_below(&self, name: &str, tree: &OptionTree) -> Result<Vec<FileMove>, NodeError> {
         let mut tree = tree.clone();
         tree.keep_image();
@@ -142,7 +143,7 @@ impl Graph {
         moves.filter(|moved| !moved.as_ref().is_ok_and(|moved| moved.old == moved.new)).collect()
     }
 
-    /// Where images below disks are called `name`.
+    /// The places of images called `name` below disks.
     fn below_disks(&self, name: &str) -> Vec<Below> {
         let mut found = Vec::new();
         for node in self.nodes() {

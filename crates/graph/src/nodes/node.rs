@@ -23,7 +23,7 @@ pub struct Node {
     pub kind: NodeKind,
     /// What it is over, if it is a filter with a disk of its own.
     pub filter: Option<FilterNode>,
-    /// The disk below it that clients go on writing, if it stands on one.
+    /// Its backing disk, if clients still write that ([`super::changing_backing`]).
     pub(super) stands_on: Mutex<Option<Hold>>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
     pub(super) links: Mutex<Links>,
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// The node that it stands on while clients go on writing that.
+    /// Its backing disk, if clients still write that.
     pub(super) fn changing_below(&self) -> Option<Arc<Self>> {
         self.stands_on.lock().as_ref().map(|hold| Arc::clone(hold.node()))
     }
@@ -165,7 +165,7 @@ impl Node {
         below.into_iter().map(|(_, name)| name).chain(files).collect()
     }
 
-    /// Whether the node called `name` is under it, and nobody else may use it.
+    /// Whether the node called `name` is under it and must have no other user.
     pub(super) fn needs_alone(&self, name: &str) -> bool {
         let below = self.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
         below || self.links.lock().files.iter().any(|file| file == name)

@@ -1,8 +1,10 @@
-//! A layer of a disk at work goes on with another file: a copy of its own, or the same one with something else over it.
+//! A layer of a running disk switches to another file: a copy of its own, or the same one under another
+//! driver.
 //!
-//! Another file is opened and locked while requests run. Then they are kept out, the layer comes to rest on its old file, the two are
-//! compared ([`qcow2::HeldStill::on_other_files`]), and the layer over the other file takes the place of the one that is there, as any
-//! other layer does ([`super::replace`]). Up to that an error or a dropped future leaves the old file in its place.
+//! The other file is opened and locked while requests run. Then requests are kept out, the layer comes to
+//! rest on its old file, and the two are compared ([`qcow2::HeldStill::on_other_files`]). The layer over the
+//! other file then replaces the present one, as any other layer does ([`super::replace`]). Up to that an
+//! error or a dropped future leaves the old file in its place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +13,27 @@ use block::{Block, Raw};
 use qcow2::{Files, OtherFiles, Qcow2};
 use storage::Storage;
 
-use super::replace::{Edge, Found, ReplaceError};
+use super::replace::{Edge, ReplaceError, Replacement};
 use super::{Change, Graph};
 use crate::layers::{Layer, LayerFiles, Layers};
 use crate::options::FileOptions;
 use crate::other_file::FoundFile;
 use crate::probe::Format;
 
-/// What a layer is that can go on with another file.
+/// A layer that can switch to another file.
 enum Movable<'a> {
     Image(&'a Qcow2),
     Raw(&'a Raw),
 }
 
 impl Graph {
-    /// Has layer `at` of the disk that `name` leads to (0 is the uppermost one) go on with the file that `file` names, while requests
-    /// run: those that are inside end on the old one. Gives for how long requests were kept out: until those inside have ended, what is in
-    /// memory is in the old file, and the metadata of both is compared.
+    /// Switches layer `at` (0 is the uppermost one) of the disk that `name` leads to over to the file that
+    /// `file` names, while requests run. Returns how long requests were kept out. In that time running
+    /// requests end, cached metadata is written to the old file, and the metadata of both is compared.
     ///
-    /// The other file must have what the old one has. Of an image the metadata is compared, of raw bytes the size; what guests wrote is not:
-    /// nobody finds a copy that was made while they wrote. The old file has everything, durable, and is not written any more.
+    /// The other file must equal the old one. Of an image the metadata is compared, of raw bytes only the
+    /// size. Guest data is not compared: a copy made while guests wrote is not detected. The old file has
+    /// everything, durable, and is not written any more.
     ///
     /// # Errors
     /// When the other file does not open, is another layer's, or is not the same; when a filter is over the layer, or more than a file below it
@@ -75,14 +78,14 @@ impl Graph {
             Movable::Raw(raw) => {
                 let moved = raw_on(raw, file)?;
                 if which == OtherFiles::Copies {
-                    // Who copied it may have left it in the page cache.
+                    // The program that made the copy may have left it in the page cache.
                     Block::flush(&moved).await.map_err(ReplaceError::Before)?;
                 }
                 (Arc::new(moved), None)
             }
         };
         let again = other.layer(moved, layer, files);
-        let (edge, again) = (Edge::of(at), Found::again(Edge::of(at), again));
+        let (edge, again) = (Edge::of(at), Replacement::again(Edge::of(at), again));
         // The layer that goes is not closed: it has nothing that its file does not have, and the file may be the same one.
         drop(Box::pin(self.exchange_drained(&node, &old, edge, &again, &drained)).await?);
         if let Some(moving) = moving {
@@ -97,7 +100,8 @@ impl Graph {
 }
 
 impl Layer {
-    /// Everything is in the files, durable, and what was reserved behind their ends is given back. Nobody uses the disk.
+    /// Makes everything durable in the files and frees what was preallocated behind their ends. The disk has
+    /// no users.
     async fn rest(&self) -> Result<(), block::Error> {
         let Some(files) = self.files.as_ref().filter(|_| !self.block.capabilities().read_only) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A layer of a disk at work goes on with another file.
+//! A layer of a running disk switches to another file.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -86,7 +86,8 @@ impl World {
     }
 }
 
-/// Whoever wanted to look at a running disk's writes, or had its file moved to a larger file system, had to take the disk out of use.
+/// To trace a running disk's writes, or to move its file to a larger file system, one had to take it out of
+/// use.
 #[test]
 fn an_image_goes_on_with_the_same_file_and_with_copies_of_it_while_clients_use_it() {
     with_world(async |world| {
@@ -103,7 +104,7 @@ fn an_image_goes_on_with_the_same_file_and_with_copies_of_it_while_clients_use_i
                 a_while().await;
             }
             let held = load.end().await;
-            // A copy is made while nobody writes; others read on.
+            // The copy is made while no request writes; reads go on.
             disk.flush().await.unwrap();
             let done = std::rc::Rc::new(std::cell::Cell::new(false));
             let readers: Vec<_> = held
@@ -212,7 +213,8 @@ fn a_file_that_is_not_the_same_is_refused_and_the_disk_stays_on_its_own() {
     });
 }
 
-/// Dropped at any place, the disk is on its old file, which nobody else gets, and the other one is free.
+/// Dropped at any await point, the exchange leaves the disk on its locked old file, and the other file
+/// unlocked.
 #[test]
 fn an_exchange_that_is_dropped_anywhere_leaves_the_disk_on_its_old_file() {
     with_world(async |world| {
@@ -271,7 +273,7 @@ fn the_file_of_a_layer_below_is_another_one_under_a_load() {
             assert_eq!(value_at(&disk, 8 * STEP, STEP).await, 3);
         }
         let change = world.graph.change().await;
-        // A file that the disk stands on already, and one of another size.
+        // A file that the disk has open already, and one of another size.
         let same = file_options(&world.path("bottom-copy"));
         world.graph.replace_file(&change, "d", 1, &same).await.unwrap_err();
         std::fs::write(world.path("longer"), vec![3; SIZE as usize + 512]).unwrap();

@@ -108,11 +108,11 @@ impl Graph {
         Ends(self.nodes().iter().filter_map(end).collect())
     }
 
-    /// Closes every disk, also after one has failed, and also those in use; gives what failed. Files stay open, and locked, while somebody has a
-    /// disk: see [`Graph::ends`].
+    /// Closes every disk, also after one has failed and also those in use; returns the errors. The files of a
+    /// disk stay open and locked while a reference to it is left: see [`Graph::ends`].
     pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
-        // What stands on a disk goes before it.
+        // A disk over another one is closed before it.
         while let Some(node) = self.disk_to_close() {
             failed.extend(self.close(&node).await.err());
         }
@@ -158,7 +158,7 @@ impl Ends {
     }
 }
 
-/// Waits until nobody has the closed disk called `name` any more, within bounds.
+/// Waits until the last reference to the closed disk called `name` is gone, for [`LET_GO_PATIENCE`] at most.
 async fn let_go(name: &str, end: &DiskEnd) {
     if let Either::Right(_) = select(pin!(end.reached()), reactor::sleep(LET_GO_PATIENCE)).await {
         tracing::warn!(

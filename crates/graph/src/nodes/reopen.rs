@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::access::LayerAccess;
 use super::active::{ACTIVE, without_active};
 use super::below::FILES;
-use super::disk_node::{Asked, DiskNode};
+use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
 use super::filter::text;
 use super::live::place;
@@ -27,8 +27,8 @@ use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
 impl Graph {
-    /// Puts the options of blockdev-reopen in force: all of them, what is not given has its default. A disk whose `file` is another
-    /// one goes on with that ([`Graph::replace_file`]).
+    /// Applies all options of `blockdev-reopen`; an option that is not given gets its default. A disk whose
+    /// `file` is another one switches to that ([`Graph::replace_file`]).
     ///
     /// # Errors
     /// Names the first option that cannot change while the node is open; then nothing has changed.
@@ -94,20 +94,20 @@ impl Graph {
         let come = self.file_to_come(&old.layer.file, given)?;
         disk.check_reopened(&moved, &new)?;
         let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
-        // Images below other disks are this one opened once more.
+        // The same image may be open once more, as a layer of other disks.
         let mut moves = self.moves_below(&name, &tree)?;
         let (was, is) = (old.layer.file.clone(), new.layer.file.clone());
         moves.push(FileMove { node: name.clone(), at, old: was, new: is });
         disk.set_runtime(&new).await?;
         if let Err(source) = self.move_files(change, &moves).await {
-            // They were in force a moment ago.
+            // The old options were valid a moment ago, so this should not fail.
             if let Err(error) = disk.set_runtime(&old).await {
                 tracing::warn!("node {name:?}: {error}");
             }
             return Err(NodeError::NotMoved { name, source: Box::new(source) });
         }
         self.note_moved(&name, &tree, &moves, come);
-        *disk.asked.lock() = Asked { path: new.filename, tree };
+        *disk.asked.lock() = RootOptions { path: new.filename, tree };
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::error::NodeError;
 use super::hold::{Hold, User};
 use super::live::place;
 use super::node::{Node, NodeKind};
-use super::replace::{Edge, Found, Put, ReplaceError, Replaced, Written};
+use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
 use super::{Change, Graph};
 
 /// What an image is to be over.
@@ -145,7 +145,7 @@ impl Graph {
             NewBacking::Node(below) => {
                 let below = self.open_bare_file(below).await?;
                 let hold = self.hold(&below.name(), User { kind: "node", name: node.name() })?;
-                let found = Found::of_block(self.changing(&below)?);
+                let found = Replacement::of_block(self.changing(&below)?);
                 let put = self.exchange(disk, &before, edge, found, Written::Flush, async || Ok(())).await?;
                 (put, Some(hold))
             }

@@ -14,8 +14,8 @@ use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
 pub use self::found::Under;
-pub(super) use self::found::{Found, found_of};
-use super::disk_node::{Asked, DiskNode};
+pub(super) use self::found::{Replacement, found_of};
+use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
@@ -29,7 +29,7 @@ use crate::runtime::RuntimeOptions;
 /// Where in a disk something else can be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// What the disk itself stands on: its uppermost layer.
+    /// The disk's root: its uppermost layer.
     Root,
     /// What lies below an image, which may be nothing.
     Backing {
@@ -48,7 +48,7 @@ pub enum Put {
     Over(OpenedLayers),
     /// A layer further down in the same disk, counted from the uppermost one, which is 0. Those between go.
     Layer(usize),
-    /// What the disk of another node stands on. The node is gone afterwards.
+    /// The root of another node's disk. The node is gone afterwards.
     Node(String),
     /// Likewise, an image that has no backing layer yet and gets that one.
     NodeOver(String, Under),
@@ -64,21 +64,21 @@ pub type PutOver = Box<dyn FnOnce(Arc<dyn Block>) -> Arc<dyn Block>>;
 /// An exchange that has happened.
 #[derive(Debug)]
 pub struct Replaced {
-    /// For how long requests were kept out, those that were inside included.
+    /// For how long requests were kept out, including the wait for running ones.
     pub pause: Duration,
-    /// Layers that the disk does not stand on any more.
+    /// Layers that the disk no longer has.
     pub removed: RemovedLayers,
 }
 
-/// What a disk stands on afterwards.
+/// The disk's layers afterwards.
 struct Plan {
     /// Images whose backing layer changes, the lower ones first, each with its new one.
     backings: Vec<(Qcow2, Option<Arc<dyn Block>>)>,
     top: Arc<dyn Block>,
     /// The image whose bitmaps the disk has.
     bitmaps: Option<Qcow2>,
-    /// What the disk is taken to have been asked for.
-    asked: Asked,
+    /// The image and the options that the disk counts as opened with.
+    asked: RootOptions,
 }
 
 /// What becomes of what requests wrote to the uppermost layer.
@@ -91,16 +91,19 @@ pub(super) enum Written {
 }
 
 impl Graph {
-    /// Puts `put` at `edge` of the disk that `name` leads to, while requests run: those that are inside end on what was there, those
-    /// that come wait and then find the new. What was there and is not needed any more is in the result.
+    /// Puts `put` at `edge` of the disk that `name` leads to, while requests run. Running requests finish on
+    /// the old block; new ones wait and use the new block. Layers that are not needed any more are in the
+    /// result.
     ///
-    /// `last_look` runs when nobody is inside any more, just before the exchange: what it finds is so when requests go on. It may use
-    /// the blocks of the disk ([`crate::Disk::root`]); a request to the disk itself would wait for ever. No request waits for a flush:
-    /// the uppermost layer is flushed before requests are kept out, and what they wrote to it afterwards is durable with the next flush of
-    /// the disk ([`crate::Disk::flush_below`]). A caller that keeps requests out ([`Graph::keep_at_rest`]) flushes before that.
+    /// `last_look` runs when no request does, just before the exchange: what it sees still holds when
+    /// requests resume. It may use the blocks of the disk ([`crate::Disk::root`]); a request to the disk
+    /// itself would wait for ever. No request waits for a flush: the uppermost layer is flushed before
+    /// requests are kept out, and what they wrote to it afterwards is durable with the next flush of the disk
+    /// ([`crate::Disk::flush_below`]). A caller that keeps requests out ([`Graph::keep_at_rest`]) flushes
+    /// before that.
     ///
-    /// Costs that flush and the time in which requests inside end, which the result tells; nothing on the medium changes: what the header
-    /// of an image says of its backing file is the caller's to write.
+    /// Costs that flush and the time in which running requests end, which is in the result. Nothing on disk
+    /// changes: the caller writes the backing file's name to the image's header.
     ///
     /// # Crash
     /// As one before or after: nothing that a flush of the disk covered is lost.
@@ -140,13 +143,13 @@ impl Graph {
         self.exchange(node, &old, Edge::Root, found, Written::Copied, last_look).await
     }
 
-    /// Puts `found` at `edge` of the disk, which stands on `old`: see [`Graph::replace`].
+    /// Puts `found` at `edge` of the disk, whose layers are `old`: see [`Graph::replace`].
     pub(super) async fn exchange(
         &self,
         node: &DiskNode,
         old: &Layers,
         edge: Edge,
-        found: Found,
+        found: Replacement,
         written: Written,
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
@@ -170,16 +173,16 @@ impl Graph {
         Ok(Replaced { pause, removed })
     }
 
-    /// The exchange itself, of a disk that is drained. Nothing waits once the disk stands on other layers.
+    /// The exchange itself, of a drained disk. Nothing is awaited after the disk has got its new layers.
     pub(super) async fn exchange_drained(
         &self,
         node: &DiskNode,
         old: &Layers,
         edge: Edge,
-        found: &Found,
+        found: &Replacement,
         drained: &Drained<'_>,
     ) -> Result<RemovedLayers, ReplaceError> {
-        // The size may have changed while requests were inside.
+        // The size may have changed while requests ran.
         let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, found)?;
         let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
         for (image, _) in backings.iter().rev() {
@@ -207,8 +210,8 @@ impl Graph {
         Ok(removed)
     }
 
-    /// The node's names are those of what it stands on, too; a node that gave it goes.
-    fn link(&self, disk: &DiskNode, found: &Found) {
+    /// Gives the node the names of its new layers, too, and removes a node that gave its root.
+    fn link(&self, disk: &DiskNode, found: &Replacement) {
         let mut nodes = self.nodes.lock();
         if let Some(gone) = &found.node {
             nodes.retain(|node| !Arc::ptr_eq(node, gone));
@@ -218,7 +221,7 @@ impl Graph {
         }
     }
 
-    /// Refuses a node that another one or somebody else needs.
+    /// Refuses a node that has users or holders.
     pub(super) fn check_unused(&self, node: &Node) -> Result<(), NodeError> {
         if let NodeKind::JobFilter { job, .. } = &node.kind {
             return Err(NodeError::InUse { name: node.name(), by: job.clone() });
@@ -233,7 +236,7 @@ impl Graph {
 
 impl DiskNode {
     /// What comes of putting `found` at `edge`, if it may be put there. Changes nothing.
-    fn plan(&self, old: &Layers, edge: Edge, found: &Found) -> Result<Plan, ReplaceError> {
+    fn plan(&self, old: &Layers, edge: Edge, found: &Replacement) -> Result<Plan, ReplaceError> {
         let blocks: Vec<Arc<dyn Block>> = block::layers(Arc::clone(&old.top)).collect();
         if edge.at() > blocks.len() {
             return Err(self.no_layer(old, edge.at() - 1));
@@ -292,8 +295,9 @@ impl DiskNode {
         ReplaceError::NoLayer { node: self.name(), at, layers }
     }
 
-    /// What the disk is taken to have been asked for once `found` is at `edge`: what was said of images below is not so any more.
-    fn asked_after(&self, edge: Edge, found: &Found) -> Asked {
+    /// The image and the options that the disk counts as opened with once `found` is at `edge`. Options of a
+    /// replaced backing layer are dropped.
+    fn asked_after(&self, edge: Edge, found: &Replacement) -> RootOptions {
         let mut asked = match (&found.asked, edge) {
             (Some(asked), Edge::Root) => asked.clone(),
             (None, _) | (_, Edge::Backing { .. }) => self.asked.lock().clone(),
@@ -305,14 +309,14 @@ impl DiskNode {
     }
 
     /// Options that change while a disk is open stay the disk's own; those of its image are the new image's.
-    fn put_in_force(&self, asked: Asked) {
-        let Asked { path, mut tree } = asked;
+    fn put_in_force(&self, asked: RootOptions) {
+        let RootOptions { path, mut tree } = asked;
         let options = self.disk.runtime_options();
         tree.say(&options);
         if let Ok(new) = DiskOptions::of_tree(tree.clone()) {
             self.disk.note_options(RuntimeOptions { qcow2: new.layer.qcow2, ..options });
         }
-        *self.asked.lock() = Asked { path, tree };
+        *self.asked.lock() = RootOptions { path, tree };
     }
 }
 
@@ -345,7 +349,7 @@ pub(super) fn check_own(above: &[Arc<dyn Block>]) -> Result<(), ReplaceError> {
 }
 
 /// Refuses to put below the blocks `above` what is one of them, or is made of the same file as what stays.
-fn check_cycle(above: &[Arc<dyn Block>], old: &Layers, found: &Found) -> Result<(), ReplaceError> {
+fn check_cycle(above: &[Arc<dyn Block>], old: &Layers, found: &Replacement) -> Result<(), ReplaceError> {
     let cycle = |block: &Arc<dyn Block>| Err(ReplaceError::Cycle { layer: block.name().to_owned() });
     let Some(block) = &found.block else { return Ok(()) };
     if above.iter().any(|above| Arc::ptr_eq(above, block)) {

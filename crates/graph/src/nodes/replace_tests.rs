@@ -106,7 +106,7 @@ fn an_overlay_is_put_over_a_disk_at_work_and_no_write_is_lost() {
     });
 }
 
-/// What somebody finds at the start of the disk who opens the file of an image as it is now.
+/// The first byte of a disk that is opened on a copy of the image's file, as the file is now.
 async fn found_in_file(world: &World, name: &str) -> u8 {
     let (from, copy) = (world.directory.path().join(name), world.directory.path().join("copy"));
     std::fs::copy(from, &copy).unwrap();

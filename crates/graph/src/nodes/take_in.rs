@@ -30,7 +30,7 @@ impl Graph {
     pub(super) async fn take_in(&self, disk: &Arc<DiskNode>, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
         let layers = disk.disk.layers();
         let mut taken = self.to_take_in(disk, &layers, layer)?;
-        // Those over others first: nobody uses what is closed.
+        // Upper nodes first: a node that is closed must have no users.
         taken.sort_by_key(|(_, layer)| layers.list.iter().position(|other| other == layer));
         let names: Vec<String> = taken.iter().map(|(node, _)| node.name()).collect();
         for ((node, layer), name) in taken.iter().zip(&names) {

@@ -36,7 +36,7 @@ impl World {
         json!({ "driver": "raw", "node-name": name, "file": { "driver": "file", "filename": path } })
     }
 
-    /// A qcow2 file that has nothing of its own, with the image below as options say it.
+    /// A new qcow2 file without data. `backing` is the option of that name.
     pub(super) async fn image_file(&self, name: &str, backing: Value) -> Value {
         let path = self.directory.path().join(name);
         std::fs::File::create(&path).unwrap();
@@ -70,7 +70,7 @@ impl World {
         refused.replace(&format!("{}/", self.directory.path().display()), "")
     }
 
-    /// Whether somebody holds the file's lock so that nobody else may write.
+    /// Whether the file's lock keeps writers out.
     pub(super) async fn is_locked(&self, name: &str) -> bool {
         let mut options = crate::options::DiskOptions::of_path(self.directory.path().join(name));
         let is_raw = !std::fs::read(&options.filename).unwrap().starts_with(b"QFI");

@@ -70,7 +70,8 @@ fn a_node_stays_until_its_last_user_has_gone() {
     });
 }
 
-/// A client that had left still had the disk for a moment, and whoever opened the file next found it locked.
+/// A client that had left still had a reference to the disk for a moment, and the next process that opened
+/// the file found it locked.
 #[test]
 fn a_node_is_gone_with_its_lock_also_if_somebody_lets_go_of_it_late() {
     with_graph(async |graph, path| {

@@ -11,12 +11,12 @@ use super::replace::ReplaceError;
 use super::{Change, Graph};
 
 impl Graph {
-    /// Opens the layer that `block` is for writing, in its place; gives the one that is there now. A layer that can be written is given
-    /// back as it is. A node that has the same file open for reading, and that only this disk uses, is closed: its name is the layer's.
-    /// Each call needs one of [`Graph::make_readable`].
+    /// Reopens the layer `block` for writing, in its place; returns the new block. A writable layer is
+    /// returned as it is. A node that has the same file open for reading, and that only this disk uses, is
+    /// closed: its name is the layer's. Each call needs one of [`Graph::make_readable`].
     ///
     /// # Errors
-    /// When somebody else uses the file, or it cannot be opened; then everything is as it was.
+    /// When the file is in use elsewhere, or cannot be opened; then everything is as it was.
     pub async fn make_writable(
         &self,
         change: &Change<'_>,

@@ -1,4 +1,4 @@
-//! Why a disk stands on what it stood on.
+//! Errors of an exchange of layers.
 
 use block::Error;
 use thiserror::Error;
@@ -6,10 +6,10 @@ use thiserror::Error;
 use crate::error::OpenError;
 use crate::nodes::error::NodeError;
 
-/// Why a disk stands on what it stood on.
+/// Why an exchange of layers was refused or failed. The disk has its old layers.
 #[derive(Debug, Error)]
 pub enum ReplaceError {
-    /// A node that is not there, or that somebody uses.
+    /// There is no such node, or it has users.
     #[error(transparent)]
     Node(#[from] NodeError),
     /// The disk is not that deep.
@@ -36,7 +36,7 @@ pub enum ReplaceError {
         /// The disk under the filter.
         layer: String,
     },
-    /// A disk stands on something.
+    /// A disk cannot be left without a root.
     #[error("node {node:?} needs a layer to stand on")]
     NoRoot {
         /// The disk's node.
@@ -48,7 +48,7 @@ pub enum ReplaceError {
         /// The layer.
         layer: String,
     },
-    /// Clients were told the disk's size.
+    /// Clients rely on the disk's size, and the layer has another.
     #[error("{layer} has {found} bytes, and the disk {needed}")]
     OtherSize {
         /// The layer.
@@ -58,7 +58,7 @@ pub enum ReplaceError {
         /// The disk's.
         needed: u64,
     },
-    /// The disk can be written, and what it would stand on cannot.
+    /// The disk is open for writing, and its new root is read-only.
     #[error("{layer} is open for reading, and the disk is written")]
     ReadOnly {
         /// The layer.

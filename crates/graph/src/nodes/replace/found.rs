@@ -1,4 +1,4 @@
-//! What is to be put into a disk: looked for, and looked at.
+//! The new layer of a disk: found by its description and checked.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,7 @@ use crate::bitmaps_file::{bitmaps_of, raw_of};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
-use crate::nodes::disk_node::{Asked, DiskNode};
+use crate::nodes::disk_node::{DiskNode, RootOptions};
 use crate::nodes::error::NodeError;
 use crate::nodes::node::{Links, Node};
 
@@ -26,9 +26,9 @@ pub enum Under {
     BelowTop,
 }
 
-/// What is to be put, found and open.
+/// The layer to put in, open.
 #[derive(Default)]
-pub(in crate::nodes) struct Found {
+pub(in crate::nodes) struct Replacement {
     pub(super) block: Option<Arc<dyn Block>>,
     /// Layers that the disk may get.
     pub(super) list: Vec<Arc<Layer>>,
@@ -36,7 +36,7 @@ pub(in crate::nodes) struct Found {
     pub(super) over: Option<(Qcow2, Under)>,
     /// The image whose bitmaps the disk gets.
     pub(super) bitmaps: Option<Qcow2>,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<RootOptions>,
     pub(super) links: Links,
     /// A node that goes.
     pub(super) node: Option<Arc<Node>>,
@@ -51,17 +51,17 @@ impl Graph {
         old: &Layers,
         edge: Edge,
         put: Put,
-    ) -> Result<Found, ReplaceError> {
+    ) -> Result<Replacement, ReplaceError> {
         let there = edge.block(old);
         if let Some(owner) = node.owner().filter(|_| !matches!(put, Put::Filter(_) | Put::WithoutFilter)) {
             return Err(NodeError::Layer { name: node.name(), of: owner.name() }.into());
         }
         match put {
-            Put::Nothing => Ok(Found::default()),
+            Put::Nothing => Ok(Replacement::default()),
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
                 let over = only_image(&opened.list, &opened.path.display().to_string())?;
-                Ok(Found { over: Some((over, Under::There)), ..opened_at(edge, opened)? })
+                Ok(Replacement { over: Some((over, Under::There)), ..opened_at(edge, opened)? })
             }
             Put::Layer(at) => {
                 let blocks: Vec<_> = block::layers(Arc::clone(&old.top)).take(at.saturating_add(1)).collect();
@@ -69,8 +69,8 @@ impl Graph {
                 let block = blocks.get(at).cloned();
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
                 let bitmaps = bitmaps_of(&*block);
-                let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
-                Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
+                let asked = Some(RootOptions { path: block.name().into(), tree: tree_of(&*block) });
+                Ok(Replacement { block: Some(block), bitmaps, asked, ..Replacement::default() })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
             Put::NodeOver(name, under) => {
@@ -78,12 +78,12 @@ impl Graph {
                     below_filter(node, old, edge)?;
                 }
                 let found = self.find_node(node, edge, &name)?;
-                Ok(Found { over: Some((only_image(&found.list, &name)?, under)), ..found })
+                Ok(Replacement { over: Some((only_image(&found.list, &name)?, under)), ..found })
             }
             Put::WithoutFilter => {
                 let block = below_filter(node, old, edge)?;
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
-                Ok(Found { block: Some(block), bitmaps, ..Found::default() })
+                Ok(Replacement { block: Some(block), bitmaps, ..Replacement::default() })
             }
             Put::Filter(filter) => {
                 let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
@@ -101,13 +101,18 @@ impl Graph {
                     compressing: OnceLock::new(),
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
-                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..Found::default() })
+                Ok(Replacement {
+                    block: Some(block),
+                    list: vec![Arc::new(layer)],
+                    bitmaps,
+                    ..Replacement::default()
+                })
             }
         }
     }
 
-    /// What the node called `name` stands on, if nobody needs it there.
-    fn find_node(&self, disk: &DiskNode, edge: Edge, name: &str) -> Result<Found, ReplaceError> {
+    /// The root of the node called `name`, if the node has no users.
+    fn find_node(&self, disk: &DiskNode, edge: Edge, name: &str) -> Result<Replacement, ReplaceError> {
         let node = self.node(name)?;
         let found = node.disk()?;
         if Arc::ptr_eq(&found.disk, &disk.disk) || self.is_over_changing(name) {
@@ -120,16 +125,16 @@ impl Graph {
 }
 
 /// The layers of `disk`, which is that of `node`.
-pub(in crate::nodes) fn found_of(node: &Arc<Node>, found: &DiskNode) -> Found {
+pub(in crate::nodes) fn found_of(node: &Arc<Node>, found: &DiskNode) -> Replacement {
     let layers = found.disk.layers();
-    Found {
+    Replacement {
         block: Some(Arc::clone(&layers.top)),
         list: layers.list.clone(),
         bitmaps: layers.bitmaps.clone(),
         asked: Some(found.asked.lock().clone()),
         links: node.links.lock().clone(),
         node: Some(Arc::clone(node)),
-        ..Found::default()
+        ..Replacement::default()
     }
 }
 
@@ -139,16 +144,23 @@ fn below_filter(node: &DiskNode, old: &Layers, edge: Edge) -> Result<Arc<dyn Blo
     filter.and_then(|layer| layer.block.below()).ok_or_else(|| node.no_layer(old, edge.at()))
 }
 
-fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
+fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Replacement, ReplaceError> {
     let OpenedLayers { list, bitmaps, path, tree, links } = opened;
     let block = list.first().map(|layer| Arc::clone(&layer.block));
     if let Some(block) = &block {
         check_readable_below(edge, &**block)?;
     }
-    Ok(Found { block, list, bitmaps, asked: Some(Asked { path, tree }), links, ..Found::default() })
+    Ok(Replacement {
+        block,
+        list,
+        bitmaps,
+        asked: Some(RootOptions { path, tree }),
+        links,
+        ..Replacement::default()
+    })
 }
 
-impl Found {
+impl Replacement {
     /// A block that is none of the disk's own layers, as the backing of an image.
     pub(in crate::nodes) fn of_block(block: Arc<dyn Block>) -> Self {
         Self { block: Some(block), ..Self::default() }
@@ -165,7 +177,7 @@ impl Found {
     }
 }
 
-/// Refuses to have something read as a backing layer that somebody may write.
+/// Refuses a writable block as a backing layer.
 fn check_readable_below(edge: Edge, block: &dyn Block) -> Result<(), ReplaceError> {
     match edge != Edge::Root && !block.capabilities().read_only {
         true => Err(ReplaceError::Writable { layer: block.name().to_owned() }),
