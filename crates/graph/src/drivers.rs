@@ -260,11 +260,11 @@ fn meant(name: &str) -> io::Result<Arc<dyn Target>> {
 }
 
 /// Storage that a name means, and the driver that finds it.
-pub(crate) type Meant = (&'static StorageDriver, Arc<dyn Target>);
+pub(crate) type NamedTarget = (&'static StorageDriver, Arc<dyn Target>);
 
 /// What a file name that leads away from this machine's files means; otherwise what is wrong with it, as the rest of a sentence. `None` of
 /// a path, and of storage over another file.
-pub(crate) fn target_of(name: &str) -> Option<Result<Meant, String>> {
+pub(crate) fn target_of(name: &str) -> Option<Result<NamedTarget, String>> {
     let driver = storage_of(Path::new(name))?;
     let StorageKind::Elsewhere(elsewhere) = &driver.kind else { return None };
     let read =

@@ -48,10 +48,10 @@ impl Default for Caching {
 static OPENING: AsyncMutex<()> = AsyncMutex::new(());
 
 /// The caches that are open.
-static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<CacheEntry>> = Mutex::new(Vec::new());
 
-/// An open cache, and which file it is.
-struct Known {
+/// An open cache, with the device and inode number of its file.
+struct CacheEntry {
     file: (u64, u64),
     path: PathBuf,
     cached: Weak<CachedStorage>,
@@ -62,7 +62,7 @@ struct Known {
     piece_bytes: u64,
 }
 
-/// A trace that somebody named as `prefetch-trace`. It is opened with the disk: the sandbox comes afterwards.
+/// The file that the option `prefetch-trace` names. It is opened with the disk, before the sandbox starts.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
     pub(crate) path: PathBuf,
@@ -81,7 +81,7 @@ pub(crate) struct Hint {
     pub(crate) trace: TraceFile,
 }
 
-/// What is to be read ahead of `storage`, if it is a file with a cache and a trace that nobody has taken.
+/// What is to be read ahead of `storage`, if that is a cached file whose trace has not been taken yet.
 pub(crate) fn take_hint(storage: &Arc<dyn Storage>) -> Option<Hint> {
     let address = Arc::as_ptr(storage).cast::<()>();
     let mut open = OPEN.lock();
@@ -115,7 +115,7 @@ pub(super) fn open_trace(caching: &Caching) -> io::Result<Option<TraceFile>> {
 pub struct OpenCache {
     /// Its file.
     pub path: PathBuf,
-    /// What it is a cache of, without anything that lets somebody in.
+    /// The cached file's name, without credentials.
     pub of: String,
     /// What it has done, and what it holds.
     pub figures: Figures,
@@ -123,7 +123,7 @@ pub struct OpenCache {
 
 /// All caches of this process.
 pub fn caches() -> Vec<OpenCache> {
-    let view = |known: &Known| {
+    let view = |known: &CacheEntry| {
         let cached = known.cached.upgrade()?;
         let of = cached.identity().name.clone();
         Some(OpenCache { path: known.path.clone(), of, figures: cached.figures() })
@@ -141,11 +141,11 @@ enum Look {
     Again,
 }
 
-/// Waits until all that caches have fetched is on the medium, and what they gave up is free there; not longer than [`SETTLING_MAX`], because other
-/// disks may go on fetching, and servers may be lost. What is not waited for is what a crash leaves: fetched again, or leaked until the
-/// next start.
+/// Waits until all that caches have fetched is durable and the space of evicted data is freed, for
+/// [`SETTLING_MAX`] at most: other disks may go on fetching, and servers may not answer. Data that is not
+/// waited for is fetched again after a crash; space is leaked until the next start.
 pub(crate) async fn settle_caches() {
-    let both = |known: &Known| Some((known.cached.upgrade()?, Arc::clone(&known.tasks)));
+    let both = |known: &CacheEntry| Some((known.cached.upgrade()?, Arc::clone(&known.tasks)));
     let open: Vec<_> = OPEN.lock().iter().filter_map(both).collect();
     if !open.is_empty() {
         select(pin!(settle(open)), pin!(reactor::sleep(SETTLING_MAX))).await;
@@ -165,7 +165,7 @@ async fn settle(open: Vec<(Arc<CachedStorage>, Arc<BackgroundTasks>)>) {
 pub(super) struct Remote {
     /// It, open.
     pub(super) storage: Arc<dyn Storage>,
-    /// What it is called there, without anything that lets somebody in.
+    /// Its name on the server, without credentials.
     pub(super) name: String,
     /// What its server calls the version that is open, if no other version is called so.
     pub(super) version: Option<String>,
@@ -206,7 +206,7 @@ pub(super) async fn cached(
         let cached = CachedStorage::open(remote, identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
         let (path, weak) = (path.clone(), Arc::downgrade(&cached));
-        OPEN.lock().push(Known { file: place, path, cached: weak, tasks, trace, piece_bytes });
+        OPEN.lock().push(CacheEntry { file: place, path, cached: weak, tasks, trace, piece_bytes });
         return Ok(cached);
     }
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))
@@ -226,7 +226,7 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
         return Err(at(wrong("it is no regular file")));
     }
     let place = (stat.st_dev, stat.st_ino);
-    let of_place = |known: &Known| if known.file == place { known.cached.upgrade() } else { None };
+    let of_place = |known: &CacheEntry| if known.file == place { known.cached.upgrade() } else { None };
     let open = OPEN.lock().iter().find_map(of_place);
     if let Some(cached) = open {
         return match cached.identity() == identity {

@@ -17,7 +17,7 @@ pub struct Elsewhere {
     pub specs: fn() -> Vec<&'static Spec>,
     /// The options that a file name with its prefix stands for; otherwise what is wrong with the name, as the rest of a sentence.
     pub options_of: fn(&str) -> Result<OptionTree, String>,
-    /// What messages call it by a file name with its prefix: without what a name can hold that lets somebody in.
+    /// What messages call it by a file name with its prefix: the name without credentials.
     pub shown: fn(&str) -> String,
     /// Takes its options, checked.
     pub read: fn(&mut Reader) -> Result<Arc<dyn Target>, OptionError>,

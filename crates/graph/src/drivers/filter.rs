@@ -18,7 +18,8 @@ use crate::options::{OptionError, Reader, Spec};
 pub struct FilterDriver {
     /// What options call it.
     pub name: &'static str,
-    /// It reads as a disk was at one moment, and not as that does now. Who discards a part of it says that nobody will read that any more.
+    /// It reads as a disk was at one moment, not as the disk is now. A discard means that the range will not
+    /// be read any more.
     pub is_snapshot: bool,
     /// It goes on where the disks below get longer.
     pub grows: bool,
@@ -132,7 +133,7 @@ pub struct Role {
     pub name: &'static str,
     /// It is written whatever the filter is open for.
     pub is_target: bool,
-    /// Nobody else may use it: what does not pass the filter would make it wrong.
+    /// It must have no other user: a write that bypasses the filter would invalidate the filter's data.
     pub is_alone: bool,
     /// Another one can be put there while the filter is at work.
     pub changes: bool,

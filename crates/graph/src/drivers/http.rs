@@ -41,7 +41,7 @@ pub(super) const HTTPS: StorageDriver = StorageDriver {
     }),
 };
 
-/// Text that lets somebody in, or may hold what does: it is not shown.
+/// Text that is or may contain credentials: it is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hidden(Option<String>);
 
@@ -256,7 +256,8 @@ impl Target for Http {
         }
     }
 
-    /// A server covers its files; a file, itself. An image says neither what lets it in nor whom to believe.
+    /// A server covers its files; a file, itself. A name in an image brings neither credentials nor trusted
+    /// certificates.
     fn covers(&self, other: &dyn Target) -> bool {
         let other = (other as &dyn Any).downcast_ref().map(Self::url);
         match (self.url(), other) {

@@ -64,7 +64,7 @@ impl Reading {
         (Duration::from_secs(self.timeout_s.into()), self.remote_timeout())
     }
 
-    /// How long opening may take: nobody waits there for a store without being told.
+    /// How long opening may take. Never unbounded where a store is silent, unless the option says so.
     pub(super) fn open_timeout(&self) -> Option<Duration> {
         seconds(self.remote_timeout_s.unwrap_or(REMOTE_TIMEOUT_S))
     }

@@ -159,7 +159,7 @@ impl S3 {
         ObjectName::new(&bucket, &key).map_err(refused)
     }
 
-    /// Where the store is, and what lets requests in.
+    /// Where the store is, and the credentials for it.
     async fn store(&self) -> io::Result<(Place, Option<Credentials>)> {
         let known = reactor::blocking(|| Settings::look_up(&Environment::of_process())).await;
         let known = known.map_err(|error| wrong(error.to_string()))?;
@@ -172,7 +172,7 @@ impl S3 {
         Ok((Place { endpoint, region, addressing: self.addressing }, credentials))
     }
 
-    /// A bucket of the store. Nobody is connected to; a request takes `remote_timeout` at most.
+    /// A bucket of the store. Does not connect. A request takes `remote_timeout` at most.
     pub(super) async fn bucket(&self, bucket: String, remote_timeout: Option<Duration>) -> io::Result<Store> {
         let (place, credentials) = self.store().await?;
         let scheme = place.scheme().map_err(|error| wrong(error.to_string()))?;
@@ -183,8 +183,8 @@ impl S3 {
     }
 }
 
-/// The bucket of the object that `name` (`s3://BUCKET/KEY`) means, to be written, and the object's key. Nobody is connected to. `None` of
-/// other names.
+/// The bucket of the object that `name` (`s3://BUCKET/KEY`) means, for writing, and the object's key. Does
+/// not connect. `None` for other names.
 ///
 /// # Errors
 /// When the name means no object, or what is known of the store makes no sense.
@@ -218,7 +218,7 @@ impl Target for S3 {
     fn check(&self) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async {
             let object = self.object()?;
-            // Whether credentials can be had is told when it is opened.
+            // Missing credentials are reported when it is opened.
             let Ok((place, _)) = self.store().await else { return Ok(()) };
             let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
             storage_http::check_reachable(&url)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::{Reason, Role};
-use crate::drivers::{Meant, StorageDriver, Target, target_of};
+use crate::drivers::{NamedTarget, StorageDriver, Target, target_of};
 
 /// Storage that names in images may lead to.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(super) fn follow(
     allowed: &[Allowed],
     name: &[u8],
     (role, follows): (Role, bool),
-) -> Option<Result<Meant, Reason>> {
+) -> Option<Result<NamedTarget, Reason>> {
     let name = std::str::from_utf8(name).ok()?;
     let (driver, target) = match target_of(name)? {
         Ok(found) => found,

@@ -8,7 +8,7 @@ use crate::drive::{Entry, OptionTree};
 /// A file of rules that is larger is something else.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Options as they would stand on a drive line.
+/// The file's rules, in the form that the same options have on a drive line.
 ///
 /// # Errors
 /// When the file cannot be read, or a line is no section, option, comment or empty.

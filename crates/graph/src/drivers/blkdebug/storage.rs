@@ -43,7 +43,7 @@ impl fmt::Debug for Blkdebug {
     }
 }
 
-/// A request that waits; if it is dropped, nobody waits any more.
+/// A suspended request. Dropping it resumes its tag.
 struct HeldBack<'a> {
     storage: &'a Blkdebug,
     tag: String,

@@ -202,7 +202,7 @@ fn a_name_leads_to_rules_in_a_file_and_the_image_keeps_its_place() {
     std::fs::write(&rules, "[inject-error]\nevent = \"read_aio\"\nerrno = \"5\"\nonce = \"on\"\n").unwrap();
     run(async {
         make(directory.path()).await;
-        // The name of the image below is relative: it starts where the image is.
+        // The backing file's name is relative to the image's directory.
         let drive = format!("blkdebug:{}:{}", rules.display(), path.display());
         let disk = open(&options(&drive).unwrap(), &OpenRules::default()).await.unwrap();
         let read = |offset| disk.read(offset, IoBuf::uninit(512), Hints::NONE);

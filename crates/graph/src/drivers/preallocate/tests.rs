@@ -1,4 +1,4 @@
-//! Room is reserved ahead, nobody above sees it, and it is given back.
+//! Space is reserved ahead, is not visible above the driver, and is given back.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
