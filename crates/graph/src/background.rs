@@ -65,7 +65,8 @@ impl Host for BackgroundTasks {
 impl BackgroundTasks {
     /// Tasks of one disk, whose images take their memory out of `map_budget`.
     pub(crate) fn new(map_budget: Arc<Budget>) -> Self {
-        // Whoever gives the maps more memory than the machine suggests has such disks, and means them.
+        // More memory for maps than the default is a sign of disks with large tables: half of it is for
+        // those.
         let (given, suggested) = (map_budget.bytes_max(), default_map_memory());
         let more = if given > suggested { given / 2 } else { 0 };
         let tables = TablesAccount::new(more.max(TABLES_BYTES_MIN));

@@ -64,7 +64,7 @@ async fn make(path: &Path, size: u64) -> Result<(), OpenError> {
     let made = make_file(path, 0o644, async |file| {
         qcow2::create(file, None, &options).await.map_err(io::Error::other)
     });
-    // Somebody else may have been faster.
+    // Another process may have made it meanwhile: then that file is used.
     made.await.map(drop).map_err(|source| OpenError::Find { path: path.to_owned(), source })
 }
 

@@ -7,9 +7,9 @@ use std::fmt;
 pub struct CacheMode {
     /// Bypass the host's page cache (O_DIRECT).
     pub direct: bool,
-    /// Flushes do not reach the medium; what was acknowledged may be lost with the machine.
+    /// Flushes do not reach the device; acknowledged writes may be lost when the machine crashes.
     pub no_flush: bool,
-    /// Every write is on the medium before it is acknowledged.
+    /// Every write is durable before it is acknowledged.
     pub writethrough: bool,
 }
 

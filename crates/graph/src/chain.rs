@@ -1,10 +1,10 @@
 //! The way down a backing chain: each file found, opened, locked and looked at, the upper ones first.
 //!
-//! It is a loop: a chain of any length costs no stack, and one that is too long or comes back to itself is refused before any of
-//! its data is touched. Each name is followed only where the policy lets it.
+//! It is a loop: a chain of any length costs no stack, and one that is too long or contains a cycle is
+//! refused before any of its data is touched. A name in an image is followed only where the policy allows it.
 //!
-//! Of each file the lock comes first: header, length and format are read when nobody else can change them any more,
-//! and stay true as long as the lock is held (docs/internals/kept-values.md).
+//! Each file is locked first: header, length and format are read when no other process can change them, and
+//! stay true as long as the lock is held (docs/internals/kept-values.md).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -197,7 +197,8 @@ impl<'a> ChainWalk<'a> {
     }
 }
 
-/// Where the content decides whether a backing file is raw, somebody who writes its content does: a guest that had it as its raw disk, for one.
+/// Where the content decides whether a backing file is raw, its writer decides: a guest whose raw disk it
+/// was, for one.
 fn warn_of_guess(path: &Path, format: Format) {
     tracing::warn!(
         "{}: the image over it does not say in which format it is; its content looks like {}. If others write that content, they decide: \
@@ -218,7 +219,7 @@ fn warn_of_data_file(path: &Path, data: &OpenFile, writable: bool) {
     );
 }
 
-/// Where the image below `above` is and how it is opened, if there is one.
+/// Where the backing file of `above` is and how it is opened, if there is one.
 fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerOptions)>, OpenError> {
     let backing = match (&above.header, &above.vmdk) {
         (Some(header), _) => header.backing.as_deref(),

@@ -24,7 +24,7 @@ pub(crate) struct Child {
 /// Who closes the disk below a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The filter: nobody else has it.
+    /// The filter. The disk has no other user.
     Filter,
     /// The graph, in which it is a node.
     Graph,
@@ -57,7 +57,7 @@ impl Child {
         self.asks_at_rest.store(asks, Ordering::SeqCst);
     }
 
-    /// What the disk stands on, for the task that keeps its requests out.
+    /// The disk's root, for the task that keeps requests out of the disk.
     fn at_rest(&self, disk: &Disk) -> Option<Arc<dyn Block>> {
         self.asks_at_rest.load(Ordering::SeqCst).then(|| disk.root())
     }

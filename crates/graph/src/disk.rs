@@ -127,8 +127,8 @@ impl Disk {
         self.layers.load().image().cloned()
     }
 
-    /// What the disk stands on, to be kept over waiting: what is only looked at (`load`) takes one of the few places that a thread has
-    /// for that, and once all are taken every look costs several times as much.
+    /// The disk's layers, as a value that may be kept across an await. A `load` occupies one of a thread's
+    /// few borrow slots, and once all are taken every load costs several times as much.
     pub(crate) fn layers(&self) -> Arc<Layers> {
         self.layers.load_full()
     }

@@ -24,7 +24,7 @@ pub enum OpenError {
     /// The file cannot serve as storage.
     #[error(transparent)]
     Storage(#[from] storage::OpenError),
-    /// Somebody else uses the file.
+    /// The file is locked by another user.
     #[error("{}: {source}", .path.display())]
     Lock {
         /// The file.

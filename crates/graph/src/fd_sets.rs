@@ -1,4 +1,4 @@
-//! Files that somebody else opened: descriptors in numbered sets, used under the name `/dev/fdset/NUMBER`.
+//! Files that another process opened: descriptors in numbered sets, used under the name `/dev/fdset/NUMBER`.
 //!
 //! A management program opens files that this process may not, and hands over the descriptors. A set holds those of one
 //! file, each opened in another way; which one serves depends on what the file is opened for, as in QEMU.

@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Refuses another file than `must_be`: somebody put it there since the chain was looked at.
+    /// Refuses a file other than `must_be`: the name was given to another file since the chain was read.
     fn check_identity(&self, must_be: Option<&Identity>) -> Result<(), OpenError> {
         match must_be {
             Some(must_be) if *must_be != self.identity() => {

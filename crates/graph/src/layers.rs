@@ -1,4 +1,4 @@
-//! What a disk stands on: its layers, each with what goes when it goes.
+//! The layers of a disk, each with the files and tasks that are closed with it.
 
 mod again;
 mod removed;
@@ -59,7 +59,7 @@ pub(crate) struct ByName {
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) name: String,
-    /// It was a node by itself: its name stays when it is taken out, until somebody removes it.
+    /// It was a node by itself: its name stays when it is taken out, until `blockdev-del`.
     pub(crate) by_user: bool,
     /// Names that go with it.
     pub(crate) links: Links,
@@ -137,12 +137,12 @@ pub(crate) struct Layers {
     pub(crate) bitmaps: Option<Qcow2>,
     /// From the upper to the lower.
     pub(crate) list: Vec<Arc<Layer>>,
-    /// What the disk stood on before these were put over it, until what was written to that is durable.
+    /// The layers before the last exchange, until what was written to them is durable.
     unflushed: Mutex<Option<Arc<Layers>>>,
 }
 
-/// Layers that were opened and that no disk stands on yet: what [`crate::Graph::replace`] puts into a disk. Dropped, nothing of it is
-/// left.
+/// Open layers that belong to no disk yet: what [`crate::Graph::replace`] puts into a disk. Dropping it
+/// closes and unlocks everything.
 #[derive(Debug)]
 pub struct OpenedLayers {
     pub(crate) list: Vec<Arc<Layer>>,
@@ -272,7 +272,8 @@ impl LayerFiles {
     /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
     ///
     /// # Errors
-    /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
+    /// When another user's lock on one of the files excludes that. The files before it have been changed
+    /// then.
     pub(crate) fn lock_for(&self, writable: bool) -> Result<(), OpenError> {
         [Some(&self.file), self.data.as_ref(), self.bitmaps.as_ref()]
             .into_iter()

@@ -45,7 +45,8 @@ impl Disk {
         self.front.pauses()
     }
 
-    /// What the medium of the disk's file does, as far as it was asked or tried. Of an image with a data file: that of the
+    /// Properties of the device under the disk's file, as far as they were queried or tried. Of an image with
+    /// a data file: that of the
     /// image file.
     pub fn medium(&self) -> Medium {
         let root = self.top_image();
@@ -147,8 +148,7 @@ impl Disk {
         drained
     }
 
-    /// Lets all requests that wait for a limit go, and holds none back any more: the end is near, and
-    /// nobody wants to wait for it.
+    /// Lifts all limits and admits the requests that wait for them: the disk is about to be closed.
     pub fn lift_limits(&self) {
         self.front.suspend_limits();
     }

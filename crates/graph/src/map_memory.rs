@@ -1,4 +1,4 @@
-//! How much memory the maps of all images may take, unless somebody says.
+//! The default memory limit for the maps of all images.
 
 use std::path::{Path, PathBuf};
 

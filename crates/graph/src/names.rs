@@ -63,7 +63,7 @@ pub struct Located {
     descriptor: Arc<OwnedFd>,
     place: Place,
     identity: Identity,
-    /// The descriptor is the file itself, opened by somebody else; it came from these sets.
+    /// Another process opened the file, and the descriptor came from these sets.
     from: Option<FdSets>,
 }
 
@@ -179,7 +179,7 @@ impl Located {
         }
     }
 
-    /// A file that somebody else opened, from a set of descriptors, named by `path`.
+    /// A file that another process opened: a descriptor from a set, named by `path`.
     ///
     /// # Errors
     /// When the system does not say which file it is.

@@ -43,7 +43,7 @@ pub struct OpenRules {
     pub groups: Groups,
     /// Memory that the map and refcount caches of all images share.
     pub map_budget: Arc<Budget>,
-    /// Files that somebody else opened, found as `/dev/fdset/NUMBER`.
+    /// Files that other processes opened, found as `/dev/fdset/NUMBER`.
     pub fd_sets: FdSets,
     /// Passwords of encrypted images; unless said otherwise the process's.
     pub secrets: Secrets,
@@ -86,7 +86,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     Ok(disk)
 }
 
-/// Refuses a throttle group that nobody made: the disk would have no limits.
+/// Refuses a throttle group that does not exist: the disk would have no limits.
 fn check_group(options: &DiskOptions, rules: &OpenRules) -> Result<(), OpenError> {
     match &options.throttling.group {
         Some(group) if options.throttling.is_object && rules.groups.find(group).is_none() => {

@@ -1,4 +1,4 @@
-//! The file that a layer of a disk at work goes on with: found, opened and locked.
+//! The file that a layer of a running disk switches to: found, opened and locked.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use crate::layers::{Layer, LayerFiles, Written};
 use crate::names::Identity;
 use crate::options::{FileOptions, LayerOptions};
 
-/// The file that a layer goes on with, found.
+/// The file that a layer switches to, found.
 #[derive(Debug)]
 pub(crate) struct FoundFile {
     options: LayerOptions,
@@ -30,7 +30,7 @@ enum State {
     Same(Source, Origin),
 }
 
-/// The file that a layer goes on with, open and locked.
+/// The file that a layer switches to, open and locked.
 #[derive(Debug)]
 pub(crate) struct OtherFile {
     options: LayerOptions,
@@ -74,8 +74,8 @@ impl FoundFile {
         }
     }
 
-    /// Opens it, if that is left. Nobody writes to the layer, and what was reserved behind the end of its file was given back: the length is
-    /// what it is found to be.
+    /// Opens it, unless it is open already. No request writes to the layer, and preallocated space behind the
+    /// end of its file has been cut off: the file's present length counts.
     pub(crate) async fn open(self) -> Result<OtherFile, OpenError> {
         let Self { options, writable, state } = self;
         let OpenFile { storage, origin, .. } = match state {

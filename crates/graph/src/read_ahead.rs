@@ -25,7 +25,7 @@ use crate::options::LayerOptions;
 use crate::probe::Format;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
-use crate::trace::{Plan, RANGE_BYTES_MAX, ReadError, Wanted, plan};
+use crate::trace::{Plan, PlanRequest, RANGE_BYTES_MAX, ReadError, plan};
 
 /// What may be on its way at a time: what a guest's miss waits for at most, beside its own. One piece always may.
 const ON_THEIR_WAY_BYTES_MAX: u64 = 2 << 20;
@@ -112,7 +112,7 @@ impl Ahead {
         let block = self.open(&tasks).await?;
         let Hint { bytes_max, piece_bytes, trace: TraceFile { file, path: _ }, file: _ } = self.hint;
         let in_flight = (ON_THEIR_WAY_BYTES_MAX / piece_bytes.max(RANGE_BYTES_MAX)).max(1);
-        let wanted = Wanted { drive: self.drive, size: block.size(), bytes_max };
+        let wanted = PlanRequest { drive: self.drive, size: block.size(), bytes_max };
         let mut plan = reactor::blocking(move || plan(file, &wanted)).await?.ok_or(AheadError::OtherDisks)?;
         let bytes = plan.ranges.iter().map(|range| range.end - range.start).sum();
         let ranges = Mutex::new(std::mem::take(&mut plan.ranges).into_iter());

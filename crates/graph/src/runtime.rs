@@ -89,7 +89,8 @@ impl Disk {
         self.runtime.get()
     }
 
-    /// The disk stands on something else, whose options these are: the image below takes those that it has not yet.
+    /// Records `options` of the disk's new root. The image gets the discard options, which it may not have
+    /// yet.
     pub(crate) fn note_options(&self, options: RuntimeOptions) {
         if let Some(Err(error)) = self.image().map(|image| image.set_discards(options.discards())) {
             tracing::warn!("what becomes of unused space stays as the image was opened: {error}");
@@ -98,8 +99,8 @@ impl Disk {
         self.runtime.tell();
     }
 
-    /// Puts `options` in force, between two requests: those inside end under the old ones, those that
-    /// come wait for the change. A disk that becomes read-only is flushed first.
+    /// Applies `options` between two requests: running requests finish with the old options, new ones wait. A
+    /// disk that becomes read-only is flushed first.
     ///
     /// # Errors
     /// When writes are to be allowed on an image that was opened for reading, when the flush fails, or

@@ -19,33 +19,34 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 /// A password file is read into so much room at first: most have less.
 const FILE_BYTES_FIRST: usize = 4096;
 
-/// Somebody who can be asked for passwords.
+/// A source of passwords that a user types.
 pub trait Ask: fmt::Debug + Send + Sync {
-    /// The password of the image called `image`. Takes as long as a person does, and holds up the thread.
+    /// The password of the image called `image`. Blocks the thread for as long as the user takes.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When no password is entered.
     fn password(&self, image: &str) -> io::Result<Secret>;
 }
 
 /// Secrets by id. Clones are the same table; the default is the process's.
 #[derive(Clone)]
-pub struct Secrets(Arc<Mutex<Known>>);
+pub struct Secrets(Arc<Mutex<Table>>);
 
 #[derive(Default)]
-struct Known {
+struct Table {
     /// By the id that was given.
     by_id: BTreeMap<String, Secret>,
-    /// Who is asked for a password that has no id.
+    /// Asks for a password that has no id.
     asked: Option<Arc<dyn Ask>>,
-    /// What was answered, by the image's name: an image that is opened again is not asked for again.
+    /// Passwords that were entered, by the image's name: an image that is opened again is not asked for
+    /// again.
     answers: BTreeMap<String, Secret>,
 }
 
 /// A secret that is not there, or cannot be made.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    /// Nobody gave it.
+    /// No secret of that id was given.
     #[error(
         "there is no secret {id:?}: give --object secret,id={id},file=PATH (or a systemd credential of that name)"
     )]
@@ -79,7 +80,7 @@ pub enum SecretError {
         /// Why not.
         source: io::Error,
     },
-    /// Somebody was asked, and did not answer.
+    /// A password was asked for, and none was entered.
     #[error("no password was given for {image}: {source}")]
     NoAnswer {
         /// The image.
@@ -126,7 +127,7 @@ pub struct SecretOptions {
     pub serial: Option<i32>,
     /// `format=base64`: its bytes in base64.
     pub base64: bool,
-    /// `keyid`: another secret deciphers it. Refused.
+    /// `keyid`: the secret is encrypted with another one. Refused.
     pub keyid: bool,
 }
 
@@ -168,13 +169,14 @@ impl Secrets {
         self.0.lock().by_id.remove(id).is_some()
     }
 
-    /// From now on `asked` is asked for the password of an image that has none by id; nobody, if it is `None`.
+    /// From now on `asked` asks for the password of an image that has none by id. With `None` no password is
+    /// asked for.
     pub fn ask(&self, asked: Option<Arc<dyn Ask>>) {
         self.0.lock().asked = asked;
     }
 
-    /// The password of the image called `image`: the secret called `id`, or what somebody who is asked answers. `None` where there is no id
-    /// and nobody to be asked.
+    /// The password of the image called `image`: the secret called `id`, or the password that is entered on
+    /// request. `None` if there is neither an id nor an [`Ask`].
     ///
     /// # Errors
     /// When there is no such secret, or no answer.
@@ -193,7 +195,7 @@ impl Secrets {
         Ok(Some(password))
     }
 
-    /// The secret called `id`; if nobody gave one, the systemd credential of that name.
+    /// The secret called `id`; if none was given, the systemd credential of that name.
     ///
     /// # Errors
     /// When there is neither.

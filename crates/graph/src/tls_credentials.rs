@@ -15,7 +15,7 @@ pub struct TlsCredentials(Arc<Mutex<BTreeMap<String, ClientCredentials>>>);
 /// Credentials that are not there, or cannot be made.
 #[derive(Debug, Error)]
 pub enum CredentialsError {
-    /// Nobody gave them.
+    /// No credentials of that id were given.
     #[error(
         "there are no TLS credentials {id:?} of a client: give --object tls-creds-x509,id={id},endpoint=client,dir=DIR"
     )]

@@ -9,7 +9,7 @@ use qcow2::{Prefetch, Qcow2};
 use crate::child::Child;
 use crate::disk::Disk;
 
-/// How often metadata that nobody flushes is written all the same: bounds what a guest that never
+/// How often metadata is written without a flush: bounds what a guest that never
 /// flushes keeps in memory, and how long discarded space stays with the file.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 

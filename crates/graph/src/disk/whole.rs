@@ -18,7 +18,7 @@ const NO_BITMAPS: &str =
     "only a qcow2 image keeps bitmaps itself: another disk needs a file for them (option bitmaps)";
 const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 
-/// Between two looks whether somebody still has a closed disk.
+/// The time between two checks whether a closed disk is still referenced.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Disk {
@@ -84,7 +84,7 @@ impl Disk {
     pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
         self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
-        // What the disk stands on when the request begins.
+        // The image that has the disk's bitmaps when the request begins.
         let image = self.layers.load().bitmaps.clone();
         let status = match image {
             Some(image) => image.bitmap_status(name, offset, len).await,
@@ -100,7 +100,8 @@ impl Disk {
         layers.first()?.files.as_ref()?.written.file.reach().cloned()
     }
 
-    /// Bytes of the medium that the file of the uppermost image takes; None where nobody knows, or an external data file takes the most.
+    /// Bytes that the file of the uppermost image occupies on disk. `None` if unknown, or if the image has an
+    /// external data file, which takes the most.
     pub fn allocated_bytes(&self) -> Option<u64> {
         let top = self.top_image();
         match top.downcast_ref::<Qcow2>() {
@@ -154,8 +155,8 @@ impl Disk {
 }
 
 impl DiskEnd {
-    /// Waits until nobody has the disk any more and its files are closed, whose locks are held until then. A request that has ended, and work
-    /// beside requests, let go of it when their loop comes to them.
+    /// Waits until the disk is dropped and its files are closed and unlocked. Ended requests and background
+    /// tasks drop their references when their event loop runs them.
     pub async fn reached(&self) {
         while self.0.strong_count() > 0 {
             reactor::sleep(LOOK_AGAIN).await;

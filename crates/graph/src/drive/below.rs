@@ -33,7 +33,8 @@ impl OptionTree {
         below.flatten().chain(self.value("node-name")).collect()
     }
 
-    /// Says of the image below that is called `name` that it is made of the file that `new` names, if that image is told of here.
+    /// Replaces the file of the backing image called `name`, at any depth, by the file that `new` names. Does
+    /// nothing if these options do not describe that image.
     pub(crate) fn move_below(&mut self, name: &str, new: &Self) {
         let Some(Entry::Tree(below)) = self.entries.get_mut("backing") else { return };
         match (below.value("node-name").as_deref() == Some(name), new.entries.get("file")) {

@@ -94,8 +94,8 @@ impl OptionTree {
         }
     }
 
-    /// Takes over from `old` what blockdev-reopen leaves out where it stays (the image below) and what it has no words
-    /// for (limits, `aio` of the whole).
+    /// Copies from `old` what `blockdev-reopen` leaves out: the backing image, which stays, and options that
+    /// QMP has no name for (limits, `aio` of the whole).
     pub fn fill_for_reopen(&mut self, old: &Self) {
         let stays = |name: &&String| name.as_str() == "backing" || has_no_word(name);
         for name in old.entries.keys().filter(stays) {

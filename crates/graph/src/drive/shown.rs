@@ -1,4 +1,4 @@
-//! A drive in a message: without what it may hold that lets somebody in.
+//! A drive in a message: without the credentials it may contain.
 
 use std::ffi::OsStr;
 

@@ -49,7 +49,7 @@ impl Gate {
         }
     }
 
-    /// Waits until `inside` counts nobody. The gate is shut.
+    /// Waits until no request is in flight, as `inside` counts them. The gate is shut.
     pub(super) async fn emptied(&self, inside: impl Fn() -> u64) {
         loop {
             let left = self.left.listen();

@@ -1,10 +1,10 @@
 //! A throttle group as requests meet it: they ask, and wait for their turn.
 //!
-//! [`throttle::Group`] decides; what is added here is the lock around it, the wakers, and its one timer. The timer
-//! belongs to one of the requests that wait, the *keeper*: it sleeps on the loop on which it waits, and lets go
-//! exactly the requests that may go. When the keeper goes, the newest request takes over, since it will wait longest. So
-//! a group needs no task of its own: wherever somebody waits, there is a loop that runs, and no loop that
-//! ends takes the timer with it.
+//! [`throttle::Group`] decides; what is added here is the lock around it, the wakers, and its one timer. The
+//! timer belongs to one of the waiting requests, the *keeper*: it sleeps on its own event loop, and wakes
+//! exactly the requests that may go. When the keeper goes, the newest request becomes the keeper, since it
+//! will wait longest. So a group needs no task of its own: a waiting request has a running loop, and no loop
+//! that ends takes the timer with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Line {
     group: Group,
     /// All members.
     seats: Vec<Arc<Seat>>,
-    /// Somebody may let requests go without asking.
+    /// Some member may have requests granted ahead: they go without taking the lock.
     granted_ahead: bool,
     /// By ticket, in the order of arrival. A request that is not here (any more) may go.
     waiting: BTreeMap<Ticket, Option<Waker>>,
@@ -126,7 +126,7 @@ impl ThrottleGroup {
         line.group.report(now)
     }
 
-    /// Whether any limit is set: if not, nobody asks.
+    /// Whether any limit is set. If not, requests do not consult the group.
     #[inline]
     pub(super) fn is_limited(&self) -> bool {
         self.limited.load(Acquire)
@@ -206,7 +206,7 @@ impl ThrottleGroup {
                 None
             }
             Decision::Queued { ticket, wake } => {
-                // Nobody is to overtake it.
+                // Grants that were given ahead are taken back: no later request overtakes this one.
                 if line.granted_ahead {
                     line.collect_all(now);
                 }
@@ -242,7 +242,7 @@ impl ThrottleGroup {
         look
     }
 
-    /// The request with `ticket` waits no more, because nobody wants it.
+    /// Removes the request with `ticket` from the line: its future was dropped.
     pub(super) fn cancel(&self, ticket: Ticket) {
         let mut removed = None;
         self.change(|line, now| {
@@ -279,7 +279,7 @@ impl ThrottleGroup {
 }
 
 impl Line {
-    /// Charges what a member has let go without asking, and lets it do so no more.
+    /// Charges the requests that a member admitted on its own, and revokes what is left of its grant.
     fn collect(&mut self, seat: &Seat, now: Time) {
         for direction in Direction::BOTH {
             seat.ahead.grant(direction, Amount::default());
@@ -295,7 +295,8 @@ impl Line {
         self.seats = seats;
     }
 
-    /// Lets a member let requests go without asking, if the buckets are far from full.
+    /// Grants a member requests that it admits on its own, without the lock, if the buckets are far from
+    /// full.
     fn grant_ahead(&mut self, seat: &Seat, now: Time) {
         for direction in Direction::BOTH {
             let granted = self.group.ahead(direction, now);

@@ -1,6 +1,6 @@
 //! What a request does.
 
-/// The kinds of requests that are told apart in figures.
+/// The kinds of requests that figures distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Reads, also those that a prefetch makes.

@@ -42,7 +42,7 @@ pub enum BoundsError {
     },
 }
 
-/// Counts in bins whose bounds somebody chose.
+/// Counts in bins with bounds that a user set.
 #[derive(Debug)]
 pub(super) struct Chosen {
     bounds_ns: Vec<u64>,

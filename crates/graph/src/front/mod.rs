@@ -1,7 +1,7 @@
 //! The front of a disk: every request passes it, whatever it will find behind.
 //!
-//! Here requests are charged, so that holes, zero writes and cached bytes count like any other; here they are
-//! counted and timed; and here they are held back while somebody works on the disk itself.
+//! Here requests are charged, so that holes, zero writes and cached bytes count like any other. Here they are
+//! counted and timed. And here they wait while the disk is drained.
 //!
 //! While no limit is set, a read that is answered at once costs a few atomic additions in counters of its own
 //! thread. Under a limit it looks at one number without a lock, and takes the group's lock to be charged.
@@ -150,7 +150,7 @@ impl Front {
         self.tap = tap;
     }
 
-    /// A request for a range has arrived. Costs a look where nobody records.
+    /// A request for a range has arrived. Costs one branch while nothing is recorded.
     #[inline]
     pub(crate) fn note(&self, kind: Kind, offset: u64, len: u64) {
         if let Some(tap) = &self.tap {

@@ -1,4 +1,4 @@
-//! How long changes of what a disk stands on kept its requests out.
+//! How long exchanges of a disk's layers kept its requests out.
 
 use std::time::Duration;
 

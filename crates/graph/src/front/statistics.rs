@@ -45,7 +45,7 @@ pub(super) struct Counting {
     stripes: [Stripe; STRIPES],
     latencies: [latency::Counting; KINDS],
     chosen: [ArcSwapOption<Chosen>; KINDS],
-    /// Some kind has a histogram that somebody asked for: every request is timed.
+    /// Some kind has a histogram that a user set: every request is timed.
     exact: AtomicBool,
 }
 

@@ -44,11 +44,11 @@ impl Place {
 
 /// Which file it is, under whatever name: two equal ones in a chain are a cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Identity(Known);
+pub struct Identity(FileKey);
 
 /// What a file is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Known {
+enum FileKey {
     Inode {
         device: u64,
         inode: u64,
@@ -59,11 +59,11 @@ enum Known {
 
 impl Identity {
     pub(super) fn of(stat: &rustix::fs::Stat) -> Self {
-        Self(Known::Inode { device: stat.st_dev, inode: stat.st_ino })
+        Self(FileKey::Inode { device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// Of storage that is no file of this machine, and has one name.
     pub(crate) fn elsewhere(name: String) -> Self {
-        Self(Known::Elsewhere(name))
+        Self(FileKey::Elsewhere(name))
     }
 }

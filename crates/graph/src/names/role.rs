@@ -3,7 +3,7 @@
 /// What a name in an image is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The image below.
+    /// The backing file.
     Backing,
     /// The external data file.
     Data,

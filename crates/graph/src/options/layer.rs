@@ -23,7 +23,8 @@ pub struct LayerOptions {
     pub node_name: Option<String>,
     /// `driver` or `format`; `None`: the overlay's header says, or the content does.
     pub format: Option<Format>,
-    /// `cache`, `cache.direct`, `cache.no-flush`, `cache.writeback`. Files and images below inherit it: set with [`DiskOptions::set_cache`](super::DiskOptions::set_cache).
+    /// `cache`, `cache.direct`, `cache.no-flush`, `cache.writeback`. Files and backing files inherit it: set
+    /// with [`DiskOptions::set_cache`](super::DiskOptions::set_cache).
     pub(crate) cache: CacheMode,
     /// `aio`: for files that do not say it themselves. Set with [`DiskOptions::set_aio`](super::DiskOptions::set_aio).
     pub(crate) aio: Option<Aio>,
@@ -252,8 +253,8 @@ impl LayerOptions {
         self.force_share
     }
 
-    /// The options of the image below this one, as far as they do not come from its overlay's
-    /// header; `None` if there must be no image below.
+    /// The options of the backing file, as far as they do not come from this image's header; `None` if there
+    /// must be no backing file.
     pub fn below(&self) -> Option<LayerOptions> {
         match &self.backing {
             Backing::None => None,

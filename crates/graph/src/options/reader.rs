@@ -121,12 +121,12 @@ impl Reader {
             if let Some(entry) = self.tree.take(given)
                 && group.insert(rest, entry.clone()).is_err()
             {
-                // Left over, and told of.
+                // Stays in the tree, and is reported as unknown.
                 let _ = self.tree.insert_plain(given, entry);
             }
         }
         if !group.is_empty() {
-            // Left out where a group is there: one of both is left over, and told of.
+            // Fails if such a group exists: what is left in the tree is reported.
             let _ = self.tree.insert_plain(name, Entry::Tree(group));
         }
     }

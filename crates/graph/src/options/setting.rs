@@ -1,8 +1,8 @@
 //! Options that are set after they were read: by an argument of a tool, beside what its DRIVE says.
 //!
-//! Other values may follow from an option: the cache mode of a file, and of the images below, is that of the image unless they say another.
-//! A setter changes what follows as well, and leaves what was given with another value. What can be derived where it is used has no setter
-//! (`pass-discard-request`).
+//! Other values may follow from an option: the cache mode of a file, and of the backing files, is that of the
+//! image unless they have their own. A setter changes what follows as well, and leaves values that were given
+//! explicitly. What can be derived where it is used has no setter (`pass-discard-request`).
 
 use qcow2::Prefetch;
 
@@ -41,7 +41,7 @@ impl DiskOptions {
 }
 
 impl LayerOptions {
-    /// Sets an option, and with it what follows from it in the files of this image and in the images below.
+    /// Sets an option, and with it what follows from it in the files of this image and in its backing files.
     fn set(&mut self, set: &mut dyn FnMut(&mut Self)) {
         let (cache, aio, above) = (self.cache, self.aio, self.inherited());
         set(self);

@@ -72,7 +72,7 @@ pub enum Kind {
     Path,
     /// A file with options of its own; a path is short for its `filename`.
     File,
-    /// The image below, with options of its own; empty: none.
+    /// The backing image, with options of its own; empty: none.
     Image,
     /// Numbered groups of options.
     List,

@@ -179,7 +179,7 @@ fn every_option_is_refused_just_outside_with_one_error_in_every_spelling() {
     }
 }
 
-/// The default is what holds where the option is not given: a default that the table tells and nobody keeps would be a lie.
+/// The table's default is the value in force where the option is not given.
 #[test]
 fn the_default_of_the_table_is_what_holds_without_the_option() {
     for spec in table::all() {

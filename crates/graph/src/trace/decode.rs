@@ -148,7 +148,7 @@ fn take_range(flags: u8, before: &Before, bytes: &mut &[u8]) -> Result<(u64, u64
         true => before.len,
         false => varint::take(bytes)?.checked_mul(unit).ok_or_else(far)?,
     };
-    // Distances are those on the circle of 64 bits: every offset can be told from every other.
+    // Distances wrap at 64 bits: every offset can be encoded relative to any other.
     let offset = before.end.wrapping_add(distance.cast_unsigned());
     offset.checked_add(len).ok_or_else(far)?;
     Ok((offset, len))

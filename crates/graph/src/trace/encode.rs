@@ -19,8 +19,8 @@ impl Encoder {
         (Self::default(), bytes)
     }
 
-    /// Appends a record to `bytes`. A request of a disk that was not named before is left out; one that
-    /// came before the last one is told as if at the same time.
+    /// Appends a record to `bytes`. A request of a disk that was not named before is left out; one that came
+    /// before the last one gets the last one's time.
     pub fn put(&mut self, bytes: &mut Vec<u8>, record: &Record) {
         match record {
             Record::Disk(disk) => self.put_disk(bytes, disk),

@@ -20,7 +20,7 @@ pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
 pub use self::of_disk::{disk_called, disks};
 #[cfg(feature = "http")]
-pub(crate) use self::plan::{Plan, RANGE_BYTES_MAX, Wanted, plan};
+pub(crate) use self::plan::{Plan, PlanRequest, RANGE_BYTES_MAX, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;
 pub use self::recorder::{Recorder, STRIPE_RECORDS};
@@ -105,7 +105,7 @@ mod tag {
     pub(super) const RESERVED: u8 = 0x80;
 }
 
-/// What the next request of a disk is told in relation to.
+/// The last request of a disk: the next one is encoded relative to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     end: u64,

@@ -1,4 +1,4 @@
-//! What a trace says is worth reading before somebody asks for it.
+//! What a trace says is worth reading ahead.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek};
@@ -15,9 +15,9 @@ pub(crate) const RANGE_BYTES_MAX: u64 = 256 << 10;
 /// Units of a plan at most: 16 GiB of a disk, and 20 MiB of memory while the plan is made.
 const UNITS_MAX: u64 = (16 << 30) / UNIT_BYTES;
 
-/// What a plan is for.
+/// What a plan is made for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PlanRequest {
     /// The drive's path: a trace can be of several.
     pub(crate) drive: PathBuf,
     /// Bytes of the disk that is read ahead.
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// When the source fails, or is no trace, or is damaged.
-pub(crate) fn plan(mut source: impl Read + Seek, wanted: &Wanted) -> Result<Option<Plan>, ReadError> {
+pub(crate) fn plan(mut source: impl Read + Seek, wanted: &PlanRequest) -> Result<Option<Plan>, ReadError> {
     let Some(disk) = disk_called(&disks(&mut source)?, &wanted.drive) else { return Ok(None) };
     source.rewind()?;
     let mut reader = Reader::new(source);
@@ -63,7 +63,7 @@ struct Planning {
 }
 
 impl Planning {
-    fn new(wanted: &Wanted) -> Self {
+    fn new(wanted: &PlanRequest) -> Self {
         let units_max = wanted.bytes_max.map_or(UNITS_MAX, |bytes| (bytes / UNIT_BYTES).min(UNITS_MAX));
         Self { plan: Plan::default(), size: wanted.size, met: HashSet::new(), units_max }
     }
@@ -119,8 +119,8 @@ mod tests {
         Cursor::new(bytes)
     }
 
-    fn wanted(size: u64, bytes_max: Option<u64>) -> Wanted {
-        Wanted { drive: "/a".into(), size, bytes_max }
+    fn wanted(size: u64, bytes_max: Option<u64>) -> PlanRequest {
+        PlanRequest { drive: "/a".into(), size, bytes_max }
     }
 
     #[test]

@@ -28,10 +28,10 @@ pub struct Recorder {
 
 #[derive(Debug)]
 #[repr(align(128))]
-struct Stripe(Mutex<Held>);
+struct Stripe(Mutex<Pending>);
 
 #[derive(Debug)]
-struct Held {
+struct Pending {
     requests: Vec<TraceRequest>,
     lost: u64,
 }
@@ -51,7 +51,7 @@ pub(super) fn empty() -> Vec<TraceRequest> {
 impl Default for Recorder {
     fn default() -> Self {
         Self {
-            stripes: std::array::from_fn(|_| Stripe(Mutex::new(Held { requests: empty(), lost: 0 }))),
+            stripes: std::array::from_fn(|_| Stripe(Mutex::new(Pending { requests: empty(), lost: 0 }))),
             disks: Mutex::default(),
             on: AtomicBool::new(true),
             filling: Event::new(),

@@ -96,7 +96,7 @@ impl Recording {
     /// Writes what is left and that this is all. Nothing is recorded any more.
     ///
     /// # Errors
-    /// When writing fails. If it had failed before, that was told in the log.
+    /// When writing fails. A failure before this call has been logged.
     pub fn finish(&self) -> io::Result<Summary> {
         self.recorder.stop();
         let mut writer = self.writer.lock();

@@ -1,4 +1,4 @@
-//! The front on a clock that moves when told: nothing here sleeps.
+//! The front on a simulated clock: nothing here sleeps.
 
 mod ahead;
 mod figures;

@@ -1,5 +1,4 @@
-//! Several loops on several threads over one group: nobody is forgotten. Ends when all requests have; that it
-//! ends is what is tested.
+//! Several loops on several threads over one group: every request ends. The test passes by ending.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

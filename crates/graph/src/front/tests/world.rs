@@ -21,7 +21,7 @@ use crate::options::ThrottleOptions;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Time that passes when it is told to.
+/// A clock that a test sets.
 #[derive(Debug, Default)]
 pub struct Simulated {
     now: AtomicU64,
@@ -206,7 +206,7 @@ impl World {
         self.pool.run_until_stalled();
     }
 
-    /// Lets time pass in which nobody runs.
+    /// Advances the clock; tasks are not polled meanwhile.
     pub fn advance(&self, time: Duration) {
         self.set(self.clock.now.load(SeqCst) + time.as_nanos() as u64);
     }
