@@ -19,7 +19,7 @@ use graph::{Disk, OpenRules};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
 
-use self::options::Wanted;
+use self::options::AmendOptions;
 use self::steps::Steps;
 use crate::copying;
 use crate::copying::watch::{Watch, survive_questions};
@@ -100,7 +100,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let amended = reactor.run(luks::amend(&options, &args.options, args.force));
         return amended.map(|()| ExitCode::SUCCESS).map_err(|error| failed(&*error));
     }
-    let wanted = Wanted::parse(&args.options).map_err(|error| failed(&error))?;
+    let wanted = AmendOptions::parse(&args.options).map_err(|error| failed(&error))?;
     let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
     let keys = wanted.keys.change(keys::ENCRYPT).map_err(|error| failed(&error))?;
     let watch = Watch::begin(args.progress && !args.quiet)?;
@@ -112,7 +112,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 /// One image on its way.
 struct Job<'a> {
     args: &'a Args,
-    wanted: Wanted,
+    wanted: AmendOptions,
     keys: Option<keys::Change>,
     options: DiskOptions,
     rules: OpenRules,
@@ -136,7 +136,7 @@ impl Job<'_> {
             checked => checked,
         };
         copying::finish(&disk, prepared, |error| self.failed(error)).await?;
-        // The disk is closed and its lock still held: nobody has changed the image since.
+        // The disk is closed and its lock still held: no other process has changed the image since.
         self.amend(&image, &steps).await?;
         if let Some(change) = &self.keys {
             self.change_keys(change, &image, &header).await?;

@@ -1,8 +1,12 @@
-//! `cowhand serve`: disks over NBD, over vhost-user-blk and as files until told to stop.
+//! `cowhand serve`: disks over NBD, over vhost-user-blk and as files until a signal or command ends it.
 //!
-//! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
-//! sockets for NBD, mounts; then the processes that make connections are started and what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
-//! (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests, those in flight are answered, disks are closed (metadata written, locks given back), socket and pid file removed.
+//! The order of the start: settings, signals, sockets for commands and figures, images that are missing,
+//! disks, the trace, sockets for NBD, mounts. Then the processes that make connections are started,
+//! privileges that are not needed any more are dropped, the lines to paste are shown, and systemd is
+//! notified.
+//!
+//! The end (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests are admitted, those in flight are
+//! answered, disks are closed (metadata written, locks released), socket and pid file removed.
 
 pub mod announcement;
 pub mod args;
@@ -125,7 +129,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     let Beginning { inherited, background, heir } = beginning;
     log::start(&settings.log)?;
     let signals = signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
-    // What a daemon goes on with if this process fails is not to be removed.
+    // Files that the predecessor still needs if this process fails are not to be removed.
     let_names_stay(heir.is_some());
     let pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = tls_policy(settings.tls.as_ref())?;
@@ -174,7 +178,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
 
 /// Shows the lines to paste.
 fn show(opened: &Opened, sockets: &Sockets, reach: &Reach) {
-    // Past the caller's writer, which would try again at the end what nobody reads.
+    // Not through the caller's writer, which would write the same again at the end if the output is closed.
     let mut out = BufWriter::new(io::stdout());
     if let Err(error) = announce(&mut out, &opened.inventory, sockets, reach, &opened.created) {
         // `| head -1`, or a terminal that is gone: the disks are served all the same.

@@ -7,15 +7,15 @@ use graph::drivers::OnLoop;
 use storage::Storage;
 use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key};
 
-use super::options::{Known, each};
+use super::options::{OptionDef, each};
 use crate::create::options::BadOption;
 
 /// What stands before the options of encryption of a qcow2 image.
 pub const ENCRYPT: &str = "encrypt.";
 
 /// Options of keys, in the order of their names.
-pub const KNOWN: [Known<Wanted>; 5] = [
-    Known {
+pub const KNOWN: [OptionDef<KeyOptions>; 5] = [
+    OptionDef {
         name: "iter-time",
         takes: "MILLISECONDS",
         help: "time that trying the new password takes (2000)",
@@ -24,7 +24,7 @@ pub const KNOWN: [Known<Wanted>; 5] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "keyslot",
         takes: "0|1|2|3|4|5|6|7",
         help: "the key slot: to be filled (the first free one), or to be removed",
@@ -33,7 +33,7 @@ pub const KNOWN: [Known<Wanted>; 5] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "new-secret",
         takes: "ID",
         help: "the password that will open the image too (--object secret,id=ID,...)",
@@ -42,7 +42,7 @@ pub const KNOWN: [Known<Wanted>; 5] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "old-secret",
         takes: "ID",
         help: "the password whose keys are removed",
@@ -51,7 +51,7 @@ pub const KNOWN: [Known<Wanted>; 5] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "state",
         takes: "active|inactive",
         help: "add a key, or remove one (the last one only with --force)",
@@ -66,9 +66,9 @@ pub const KNOWN: [Known<Wanted>; 5] = [
     },
 ];
 
-/// What is asked for, as qemu-img has it.
+/// The options of encryption, under qemu-img's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct KeyOptions {
     /// `state`: a key is added (`active`) or removed.
     pub active: Option<bool>,
     /// `new-secret`
@@ -99,7 +99,7 @@ pub enum Change {
     RemovePassword(String),
 }
 
-impl Wanted {
+impl KeyOptions {
     /// Reads all `-o` arguments of a LUKS file, in order; a later value replaces an earlier one.
     ///
     /// # Errors
@@ -153,8 +153,8 @@ impl Wanted {
 }
 
 impl Change {
-    /// Makes the change in the key slots at `area` of `file`, which nobody else uses. `opened_with` is the password's id with which the disk is
-    /// opened, if it has one.
+    /// Makes the change in the key slots at `area` of `file`, which has no other user. `opened_with` is the
+    /// id of the password that opens the disk, if it has one.
     ///
     /// # Errors
     /// When a password is not there or opens nothing, a slot is not as it must be, or no key would be left and that is not `forced`.
@@ -191,21 +191,21 @@ mod tests {
     #[test]
     fn parts_that_mean_no_one_change_are_refused() {
         let (id, slot) = (Some("s".to_owned()), Some(3));
-        let changes = |wanted: &Wanted| wanted.change(ENCRYPT).map(|change| change.is_some());
-        let add = Wanted { active: Some(true), new_secret: id.clone(), slot, ..Wanted::default() };
-        let remove = Wanted { active: Some(false), slot, ..Wanted::default() };
+        let changes = |wanted: &KeyOptions| wanted.change(ENCRYPT).map(|change| change.is_some());
+        let add = KeyOptions { active: Some(true), new_secret: id.clone(), slot, ..KeyOptions::default() };
+        let remove = KeyOptions { active: Some(false), slot, ..KeyOptions::default() };
         assert_eq!(
-            (changes(&Wanted::default()), changes(&add), changes(&remove)),
+            (changes(&KeyOptions::default()), changes(&add), changes(&remove)),
             (Ok(false), Ok(true), Ok(true))
         );
         let wrong = [
-            Wanted { slot, ..Wanted::default() },
-            Wanted { active: Some(true), slot, ..Wanted::default() },
-            Wanted { old_secret: id.clone(), ..add },
-            Wanted { old_secret: id.clone(), ..remove.clone() },
-            Wanted { new_secret: id, ..remove.clone() },
-            Wanted { iter_time_ms: Some(10), ..remove },
-            Wanted { active: Some(false), ..Wanted::default() },
+            KeyOptions { slot, ..KeyOptions::default() },
+            KeyOptions { active: Some(true), slot, ..KeyOptions::default() },
+            KeyOptions { old_secret: id.clone(), ..add },
+            KeyOptions { old_secret: id.clone(), ..remove.clone() },
+            KeyOptions { new_secret: id, ..remove.clone() },
+            KeyOptions { iter_time_ms: Some(10), ..remove },
+            KeyOptions { active: Some(false), ..KeyOptions::default() },
         ];
         for wanted in wrong {
             assert!(wanted.change(ENCRYPT).is_err(), "{wanted:?}");

@@ -8,7 +8,7 @@ use graph::probe::Format;
 use graph::{OpenError, Secrets, open_bare, open_luks_header};
 use storage_luks::{Area, VolumeHeader, read_volume, unlock};
 
-use super::keys::{Change, Wanted};
+use super::keys::{Change, KeyOptions};
 
 /// Whether `options` mean a LUKS file: they say so, or its first bytes do.
 ///
@@ -34,7 +34,7 @@ pub async fn is_meant(options: &DiskOptions) -> Result<bool, OpenError> {
 /// # After a crash
 /// The old key slots or the new ones.
 pub async fn amend(options: &DiskOptions, texts: &[String], forced: bool) -> Result<(), Box<dyn Error>> {
-    let Some(change) = Wanted::parse(texts)?.change("")? else { return Ok(()) };
+    let Some(change) = KeyOptions::parse(texts)?.change("")? else { return Ok(()) };
     let image = open_luks_header(options).await?;
     let file = &*image.file;
     if matches!(read_volume(file).await?, VolumeHeader::Luks2(_)) {
@@ -43,7 +43,7 @@ pub async fn amend(options: &DiskOptions, texts: &[String], forced: bool) -> Res
     change_keys(file, &change, options.layer.key_secret.as_deref(), forced).await
 }
 
-/// Nobody changes keys without one that opens the disk, as for an image.
+/// Changes keys only with a password that opens the disk, as for an image.
 async fn change_keys(
     file: &dyn storage::Storage,
     change: &Change,

@@ -9,22 +9,23 @@ use qcow2_layout::Header;
 use super::keys;
 use crate::create::options::{BadOption, split_commas, switch, version};
 
-/// What is asked for.
+/// What the `-o` options ask to be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AmendOptions {
     /// Everything in the header.
     pub amendment: Amendment,
     /// Size of the disk in bytes.
     pub size: Option<u64>,
     /// Who may open an encrypted image.
-    pub keys: keys::Wanted,
-    /// The image below, which stays as it is.
+    pub keys: keys::KeyOptions,
+    /// The backing file. It cannot be changed here; [`Self::check_backing`] compares it.
     backing_file: Option<String>,
     backing_format: Option<String>,
 }
 
-/// An option of what `T` wants: its name, what it takes, what it does, and how it is put there; `None` for a value that it does not take.
-pub struct Known<T> {
+/// An option: its name, what it takes, what it does, and how it is stored in a `T`; `None` for a value that
+/// it does not take.
+pub struct OptionDef<T> {
     pub name: &'static str,
     pub takes: &'static str,
     pub help: &'static str,
@@ -32,8 +33,8 @@ pub struct Known<T> {
 }
 
 /// Options of qcow2 images. Those of encryption ([`keys::KNOWN`]) have their prefix ([`keys::ENCRYPT`]) in front.
-const KNOWN: [Known<Wanted>; 8] = [
-    Known {
+const KNOWN: [OptionDef<AmendOptions>; 8] = [
+    OptionDef {
         name: "backing_file",
         takes: "PATH",
         help: "the image below: only the one that it is (cowhand rebase changes it)",
@@ -42,7 +43,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "backing_fmt",
         takes: "qcow2|raw",
         help: "its format: likewise",
@@ -51,7 +52,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "compat",
         takes: "1.1|0.10",
         help: "format version: 1.1 is 3, 0.10 is 2",
@@ -60,7 +61,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "data_file",
         takes: "PATH",
         help: "another name of the external data file, where there is one; an empty one removes it",
@@ -69,7 +70,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "data_file_raw",
         takes: "on|off",
         help: "keep that file readable as a raw image (on only where it is)",
@@ -78,7 +79,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "lazy_refcounts",
         takes: "on|off",
         help: "write refcounts late: faster, with a repair after a crash",
@@ -87,7 +88,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             Some(())
         },
     },
-    Known {
+    OptionDef {
         name: "refcount_bits",
         takes: "1|2|4|8|16|32|64",
         help: "width of a refcount",
@@ -97,7 +98,7 @@ const KNOWN: [Known<Wanted>; 8] = [
             (bits.is_power_of_two() && bits <= 64).then_some(())
         },
     },
-    Known {
+    OptionDef {
         name: "size",
         takes: "SIZE",
         help: "size of the disk (a smaller one needs --force)",
@@ -126,11 +127,11 @@ pub fn help(format: Format) -> String {
     format!("Amend options of {} (-o name=value,...):\n{}", format.name(), lines.concat())
 }
 
-fn line<T>(prefix: &str, known: &Known<T>) -> String {
+fn line<T>(prefix: &str, known: &OptionDef<T>) -> String {
     format!("  {:<40} {}\n", format!("{prefix}{}={}", known.name, known.takes), known.help)
 }
 
-impl<T> Known<T> {
+impl<T> OptionDef<T> {
     /// Puts `value` of the option, which the user calls `name`.
     pub fn put(&self, wanted: &mut T, name: &str, value: &str) -> Result<(), BadOption> {
         (self.put)(wanted, value).ok_or_else(|| {
@@ -150,7 +151,7 @@ pub fn each(
     })
 }
 
-impl Wanted {
+impl AmendOptions {
     /// Reads all `-o` arguments, in order; a later value replaces an earlier one, as in qemu-img.
     ///
     /// # Errors
@@ -170,7 +171,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Whether the image below, if it is named, is the one that the header names.
+    /// Whether the backing file, if the options name it, is the one in the header.
     pub fn check_backing(&self, header: &Header) -> Result<(), BadOption> {
         let differs = |asked: &Option<String>, is: &Option<String>| {
             asked.as_deref().is_some_and(|asked| asked != is.as_deref().unwrap_or_default())
@@ -219,10 +220,10 @@ mod tests {
     #[test]
     fn options_are_read_as_qemu_img_reads_them() {
         let wanted =
-            Wanted::parse(&["compat=v2,size=1M".to_owned(), "compat=1.1,lazy_refcounts=on".to_owned()]);
+            AmendOptions::parse(&["compat=v2,size=1M".to_owned(), "compat=1.1,lazy_refcounts=on".to_owned()]);
         let amendment =
             Amendment { version: Some(Version::V3), lazy_refcounts: Some(true), ..Amendment::default() };
-        assert_eq!(wanted, Ok(Wanted { amendment, size: Some(1 << 20), ..Wanted::default() }));
+        assert_eq!(wanted, Ok(AmendOptions { amendment, size: Some(1 << 20), ..AmendOptions::default() }));
     }
 
     #[test]
@@ -235,9 +236,9 @@ mod tests {
             ("size", "-o size: no value; write size=VALUE (-o help lists all)"),
         ];
         for (text, error) in table {
-            assert_eq!(Wanted::parse(&[text.to_owned()]), Err(BadOption(error.to_owned())), "{text}");
+            assert_eq!(AmendOptions::parse(&[text.to_owned()]), Err(BadOption(error.to_owned())), "{text}");
         }
-        let kept = Wanted::parse(&["cluster_size=4k".to_owned()]).unwrap_err().0;
+        let kept = AmendOptions::parse(&["cluster_size=4k".to_owned()]).unwrap_err().0;
         assert!(kept.contains("cowhand convert") && kept.ends_with("refcount_bits, size"), "{kept}");
     }
 }

@@ -48,10 +48,10 @@ impl Reach {
     }
 }
 
-/// Says what is served, and how to reach it; `created` are the exports whose images were made just now.
+/// Prints what is served, and how to reach it; `created` are the exports whose images were made just now.
 ///
 /// # Errors
-/// When nobody reads it.
+/// When the output is closed.
 pub fn announce(
     out: &mut dyn Write,
     inventory: &Inventory,

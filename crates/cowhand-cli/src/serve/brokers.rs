@@ -30,7 +30,8 @@ pub fn start() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The server's end of a new broker's socket. The broker ends when that is closed: nobody has to end it, and it is not waited for.
+/// The server's end of a new broker's socket. The broker ends when that is closed: it is neither killed nor
+/// waited for.
 fn spawn(allowed: &Allowed) -> io::Result<OwnedFd> {
     let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let kept = ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));

@@ -133,11 +133,11 @@ impl Config {
         Ok(config)
     }
 
-    /// What the command line leaves open is taken from here.
+    /// Fills in the options that the command line leaves open.
     ///
     /// # Errors
-    /// For an option that cannot be understood, and for drives both here and on the command line: whichever were left out, somebody
-    /// would miss a disk.
+    /// For an option that cannot be understood, and for drives both here and on the command line: leaving out
+    /// either would lose a disk unnoticed.
     pub fn fill(self, args: &mut super::args::Args) -> Result<Vec<PlacedDrive>, Failure> {
         if let (Some(given), false) = (args.drives.first(), self.drive.is_empty()) {
             return Err(Failure::new(format!(

@@ -23,7 +23,8 @@ pub struct OpenedDisk {
     pub created: bool,
 }
 
-/// Opens all disks, in order. Asks for passwords that nobody gave, where there is a terminal; from then on nobody is asked.
+/// Opens all disks, in order. Missing passwords are asked for on the terminal, if there is one; afterwards no
+/// password is asked for.
 ///
 /// # Errors
 /// For the first that cannot be created or opened.

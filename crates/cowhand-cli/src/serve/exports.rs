@@ -126,7 +126,7 @@ fn cannot_tell_apart(names: &[Name], group: &[usize]) -> Failure {
     ))
 }
 
-/// What a guest is told as a disk's serial number, of its export's name: virtio has 20 bytes for it.
+/// A disk's serial number as guests see it, made of its export's name: virtio has 20 bytes for it.
 pub fn shown_serial(name: &str) -> &str {
     &name[..name.floor_char_boundary(20)]
 }

@@ -41,7 +41,7 @@ pub struct Jobs {
     list: RefCell<Vec<Rc<Job>>>,
 }
 
-/// A job, and what is told of it.
+/// A job, and what queries and events report of it.
 pub struct Job {
     /// Its kind, under QEMU's name.
     pub kind: &'static str,
@@ -58,7 +58,7 @@ pub struct Job {
     /// A target that came with it.
     target: RefCell<Option<OwnTarget>>,
     work: RefCell<Option<Rc<Work>>>,
-    /// It is told that it was cancelled rather than that it failed.
+    /// It is reported as cancelled rather than as failed.
     cancelled: Cell<bool>,
     /// It does not begin.
     withdrawn: Cell<bool>,
@@ -86,7 +86,7 @@ pub struct NewJob {
     pub layers: Vec<Claim>,
     /// A target that comes and goes with it.
     pub target: Option<OwnTarget>,
-    /// The node name of its filter, if somebody gave it one.
+    /// The node name of its filter, if a user gave one.
     pub filter: Option<JobFilter>,
 }
 
@@ -208,13 +208,14 @@ impl Job {
         self.holds.borrow().iter().map(Hold::node_name).collect()
     }
 
-    /// Takes back a job that has not begun: it cleans up and is forgotten, whatever its terms say, and nobody hears of more than that it was made.
+    /// Takes back a job that has not begun: it cleans up and is dismissed, whatever its options say. The
+    /// event of its creation is the only one that is sent.
     pub fn withdraw(&self) {
         self.withdrawn.set(true);
         self.life.withdraw();
     }
 
-    /// Lets go of what it works on. The name of its filter is free afterwards.
+    /// Releases the nodes that it works on. The name of its filter is free afterwards.
     pub fn let_go(&self) {
         self.filter.borrow_mut().take();
         self.holds.borrow_mut().clear();

@@ -126,8 +126,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Opens the disks, then the sockets that clients come in at, then goes on with what another process left in `estate`. Nobody is served before
-    /// the loops run.
+    /// Opens the disks, then the sockets for clients, then resumes the clients in `estate`, which another
+    /// process handed over. No client is served before the loops run.
     pub(super) fn new(
         reactor: &Reactor,
         settings: &Settings,
@@ -189,10 +189,10 @@ impl Opened {
         reactor.run(clients::resume(inventory, estate))
     }
 
-    /// Closes the disks, whose clients nobody has served here.
+    /// Closes the disks. No client has been served here.
     fn close(self, reactor: &Reactor) {
         self.inventory.abandon_devices();
-        // Failures are told by it.
+        // It logs failures.
         let _ = reactor.run(self.inventory.close_all());
     }
 }
@@ -273,7 +273,7 @@ fn make_devices(inventory: &Inventory, settings: &Settings) -> Result<(), Failur
     Ok(())
 }
 
-/// The end comes when somebody has taken the last mount away.
+/// Ends the program when the last mount has been taken away.
 fn end_with_mounts(reactor: &Reactor, inventory: &Rc<Inventory>) {
     let inventory = Rc::clone(inventory);
     reactor.run(async {

@@ -1,4 +1,4 @@
-//! `--log`: what is told on standard error.
+//! `--log`: what is logged on standard error.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use super::log_filter;
 use crate::failure::Failure;
 
-/// Starts telling what `filter` lets through.
+/// Starts logging what `filter` selects.
 ///
 /// # Errors
 /// When the filter names what there is not.
@@ -21,18 +21,18 @@ pub fn start(filter: &str) -> Result<(), Failure> {
         colours(terminal, std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref());
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(colours).with_writer(|| Stderr);
-    // Somebody may be listening already, in tests.
+    // In tests another subscriber may be set already.
     let _ = subscriber.try_init();
     Ok(())
 }
 
-/// Whether the log has colours: only on a terminal that can show them, where nobody asks for none (no-color.org).
+/// Whether the log has colours: only on a terminal that can show them, and not with NO_COLOR (no-color.org).
 fn colours(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_some_and(|term| term != "dumb")
 }
 
-/// Standard error, as long as somebody is there. An error of writing (the terminal is gone, the pipe closed, the log's disk full) is
-/// not told to the subscriber: it would panic over it, and take the disks along.
+/// Standard error, even after it is closed. An error of writing (the terminal is gone, the pipe closed, the
+/// log's disk full) is not returned to the subscriber: it would panic, and end the program with its disks.
 struct Stderr;
 
 impl Write for Stderr {

@@ -17,7 +17,7 @@ use export::repeats::{self, Level};
 use futures_util::future::select;
 use reactor::net::{Listener, Stream};
 
-use self::http::{Asked, REQUEST_BYTES_MAX, answer, ask};
+use self::http::{REQUEST_BYTES_MAX, Request, answer, ask};
 use super::inventory::Inventory;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
@@ -108,10 +108,10 @@ async fn talk(stream: &Stream, inventory: &Inventory) {
         }
     };
     let body = match asked {
-        Asked::Metrics { histograms, .. } => text::encode(inventory, histograms),
+        Request::Metrics { histograms, .. } => text::encode(inventory, histograms),
         _ => String::new(),
     };
-    // Nobody is left to tell if it fails.
+    // A client that is gone needs no answer.
     let _ = stream.send_all(IoBytes::copy_from(&answer(asked, &body)).into()).await;
     let _ = stream.shutdown(std::net::Shutdown::Write);
 }

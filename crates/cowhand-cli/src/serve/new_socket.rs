@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use super::socket_mode::SocketMode;
 use super::socket_path::fnv_48;
 
-/// Connections that wait to be accepted, at most: as many as the kernel allows unless told otherwise.
+/// Connections that wait to be accepted, at most: the kernel's default limit.
 const BACKLOG: i32 = 4096;
 
 /// Whether this process has the lock of the directory: then no other one makes a socket there.

@@ -75,7 +75,8 @@ impl Overlay {
         Ok(true)
     }
 
-    /// What an image holds is what differs from one base: over another it would be a disk that nobody wrote.
+    /// Refuses an image with another backing file. An overlay's data fits one base: over another it would
+    /// show a disk that was never written.
     fn check(&self, path: &Path) -> Result<(), Failure> {
         let mut options = DiskOptions::of_path(path);
         options.layer.format = Some(Format::Qcow2);
@@ -89,7 +90,7 @@ impl Overlay {
     }
 }
 
-/// The name that an image has of the disk below it: one that leads to the same from everywhere, and lets nobody in.
+/// The backing file's name in the new image: one that is valid from everywhere, and has no credentials.
 fn name_in_image(name: &Path) -> Result<String, Failure> {
     let refused = |reason: &str| {
         Failure::new(format!("--overlay over {}: {reason}", shown(name.as_os_str())))

@@ -21,10 +21,10 @@ pub struct OwnersSocket {
 }
 
 impl OwnersSocket {
-    /// Listens at `path`; nobody but our user may connect, at no instant.
+    /// Listens at `path`. Only our user can connect, from the first instant on.
     ///
     /// # Errors
-    /// When somebody listens there, or the name belongs to something that is no socket.
+    /// When a server listens there, or the name belongs to something that is no socket.
     pub fn bind(path: &Path) -> Result<Self, Failure> {
         let named = NamedSocket::bind(path, SocketMode::default())?;
         let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);

@@ -100,7 +100,7 @@ impl Drop for PidFile {
         if names_stay() {
             return;
         }
-        // Only what is still ours: somebody may have put another file in its place.
+        // Removed only if it is still ours: another process may have replaced it.
         let ours = self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
         let there = fs::symlink_metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
         if let (Ok(ours), Ok(there)) = (ours, there)
@@ -128,7 +128,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// `--pid-file /tmp/pid`, where somebody else had made `/tmp/pid` a link: the file behind it was emptied.
+    /// `--pid-file /tmp/pid`, where another user had made `/tmp/pid` a link: the file behind it was emptied.
     #[test]
     fn a_link_in_the_place_of_a_pid_file_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();

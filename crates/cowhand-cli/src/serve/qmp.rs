@@ -223,7 +223,7 @@ impl Handler for Steering {
         schema::EVENTS
     }
 
-    /// Under QEMU's names, our own numbers: a program that asks whether this is QEMU must not be told that it is.
+    /// Our own numbers, under QEMU's names: a program that checks for QEMU must not take this for it.
     fn version(&self) -> Value {
         let part = |text: &str| text.parse::<u32>().unwrap_or(0);
         json!({

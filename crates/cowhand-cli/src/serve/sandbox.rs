@@ -1,8 +1,8 @@
 //! `--sandbox`: once disks and sockets are open, the process gives up what it does not need any more.
 //!
-//! What a hostile image or client could make of a bug in us ends here: no program can be started, no file opened,
-//! nothing connected to. Three fences, each as far as the kernel has it; what it has not is told in the log, and
-//! serving goes on:
+//! It bounds what a hostile image or client could do with a bug in us: no program can be started, no file
+//! opened, nothing connected to. Three fences, each as far as the kernel has it; what the kernel lacks is
+//! logged, and serving continues:
 //!
 //! - `no_new_privs`: no set-user-id program gives rights back.
 //! - Landlock: no file is opened (but for those under `--allow-path` where commands may come), made, renamed or executed, no TCP port bound or connected to, no process outside

@@ -89,7 +89,8 @@ impl SignalStreams {
         let (_, _) = self.end.recv(IoBuf::uninit(1)).await;
     }
 
-    /// Waits until somebody has interrupted so often that only haste can be meant; `told` hears how many more it takes.
+    /// Waits for [`INTERRUPTS_FOR_HASTE`] interrupts; calls `told` after each but the first and the last with
+    /// how many more it takes.
     pub async fn haste(&self, told: impl Fn(u32)) {
         while self.interrupts_seen.get() < INTERRUPTS_FOR_HASTE {
             let (received, _) = self.interrupts.recv(IoBuf::uninit(1)).await;

@@ -28,10 +28,11 @@ pub struct NamedSocket {
 }
 
 impl NamedSocket {
-    /// Listens at `path`, for those whom `mode` lets in, from its first instant on. The socket of a server that no longer runs is replaced.
+    /// Listens at `path`. `mode` says who may connect, from the first instant on. The socket of a server that
+    /// no longer runs is replaced.
     ///
     /// # Errors
-    /// When somebody listens there, or the name belongs to something that is no socket.
+    /// When a server listens there, or the name belongs to something that is no socket.
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, Failure> {
         bind(path, mode).map_err(|error| cannot_listen(path, &error))
     }
@@ -102,7 +103,7 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
             identity: (metadata.dev(), metadata.ino()),
         });
     }
-    // Between finding a dead socket and replacing it nobody else may do the same: the directory is
+    // Between finding a dead socket and replacing it no other process may do the same: the directory is
     // locked. Where it cannot be (no right to open it), binding alone still is atomic.
     let directory = File::open(directory_of(path));
     if let Ok(directory) = &directory {
@@ -120,7 +121,7 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
     Ok(NamedSocket { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
 }
 
-/// Removes a socket behind which nobody listens.
+/// Removes a socket that no server listens at.
 fn remove_dead(path: &Path) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::new(
@@ -162,7 +163,7 @@ fn private_directory() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Makes the directory, or makes sure that the one which is there is nobody else's.
+/// Makes the directory, or checks that the existing one is ours alone.
 fn make_private(path: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -58,7 +58,7 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// `None` where nobody looks.
+    /// `None` if standard error is no terminal.
     pub fn on_terminal() -> Option<Self> {
         std::io::stderr().is_terminal().then(|| Self { before: Totals::default(), shown: false })
     }
@@ -81,7 +81,7 @@ fn in_foreground() -> bool {
     rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Removes the line, so that what follows stands on its own.
+/// Clears the line for the output that follows.
 impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.shown && in_foreground() {

@@ -62,7 +62,8 @@ pub enum Ended {
     Over,
     /// All is closed, and a process that is ready to serve it gets what is left.
     GivenAway(Exchange, Estate),
-    /// As `GivenAway`, but something could not be closed: nobody gets it before this process has looked at it again.
+    /// As `GivenAway`, but a disk could not be closed: nothing is handed over before this process has tried
+    /// again.
     Kept(Exchange, Estate, Failure),
 }
 
@@ -125,7 +126,8 @@ pub fn until_told(
 /// The thread that waits for all loops.
 type LoopsThread = JoinHandle<io::Result<()>>;
 
-/// Starts the loops; with what is triggered when all have ended. The thread is nobody's to wait for: a loop may never end.
+/// Starts the loops; also returns what is triggered when all have ended. The thread is never joined for ever:
+/// a loop may not end.
 fn start_loops(loops: &Arc<Loops>) -> Result<(LoopsThread, Shutdown), Failure> {
     let ended = Shutdown::new();
     let (loops, tell) = (Arc::clone(loops), TellOnDrop(ended.clone()));
@@ -157,7 +159,7 @@ impl TheEnd<'_> {
         } else {
             shutdown.trigger();
         }
-        // Nobody is to wait for a limit any more: what waits is answered first.
+        // Requests that wait for a limit are answered first, without waiting any longer.
         inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
         let lost = self.roll.lost(LOST_LOOP_PATIENCE);
         let all_ended = own.run(patiently(
@@ -181,8 +183,8 @@ impl TheEnd<'_> {
         }
     }
 
-    /// Waits for commands and jobs, then closes the doors. `None` if that would wait for a loop that does not answer: then the doors are
-    /// closed at least, as far as that waits for nobody.
+    /// Waits for commands and jobs, then closes the doors. `None` if that would wait for a loop that does not
+    /// answer: then at least those doors are closed that close without waiting.
     fn before_the_loops(&self, hands_over: bool) -> Option<Change<'_>> {
         let inventory = self.inventory;
         // Clients that connect during a take-over are the next process's: a loop that is only slow must not have them sent away.
@@ -222,7 +224,7 @@ impl TheEnd<'_> {
         };
         self.within(flushed, "not every disk could be flushed");
         let closed = async {
-            // Failures are told by it.
+            // It logs failures.
             let _ = self.inventory.close_all().await;
         };
         self.within(
@@ -301,7 +303,7 @@ fn all_sockets(inventory: &Inventory, sockets: &Sockets) -> io::Result<Vec<Hande
     Ok(all)
 }
 
-/// Waits for a part of the end; for nothing any more when somebody is in haste.
+/// Waits for a part of the end. Three interrupts end the program at once.
 async fn patiently<T>(part: impl Future<Output = T>, signals: &SignalStreams) -> T {
     let haste = signals.haste(|more| {
         tell(format_args!(

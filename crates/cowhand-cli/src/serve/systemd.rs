@@ -1,4 +1,4 @@
-//! What systemd does for a service: sockets opened beforehand, and being told how it goes.
+//! systemd's part in a service: sockets opened beforehand, and notifications of its state.
 
 use std::ffi::OsStr;
 use std::io;
@@ -49,17 +49,17 @@ fn take(handed: &mut ListenFd, index: usize) -> Result<Inherited, Failure> {
     }
 }
 
-/// Tells systemd that clients can connect now. Nothing happens where nobody asked.
+/// Notifies systemd that clients can connect now. Does nothing if systemd did not ask for it.
 pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Tells systemd that this process serves in the place of another one of the same service.
+/// Notifies systemd that this process serves in the place of another one of the same service.
 pub fn ready_in_place(status: &str) {
     tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Tells systemd that we are on the way out.
+/// Notifies systemd that the service is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }

@@ -31,7 +31,7 @@ pub const PREPARING_MAX: Duration = Duration::from_secs(60);
 /// How long a heir may take to open the disks, while clients wait.
 pub const OPENING_MAX: Duration = Duration::from_secs(5);
 
-/// After this a heir that has not been told to go on ends itself, so that its locks are given back.
+/// After this a successor without permission to serve ends itself, so that its locks are released.
 pub const HEIR_LIFE_MAX: Duration = Duration::from_secs(7);
 
 /// How long an elder gets to drain requests and close its disks.

@@ -51,7 +51,7 @@ impl Doors {
         }
     }
 
-    /// No more clients are let in; connected clients stay. `false` if nothing was open.
+    /// Stops accepting clients; connected ones stay. `false` if nothing was open.
     pub fn close(&self) -> bool {
         self.open.borrow_mut().take().is_some()
     }

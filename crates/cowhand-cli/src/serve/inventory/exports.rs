@@ -41,7 +41,7 @@ pub struct ExportRecord {
     pub allows_inactive: bool,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
-    /// Told when nothing is left of it.
+    /// Notified when the export is gone completely.
     gone: Event,
     /// Those of its bitmaps that another disk has.
     lent: Vec<LentBitmap>,
@@ -254,7 +254,8 @@ impl Inventory {
         its.for_each(|export| export.entry.tell_resized());
     }
 
-    /// Waits for the last client's end. Nobody is to wait for the limits of a disk that has no clients any more.
+    /// Waits for the last client's end. If that was the disk's last export, its requests do not wait for
+    /// limits any more.
     async fn see_off(&self, record: &Rc<ExportRecord>) {
         while record.entry.connections() > 0 {
             let unused = pin!(record.entry.unused());

@@ -28,7 +28,7 @@ pub struct FuseDoor {
     point: MountPoint,
     /// Takes the mount away; None when that has begun.
     watcher: RefCell<Option<Watcher>>,
-    /// Programs that ask for another size; None when somebody answers them.
+    /// Requests of programs to change the size; None when a task answers them.
     sizes: RefCell<Option<SizeRequests>>,
 }
 
@@ -65,7 +65,8 @@ impl FuseDoor {
 }
 
 impl Inventory {
-    /// Makes a disk a file. The kernel asks for it as soon as the loops run; somebody is to say [`Inventory::watch_mounts`].
+    /// Makes a disk a file. The kernel sends requests as soon as the loops run; call
+    /// [`Inventory::watch_mounts`] afterwards.
     ///
     /// # Errors
     /// When the id is in use, or nothing can be mounted there.
@@ -92,7 +93,7 @@ impl Inventory {
             let failed = |error: &(dyn std::error::Error + 'static)| self.no_mount(&mountpoint, error);
             let (device, point) = mount(&mountpoint, options).map_err(|error| failed(&error))?;
             let watcher = Watcher::start(point.clone()).inspect_err(|_| {
-                // The first error is told.
+                // The first error is the one that is reported.
                 let _ = unmount(&point);
             });
             let watcher = RefCell::new(Some(watcher.map_err(|error| failed(&error))?));
@@ -107,8 +108,8 @@ impl Inventory {
         })
     }
 
-    /// Answers programs that ask for another size of their file, and takes an export away whose mount somebody else took away. Runs on a
-    /// loop; once for each export is enough.
+    /// Answers programs that change the size of their file, and removes an export whose mount another process
+    /// took away. Runs on a loop; once for each export is enough.
     pub fn watch_mounts(self: &Rc<Self>) {
         for record in self.exports() {
             let Some(sizes) = record.fuse_door().and_then(|door| door.sizes.borrow_mut().take()) else {
@@ -138,7 +139,7 @@ impl Inventory {
         }
         let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
         let resized = disk.disk.resize(size, options).await;
-        // Also where it failed half-way: what clients are told is what there is.
+        // Also after a failure half-way: clients get the size that the disk has.
         self.tell_resized(disk);
         Ok(resized?)
     }
@@ -162,8 +163,9 @@ impl Inventory {
         }
     }
 
-    /// Two files at one place would hide each other. A file that lies over the image itself is opened in the image's place by whoever opens it by its
-    /// name, which users of QEMU's daemon mean.
+    /// Refuses a mount point that another export uses: the two would hide each other. Refuses an image of
+    /// ours, too, since a program that opens the image by its name would get the mount instead; users of
+    /// QEMU's daemon mean exactly that.
     fn is_no_file_of_ours(&self, point: &Path) -> Result<(), QmpError> {
         let Ok(point) = point.canonicalize() else { return Ok(()) };
         let exports = self.exports();

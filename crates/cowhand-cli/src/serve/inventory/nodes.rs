@@ -83,7 +83,7 @@ impl Inventory {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// What a client is told of `error`.
+    /// The answer to a client for `error`.
     pub fn refused(&self, error: &NodeError) -> QmpError {
         match error {
             NodeError::Open { source, .. } => self.cannot_open(error.to_string(), &**source),
@@ -99,7 +99,7 @@ impl Inventory {
         }
     }
 
-    /// What a client is told of a file that cannot be opened or made.
+    /// The answer to a client whose file cannot be opened or made.
     pub fn cannot_open(&self, what: String, cause: &(dyn Error + 'static)) -> QmpError {
         let mut told = QmpError::because(what, cause);
         if is_forbidden(cause) && self.sandbox == Sandbox::On {

@@ -19,7 +19,7 @@ use crate::serve::sandbox::Sandbox;
 #[derive(Debug)]
 pub struct UblkDoor {
     export: Arc<UblkExport>,
-    /// Somebody watches its end.
+    /// A task watches its end.
     is_watched: Cell<bool>,
 }
 
@@ -36,7 +36,8 @@ impl UblkDoor {
 }
 
 impl Inventory {
-    /// Makes a disk a block device. The kernel asks for it as soon as the loops run; somebody is to say [`Inventory::watch_devices`].
+    /// Makes a disk a block device. The kernel sends requests as soon as the loops run; call
+    /// [`Inventory::watch_devices`] afterwards.
     ///
     /// # Errors
     /// When the id is in use, or the kernel gives us no device of this number.
@@ -63,7 +64,8 @@ impl Inventory {
         })
     }
 
-    /// Takes an export away whose device somebody else stopped. Runs on a loop; once for each export is enough.
+    /// Removes an export whose device another process stopped. Runs on a loop; once for each export is
+    /// enough.
     pub fn watch_devices(self: &Rc<Self>) {
         for record in self.exports() {
             if record.ublk_door().is_some_and(|door| !door.is_watched.replace(true)) {
@@ -91,7 +93,7 @@ impl Inventory {
         }
     }
 
-    /// Devices that nobody was served at are forgotten.
+    /// Abandons devices that have not served any client.
     pub fn abandon_devices(&self) {
         self.exports().iter().filter_map(|export| export.ublk_door()).for_each(|door| door.export.abandon());
     }

@@ -67,7 +67,7 @@ impl VhostDoor {
         self.open.borrow().as_ref().map_or(Ok(Vec::new()), |(listening, _)| listening.handed())
     }
 
-    /// Goes on with a front-end of another process.
+    /// Resumes a front-end of another process.
     ///
     /// # Errors
     /// When the disk is not what its guest knows.
@@ -75,14 +75,14 @@ impl VhostDoor {
         self.server.resume(front, &self.export)
     }
 
-    /// No more front-ends come in, and the socket's name is gone; who is in stays.
+    /// Stops accepting front-ends and removes the socket's name; a connected one stays.
     pub fn close(&self) {
         self.open.borrow_mut().take();
     }
 }
 
 impl Inventory {
-    /// Lets virtual machines reach a disk at a socket. They can when somebody has said [`Inventory::accept_front_ends`].
+    /// Lets virtual machines reach a disk at a socket, from [`Inventory::accept_front_ends`] on.
     ///
     /// # Errors
     /// When the id is in use, the options fit no device, or the socket cannot be had.
@@ -123,14 +123,14 @@ impl Inventory {
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::accept);
     }
 
-    /// Nobody comes in any more, over no protocol; names of sockets, mounts and block devices are removed.
+    /// Stops accepting clients over every protocol, and removes names of sockets, mounts and block devices.
     pub async fn close_doors(&self) {
         self.close_sockets();
         self.unmount_all().await;
         self.remove_devices().await;
     }
 
-    /// Nobody comes in any more over sockets, and their names are removed.
+    /// Stops accepting clients over sockets, and removes the sockets' names.
     pub fn close_sockets(&self) {
         self.doors.close();
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use storage_luks::unlock;
 
 use super::task::Failed;
-use crate::amend::keys::{Change, ENCRYPT, Wanted};
+use crate::amend::keys::{Change, ENCRYPT, KeyOptions};
 use crate::serve::inventory::Inventory;
 
 /// A change of who may open a disk.
@@ -45,7 +45,7 @@ impl Amendment {
                 })?),
                 None => None,
             };
-            let wanted = Wanted {
+            let wanted = KeyOptions {
                 active: Some(keys.text("state")? == "active"),
                 new_secret: text("new-secret"),
                 old_secret: text("old-secret"),
@@ -79,13 +79,13 @@ impl Amendment {
         let failed = |error: &(dyn std::error::Error + 'static)| {
             QmpError::because(format!("cannot change the keys of {}", self.disk.name()), error)
         };
-        // The disk stays on this image, and nobody else changes its keys.
+        // The disk stays on this image, and no other command changes its keys.
         let _change = inventory.graph.change().await;
         let slots = self.disk.key_slots().await.map_err(|error| failed(&error))?;
         let id = self.secret.as_deref().or(slots.key_secret.as_deref());
         let password = Secrets::default().password(slots.file.name(), id).map_err(|error| failed(&error))?;
         let password = password.ok_or_else(|| QmpError::generic("argument 'secret' is missing"))?;
-        // Nobody changes keys without one that opens the disk.
+        // Keys are changed only with a password that opens the disk.
         unlock(&*slots.file, slots.area, &password, &OnLoop).await.map_err(|error| failed(&error))?;
         wanted.make(&*slots.file, slots.area, id, self.forced).await.map_err(|error| failed(&*error))
     }

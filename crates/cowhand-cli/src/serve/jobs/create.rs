@@ -1,7 +1,7 @@
 //! What blockdev-create does: a file is made, or an image in a file that a node stands for.
 //!
-//! All that is wrong with what was asked for is told by the job, as by QEMU's; the command checks names and types, and whether the sandbox lets the file be
-//! made, which QEMU has nothing like.
+//! Errors of the request are reported by the job, as by QEMU's. The command itself checks names and types,
+//! and whether the sandbox permits making the file, a check that QEMU does not have.
 
 use std::cell::RefCell;
 use std::fs::File;

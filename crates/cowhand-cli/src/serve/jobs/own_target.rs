@@ -5,7 +5,7 @@ use graph::Change;
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;
 
-/// The node of a target that drive-mirror or drive-backup opened: nobody else has named it.
+/// The node of a target that drive-mirror or drive-backup opened: no user has named it.
 #[derive(Clone, Debug)]
 pub struct OwnTarget {
     /// Its name.
@@ -15,7 +15,8 @@ pub struct OwnTarget {
 }
 
 impl OwnTarget {
-    /// Closes the node, unless somebody has come to use it. What was made for a job that has not begun goes, too.
+    /// Closes the node, unless it is in use by now. A file that was made for a job that has not begun is
+    /// removed.
     pub async fn close(self, inventory: &Inventory, change: &Change<'_>, has_begun: bool) {
         match inventory.remove_node(change, &self.node).await {
             // What a job wrote was flushed before it ended.

@@ -5,9 +5,9 @@ use super::text::Histograms;
 /// Bytes of a request's head at most; a scrape's has some hundred.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// What was asked.
+/// A request of a scraper, or why it has no figures as an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Request {
     /// The figures; without `body` only what they would come with.
     Metrics {
         /// GET rather than HEAD.
@@ -25,52 +25,52 @@ pub enum Asked {
     Malformed,
 }
 
-/// What the bytes received so far ask; `None` if the head has not ended.
-pub fn ask(bytes: &[u8]) -> Option<Asked> {
+/// The request in the bytes received so far; `None` if the head has not ended.
+pub fn ask(bytes: &[u8]) -> Option<Request> {
     let head = &bytes[..bytes.len().min(REQUEST_BYTES_MAX)];
     let ended = head.windows(4).any(|window| window == b"\r\n\r\n") || head.windows(2).any(|w| w == b"\n\n");
     if !ended {
-        return (bytes.len() >= REQUEST_BYTES_MAX).then_some(Asked::TooLong);
+        return (bytes.len() >= REQUEST_BYTES_MAX).then_some(Request::TooLong);
     }
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let Ok(line) = std::str::from_utf8(line) else { return Some(Asked::Malformed) };
+    let Ok(line) = std::str::from_utf8(line) else { return Some(Request::Malformed) };
     let mut words = line.trim_end().split(' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
     let (Some(method), Some(target), Some(version), None) = (method, target, version, words.next()) else {
-        return Some(Asked::Malformed);
+        return Some(Request::Malformed);
     };
     if !version.starts_with("HTTP/1.") {
-        return Some(Asked::Malformed);
+        return Some(Request::Malformed);
     }
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let none = query.split('&').any(|part| part == "histograms=none");
     let histograms = if none { Histograms::None } else { Histograms::Busy };
     Some(match (method, path) {
-        ("GET", "/metrics") => Asked::Metrics { body: true, histograms },
-        ("HEAD", "/metrics") => Asked::Metrics { body: false, histograms },
-        ("GET" | "HEAD", _) => Asked::NotFound,
-        _ => Asked::NotAllowed,
+        ("GET", "/metrics") => Request::Metrics { body: true, histograms },
+        ("HEAD", "/metrics") => Request::Metrics { body: false, histograms },
+        ("GET" | "HEAD", _) => Request::NotFound,
+        _ => Request::NotAllowed,
     })
 }
 
 /// The answer, with `body` if it is one that has it.
-pub fn answer(asked: Asked, body: &str) -> Vec<u8> {
+pub fn answer(asked: Request, body: &str) -> Vec<u8> {
     let (status, text) = match asked {
-        Asked::Metrics { .. } => ("200 OK", body),
-        Asked::NotFound => ("404 Not Found", "the figures are at /metrics\n"),
-        Asked::NotAllowed => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "only GET is possible\n"),
-        Asked::TooLong => ("431 Request Header Fields Too Large", "the request is too long\n"),
-        Asked::Malformed => ("400 Bad Request", "this is no HTTP/1 request\n"),
+        Request::Metrics { .. } => ("200 OK", body),
+        Request::NotFound => ("404 Not Found", "the figures are at /metrics\n"),
+        Request::NotAllowed => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "only GET is possible\n"),
+        Request::TooLong => ("431 Request Header Fields Too Large", "the request is too long\n"),
+        Request::Malformed => ("400 Bad Request", "this is no HTTP/1 request\n"),
     };
     let kind = match asked {
-        Asked::Metrics { .. } => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        Request::Metrics { .. } => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         _ => "text/plain; charset=utf-8",
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         text.len()
     );
-    let text = if matches!(asked, Asked::Metrics { body: false, .. }) { "" } else { text };
+    let text = if matches!(asked, Request::Metrics { body: false, .. }) { "" } else { text };
     [head.as_bytes(), text.as_bytes()].concat()
 }
 
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn only_a_whole_get_of_the_figures_gets_them() {
-        let metrics = |body, histograms| Some(Asked::Metrics { body, histograms });
-        let table: [(&[u8], Option<Asked>); 12] = [
+        let metrics = |body, histograms| Some(Request::Metrics { body, histograms });
+        let table: [(&[u8], Option<Request>); 12] = [
             (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", metrics(true, Histograms::Busy)),
             (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", metrics(true, Histograms::Busy)),
             (b"GET /metrics?x=1&histograms=none HTTP/1.0\r\n\r\n", metrics(true, Histograms::None)),
@@ -89,30 +89,30 @@ mod tests {
             (b"HEAD /metrics HTTP/1.1\r\n\r\n", metrics(false, Histograms::Busy)),
             (b"GET /metrics HTTP/1.1\r\nHost: x\r\n", None),
             (b"", None),
-            (b"GET / HTTP/1.1\r\n\r\n", Some(Asked::NotFound)),
-            (b"POST /metrics HTTP/1.1\r\n\r\n", Some(Asked::NotAllowed)),
-            (b"GET /metrics\r\n\r\n", Some(Asked::Malformed)),
-            (b"\xff\xff\r\n\r\n", Some(Asked::Malformed)),
-            (b"PRI * HTTP/2.0\r\n\r\n", Some(Asked::Malformed)),
+            (b"GET / HTTP/1.1\r\n\r\n", Some(Request::NotFound)),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", Some(Request::NotAllowed)),
+            (b"GET /metrics\r\n\r\n", Some(Request::Malformed)),
+            (b"\xff\xff\r\n\r\n", Some(Request::Malformed)),
+            (b"PRI * HTTP/2.0\r\n\r\n", Some(Request::Malformed)),
         ];
         for (bytes, expected) in table {
             assert_eq!(ask(bytes), expected, "{}", String::from_utf8_lossy(bytes));
         }
         assert_eq!(ask(&[b'x'; REQUEST_BYTES_MAX - 1]), None);
-        assert_eq!(ask(&[b'x'; REQUEST_BYTES_MAX + 9]), Some(Asked::TooLong));
+        assert_eq!(ask(&[b'x'; REQUEST_BYTES_MAX + 9]), Some(Request::TooLong));
     }
 
     #[test]
     fn an_answer_says_how_long_it_is() {
         let text = |asked| String::from_utf8(answer(asked, "abc")).unwrap();
         assert!(
-            text(Asked::Metrics { body: true, histograms: Histograms::Busy })
+            text(Request::Metrics { body: true, histograms: Histograms::Busy })
                 .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\nabc")
         );
         assert!(
-            text(Asked::Metrics { body: false, histograms: Histograms::Busy })
+            text(Request::Metrics { body: false, histograms: Histograms::Busy })
                 .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\n")
         );
-        assert!(text(Asked::NotAllowed).contains("\r\nAllow: GET, HEAD\r\n"));
+        assert!(text(Request::NotAllowed).contains("\r\nAllow: GET, HEAD\r\n"));
     }
 }

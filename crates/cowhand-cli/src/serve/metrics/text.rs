@@ -23,7 +23,8 @@ const KINDS: [(Kind, &str); 5] = [
 
 const DIRECTIONS: [(Direction, &str); 2] = [(Direction::Read, "read"), (Direction::Write, "write")];
 
-/// Which histograms are told. Each is 32 lines, of which an idle disk would have seven: with 200 disks nine tenths of a scrape.
+/// Which histograms are included. Each is 32 lines, of which an idle disk would have seven: with 200 disks
+/// nine tenths of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Histograms {
     /// Those that counted something, and those of delays where a limit is set.

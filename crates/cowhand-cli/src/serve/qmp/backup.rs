@@ -18,9 +18,9 @@ use crate::copying::compressing;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Group, Jobs, Work};
 
-/// Bytes of a piece at most, whatever somebody says: it is held in memory, once for each worker.
+/// Bytes of a piece at most, also if a user sets more: it is held in memory, once for each worker.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
-/// Pieces under way at a time at most, whatever somebody says.
+/// Pieces in flight at most, also if a user sets more.
 const WORKERS_MAX: u64 = 64;
 /// The largest unit of a copy.
 const UNIT_BYTES_MAX: u64 = 64 << 20;

@@ -66,7 +66,8 @@ async fn dirty_from(bitmap: &Bitmap, mut at: u64) -> Result<(Vec<Range<u64>>, Op
 /// Sets the bits that the ranges touch, all of them or none.
 ///
 /// # Errors
-/// When there is no such bitmap, somebody uses it, a range ends behind the disk, or there are more than [`RANGES_MAX`].
+/// When there is no such bitmap, it is in use, a range ends behind the disk, or there are more than
+/// [`RANGES_MAX`].
 pub async fn mark(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
     check_idle(inventory, &node, name)?;

@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 64;
 
 const NAME: &str = "X_BLOCK_DIRTY_BITMAPS_INVALIDATED";
 
-/// What is told.
+/// The event.
 pub const INVALIDATED: EventSpec = EventSpec {
     name: NAME,
     data: Kind::Object(&[
@@ -25,8 +25,8 @@ pub const INVALIDATED: EventSpec = EventSpec {
     ]),
 };
 
-/// Tells it of `node`, once while it is open. Looked at again before the disk is closed: a disk may come and go between
-/// two looks.
+/// Emits the event for `node`, once while it is open. Also called before the disk is closed: a disk may come
+/// and go between two rounds.
 pub fn tell(inventory: &Inventory, node: &DiskNode) {
     let names = node.news_of_bitmaps();
     if names.is_empty() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::serve::inventory::Inventory;
 
-/// What somebody does with a node: QEMU's permissions.
+/// What a parent does with a node: QEMU's permissions.
 type Permissions = &'static [&'static str];
 
 const NOTHING: Permissions = &[];
@@ -16,7 +16,7 @@ const READS: Permissions = &["consistent-read"];
 const READS_AND_WRITES: Permissions = &["consistent-read", "write"];
 /// What the owner of a file does, and its locks keep others from.
 const OWNS: Permissions = &["consistent-read", "write", "resize"];
-/// What others may do with a file that has an owner, or with a layer that an image stands on.
+/// What other users may do with a file that has an owner, or with a backing layer.
 const WHAT_OTHERS_MAY: Permissions = &["consistent-read", "write-unchanged"];
 
 /// All nodes, exports and jobs, with what leads from one to another.
@@ -44,7 +44,7 @@ pub fn query(inventory: &Inventory) -> Value {
 struct Drawing {
     nodes: Vec<Value>,
     edges: Vec<Value>,
-    /// Numbers of drivers by name. A node may be named before it is told of.
+    /// Numbers of drivers by name. An edge may name a node before the node is added.
     drivers: HashMap<String, usize>,
 }
 

@@ -133,7 +133,7 @@ pub async fn resize(
     };
     let before = node.disk.size();
     let resized = node.disk.resize(arguments.whole("size")?, options).await;
-    // Also where it failed half-way: what guests are told is what there is.
+    // Also after a failure half-way: guests get the size that the disk has.
     inventory.tell_resized(&node);
     resized.map_err(|error| {
         let mut refused = QmpError::because(format!("cannot resize {name}"), &error);

@@ -29,10 +29,12 @@ impl Chain {
         Self::of_disk(inventory, inventory.disk(name)?)
     }
 
-    /// Of the disk called `name`; of a filter that hands on everything of one disk, of that. A snapshot reads otherwise than what it is over.
+    /// Of the disk called `name`; if that is a filter that passes on the data of one disk, of the disk below.
+    /// A snapshot's data differs from the disk's below it.
     ///
     /// # Errors
-    /// When there is none; when a filter is over several disks, or the one below it is for nobody else to use.
+    /// When there is no such disk; when a filter is over several disks, or the disk below it must have no
+    /// other user.
     pub fn below_filters(inventory: &Inventory, name: &str) -> Result<Self, QmpError> {
         let mut disk = inventory.disk(name)?;
         loop {
@@ -58,11 +60,11 @@ impl Chain {
         Ok(Self { disk, layers })
     }
 
-    /// Of the disk that has an image called `name` below its uppermost one, with the place of that image; otherwise of the disk called
-    /// so, with 0.
+    /// Of the disk that has an image called `name` below its uppermost one, with the place of that image;
+    /// otherwise of the disk called so, with 0.
     ///
     /// # Errors
-    /// When there is no such image, or several disks stand on it.
+    /// When there is no such image, or several disks have it.
     pub fn around(inventory: &Inventory, name: &str) -> Result<(Self, usize), QmpError> {
         let mut found = Vec::new();
         for disk in inventory.graph.disks() {

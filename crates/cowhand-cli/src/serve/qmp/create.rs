@@ -11,7 +11,7 @@ use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Creation, Jobs, Work};
 
 const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"]);
-/// The image below is named, not opened.
+/// The backing file is named, not opened.
 const BACKING_FORMAT: Kind = Kind::Choice(&["qcow2", "raw", "luks"]);
 const FILE: Kind = Kind::Ref(&NODE_OR_OPTIONS);
 

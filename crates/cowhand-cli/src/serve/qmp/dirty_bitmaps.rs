@@ -58,10 +58,10 @@ pub const MERGE: CommandSpec = CommandSpec {
     ]),
 };
 
-/// Does the command `name`, if it is one of these that change a bitmap.
+/// Runs the command `name`, if it is one of those that change a bitmap.
 ///
 /// # Errors
-/// When there is no such bitmap, somebody uses it, or it cannot be changed so.
+/// When there is no such bitmap, it is in use, or it cannot be changed in this way.
 pub async fn change(
     inventory: &Inventory,
     name: &str,

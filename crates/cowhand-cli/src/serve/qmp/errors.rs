@@ -1,4 +1,5 @@
-//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; its bitmaps; quorums; and servers of remote disks.
+//! Events that no command asked for: failed requests (BLOCK_IO_ERROR), bitmaps out of date, quorums, servers
+//! of remote disks.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -36,7 +37,8 @@ pub fn io_error(inventory: &Inventory, node: &str, operation: &str, reason: &str
     inventory.events.emit("BLOCK_IO_ERROR", &data);
 }
 
-/// Tells of failures, of bitmaps that are out of date, of what quorums met, and of servers that are lost, for ever. The clients were told what failed; this is for the manager of the disks.
+/// Emits events for failed requests, for bitmaps that are out of date, for quorums and for servers that are
+/// lost, for ever. Clients have their own errors; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
     let told = remotes::Told::default();

@@ -63,7 +63,7 @@ fn stats(inventory: &Inventory, node: &Arc<DiskNode>) -> Value {
     for (name, value) in [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0)] {
         stats.insert(name.to_owned(), json!(value));
     }
-    // What clients write of an image lies elsewhere in its file: that is told of the file.
+    // What clients write to an image lies elsewhere in its file: this figure is the file's.
     if let Some(reach) = node.disk.reach().filter(|_| node.disk.image().is_none()) {
         stats.insert("wr_highest_offset".to_owned(), json!(reach.highest()));
     }
@@ -181,13 +181,13 @@ fn set_bounds(disk: &graph::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<
     disk.set_latency_bounds(kind, bounds).map_err(|error| QmpError::generic(error.to_string()))
 }
 
-/// block-set-write-threshold: the first write beyond it is told, once.
+/// block-set-write-threshold: the first write beyond it emits an event, once.
 pub fn set_threshold(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (name, threshold) = (arguments.text("node-name")?.to_owned(), arguments.whole("write-threshold")?);
     let reach = inventory.graph.reach_of(&name).map_err(|error| inventory.refused(&error))?;
     let number = reach.set_threshold(threshold);
     if threshold > 0 {
-        // Who waits has no claim on the file.
+        // The task that waits holds no reference to the file.
         let events = Rc::clone(&inventory.events);
         reactor::spawn(async move {
             if let Some(end) = reach.passed(number).await {

@@ -17,13 +17,13 @@ use crate::info::{limits, specific};
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
 
-/// An image, held so that no other gets its address, and what it is described as.
-type Known = (Arc<dyn Block>, Map<String, Value>);
+/// An image with its description. Holding the image keeps its address, the key, from being reused.
+type DescribedImage = (Arc<dyn Block>, Map<String, Value>);
 
-/// What one query has found out of images: each is looked at once, however many disks are backed by it.
+/// What one query has found out of images: each is read once, however many disks are backed by it.
 pub struct Images {
-    known: RefCell<HashMap<usize, Known>>,
-    /// Images below others that are described inside those, at most.
+    known: RefCell<HashMap<usize, DescribedImage>>,
+    /// Backing images that are described inside their overlay, at most.
     nested_max: usize,
 }
 

@@ -175,7 +175,7 @@ async fn begin_mirror(
     let mut new = new_job(inventory, "mirror", device, arguments)?;
     new.target = target.own();
     let target = target.node();
-    // The disk may stand on the copy in the end, and then all of them go.
+    // The disk may switch to the copy in the end, and then all its layers are removed.
     chain.check_unshown(0, chain.layers.len())?;
     new.layers = chain.claim(inventory, 0..chain.layers.len(), None)?;
     let Chain { disk, .. } = chain;

@@ -141,7 +141,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
         ObjectKind::ThrottleGroup(_) => {
             json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
         }
-        // What it holds is for nobody.
+        // Their values are never shown.
         ObjectKind::Secret { .. } | ObjectKind::Threads(_) | ObjectKind::Authorization(_) => {
             json!([{ "name": "type", "type": "string" }])
         }

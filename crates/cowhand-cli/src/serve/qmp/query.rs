@@ -15,7 +15,7 @@ use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
 
-/// Every disk as a device; `flat`: without the images below its own.
+/// Every disk as a device; `flat`: without backing images.
 pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
     let (mut devices, images) = (Vec::new(), Images::new(flat));
     for node in inventory.graph.disks() {
@@ -51,7 +51,7 @@ pub async fn nodes(inventory: &Inventory, flat: bool) -> Value {
     Value::Array(values)
 }
 
-/// The snapshots of a disk, as ImageInfo has them. A table that cannot be read shows none: reading it is told in the log.
+/// The snapshots of a disk, as ImageInfo has them. None if the table cannot be read, which is logged.
 async fn snapshots(node: &DiskNode) -> Value {
     let Some(image) = node.disk.image() else { return Value::Null };
     match image.snapshots().await {

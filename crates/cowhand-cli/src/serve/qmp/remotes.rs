@@ -26,12 +26,13 @@ pub const BACK: EventSpec = EventSpec {
     data: Kind::Object(&[required("name", Kind::Text), required("lost-seconds", NUMBER)]),
 };
 
-/// What was told of servers: since when each was lost that is.
+/// The servers that were reported lost, and since when each was.
 #[derive(Debug, Default)]
 pub struct Told(RefCell<BTreeMap<String, Instant>>);
 
 impl Told {
-    /// Tells of servers that were lost or came back since the last call. One that did both meanwhile is not told of.
+    /// Emits events for servers that were lost or came back since the last call. One that did both meanwhile
+    /// has none.
     pub fn tell(&self, inventory: &Inventory) {
         let mut before = self.0.borrow_mut();
         let servers = dial::servers();

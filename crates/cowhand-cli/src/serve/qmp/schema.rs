@@ -127,7 +127,7 @@ const fn child() -> Argument {
 /// A child: a node by name, or its options.
 pub(super) static NODE_OR_OPTIONS: Kind = Kind::Either(&[&Kind::Text, &BLOCKDEV]);
 
-/// The image below: likewise, or none.
+/// The backing image: likewise, or none.
 pub(super) static BACKING: Kind = Kind::Either(&[&Kind::Text, &Kind::Null, &BLOCKDEV]);
 
 /// What blockdev-add describes.

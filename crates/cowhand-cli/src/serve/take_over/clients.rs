@@ -114,7 +114,7 @@ pub fn unexpected(message: &Message) -> Failure {
     Failure::new(format!("this message was not expected now: {message:?}"))
 }
 
-/// Repeats what commands did, then goes on with all clients. They are served when the loops run.
+/// Repeats what commands did, then resumes all clients. They are served when the loops run.
 ///
 /// # Errors
 /// For the first command that fails, and the first client whose disk is not here: all of `estate` stays as it is.

@@ -36,7 +36,8 @@ pub struct Exchange {
     began: Instant,
 }
 
-/// Waits for a heir that is ready. `sockets` are those that clients come in at; those who may not take over are told why.
+/// Waits for a successor that is ready. `sockets` are those that clients connect to. A process that may not
+/// take over gets the reason.
 pub async fn wait_for_heir(
     socket: &OwnersSocket,
     inventory: &Rc<Inventory>,
@@ -115,8 +116,8 @@ async fn offer(line: &Line, sockets: &[Handed]) -> Result<(), LineError> {
 }
 
 impl Exchange {
-    /// Gives everything away, and waits until the heir serves. When this fails the heir has ended, or will soon, and has served nobody: everything
-    /// is ours again.
+    /// Hands everything over, and waits until the successor serves. When this fails the successor has ended,
+    /// or will soon, and has served no client: everything is ours again.
     ///
     /// # Errors
     /// When the heir fails, hangs up, or takes too long.

@@ -1,4 +1,5 @@
-//! The new process: it asks the running one, checks what it can, takes everything over, and serves when it is told to go on.
+//! The successor: it asks the running process, checks what it can, takes everything over, and serves when it
+//! gets the message to go.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -25,11 +26,11 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Asks the daemon that listens at `path`. The sockets that it listens at are ours, too, from here on: whoever wants to listen at the same
-    /// place gets them ([`sockets`]).
+    /// Asks the daemon that listens at `path`. Its listening sockets are ours, too, from here on: code that
+    /// listens at the same place later gets them ([`sockets`]).
     ///
     /// # Errors
-    /// When nobody listens there, or the daemon refuses.
+    /// When no daemon listens there, or it refuses.
     pub fn ask(path: &Path) -> Result<Self, Failure> {
         let failed = |error: &dyn std::error::Error| cannot(path, error);
         let reactor = Reactor::new(Backend::Ring).map_err(|error| failed(&error))?;
@@ -84,7 +85,8 @@ impl Heir {
         Ok(estate)
     }
 
-    /// Says that the disks are open and the clients here, and waits to be told to go on. A daemon that died meanwhile serves nobody: then we do.
+    /// Reports that the disks are open and the clients here, and waits for the message to go. A daemon that
+    /// died meanwhile serves no client: then we do.
     ///
     /// # Errors
     /// When the daemon has taken everything back.

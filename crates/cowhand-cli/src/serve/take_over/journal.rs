@@ -1,5 +1,5 @@
-//! What commands changed at run time, as the commands that lead there: another process repeats them. What cannot be repeated is named, and
-//! nobody takes over then.
+//! What commands changed at run time, as the commands that lead there: the successor repeats them. A command
+//! that cannot be repeated is recorded by name, and makes a take-over impossible.
 
 use std::cell::RefCell;
 
@@ -77,7 +77,7 @@ fn meaning(entry: &Entry) -> Meaning {
     }
 }
 
-/// Commands after which a disk stands on other images than its options say.
+/// Commands after which a disk has other layers than its options describe.
 fn changes_layers(name: &str) -> bool {
     let known = [
         "blockdev-snapshot",
@@ -90,7 +90,7 @@ fn changes_layers(name: &str) -> bool {
     known.contains(&name)
 }
 
-/// What lets NBD clients in, or shows them a disk.
+/// Whether the command starts the NBD server or adds an NBD export.
 fn is_of_nbd(entry: &Entry) -> bool {
     match entry.name.as_str() {
         "nbd-server-start" | "nbd-server-add" => true,
@@ -161,8 +161,9 @@ fn reopened(entry: &Entry) -> impl Iterator<Item = &Value> {
     options.into_iter().flatten()
 }
 
-/// A node that goes on with another file is opened on that one at once: its old file is an old copy by now, or gone. One that is named by its node
-/// is not known where the disk is added, and is left to the command's repetition.
+/// A node that switched to another file is opened on that one at once: its old file is an old copy by now, or
+/// gone. A file that is given by its node name may not exist yet where the disk is added; it is left to the
+/// repetition of the command.
 fn open_at_once(entries: &mut [Entry], options: &Value) {
     let (name, file) = (&options["node-name"], &options["file"]);
     if !file.is_object() {

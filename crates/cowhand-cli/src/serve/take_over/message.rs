@@ -73,7 +73,7 @@ pub struct Offer {
     pub program: String,
 }
 
-/// What a descriptor was made for. Whoever wants to open the same finds it here.
+/// What a descriptor was made for. The successor finds it by this when it opens the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {

@@ -7,7 +7,7 @@ use graph::drivers::elsewhere;
 use crate::serve::inventory::Inventory;
 use crate::serve::sandbox::Sandbox;
 
-/// Why nobody can take over from `inventory` now.
+/// Why no process can take over from `inventory` now.
 pub fn refusal(inventory: &Inventory) -> Option<String> {
     if let Some(command) = inventory.journal.lost() {
         return Some(format!("{command} changed what is served, and cannot be repeated by another process"));

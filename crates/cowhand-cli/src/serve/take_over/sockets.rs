@@ -29,15 +29,16 @@ impl Handed {
     }
 }
 
-/// Those that nobody wanted so far. Of the process, as those of LISTEN_FDS are: sockets are opened in many places.
+/// Sockets that were handed over and not taken yet. One list for the process, as for LISTEN_FDS: sockets are
+/// opened in many places.
 static WAITING: Mutex<Vec<Handed>> = Mutex::new(Vec::new());
 
-/// Puts these in the place of all that wait.
+/// Replaces the list.
 pub fn offer(sockets: Vec<Handed>) {
     *WAITING.lock() = sockets;
 }
 
-/// Those that nobody wanted are closed.
+/// Closes the sockets that were not taken.
 pub fn close_unwanted() {
     WAITING.lock().clear();
 }
