@@ -89,7 +89,7 @@ fn an_image_becomes_what_qemu_img_makes_of_it_and_its_disk_stays() {
             assert_eq!(both(&bench, &["-o", options]), code, "{create} {options}");
             content_stays(&bench);
         }
-        // Each goes on with what the other made.
+        // Each program uses what the other one made.
         io(&bench, "a.qcow2", &["write -P 5 12M 1M"]);
         bench.qemu("qemu-img", &["check", "-q", "a.qcow2"]);
     }

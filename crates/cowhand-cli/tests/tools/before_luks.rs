@@ -107,7 +107,7 @@ fn chains_and_snapshots_of_aes_images_are_read() {
     must(&bench, &["compare", "--image-opts", &image, "driver=raw,file.filename=now.raw"]);
     must(&bench, &["convert", "-O", "raw", "-l", "before", &image, "ours.raw"]);
     assert!(fs::read(bench.path("ours.raw")).unwrap() == fs::read(bench.path("before.raw")).unwrap());
-    // Over it, an image that is written: what it copies up it deciphers.
+    // Over it, an image that is written: copy-on-write decrypts the old image's data.
     must(&bench, &["create", "-q", "-u", "-f", "qcow2", "-b", "old.qcow2", "-F", "qcow2", "top.qcow2", "4M"]);
     let top =
         "driver=qcow2,file.filename=top.qcow2,backing.encrypt.format=aes,backing.encrypt.key-secret=sec0";

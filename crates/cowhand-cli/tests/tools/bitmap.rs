@@ -1,5 +1,5 @@
-//! `cowhand bitmap`, and `resize` of images with bitmaps, beside qemu-img: both make the same bitmaps, and each goes on with what the
-//! other made.
+//! `cowhand bitmap`, and `resize` of images with bitmaps, beside qemu-img: both make the same bitmaps, and
+//! each uses those of the other.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ fn bitmaps(bench: &Bench, image: &str) -> Vec<String> {
     found
 }
 
-/// Runs the same command on both images, each with its program; they must end alike and have the same bitmaps. With `swapped`
-/// each goes on with what the other program made.
+/// Runs the same command on both images, each with its program; they must end alike and have the same
+/// bitmaps. With `swapped` each program gets the other one's image.
 fn both(bench: &Bench, words: &[&str], swapped: bool) -> i32 {
     let (ours, theirs) = if swapped { ("b.qcow2", "a.qcow2") } else { ("a.qcow2", "b.qcow2") };
     let of = |image| words.iter().map(|&word| if word == "IMAGE" { image } else { word }).collect();

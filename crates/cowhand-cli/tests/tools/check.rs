@@ -17,7 +17,7 @@ fn damaged(bench: &Bench) {
     file.write_all_at(&1u16.to_be_bytes(), block + 2 * 40).unwrap();
 }
 
-/// Who asks what a repair would do gets what the repair says then, and the image as it was.
+/// A dry run prints what the repair prints then, and leaves the image as it was.
 #[test]
 fn a_dry_run_says_what_the_repair_does_and_writes_nothing() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! `cowhand compact` on images that QEMU made and goes on with.
+//! `cowhand compact` on images that QEMU made and uses afterwards.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ fn the_file_becomes_smaller_and_disk_snapshot_and_bitmap_stay() {
         assert_unchanged(&bench);
         let again = bench.cowhand(&["compact", "disk.qcow2"]);
         assert!(again.out.contains("moved: 0 B"), "{}", again.out);
-        // QEMU goes on with it.
+        // QEMU can use the image.
         io(&bench, &["write -P 9 1M 9M"]);
         bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
     }

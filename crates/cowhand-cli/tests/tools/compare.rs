@@ -256,7 +256,7 @@ fn a_map_that_is_wrong_and_data_that_is_damaged_have_their_own_exit_codes() {
     assert_eq!(ours.code, 4);
     assert!(ours.err.starts_with("cowhand: cannot read data.qcow2 at offset 0"), "{}", ours.err);
 
-    // What differs before the damage is told, however far ahead the map was read.
+    // A difference before the damage is reported, however far ahead the map was read.
     for (name, pattern) in [("late.qcow2", 7), ("early.qcow2", 8)] {
         create(&bench, &[name, "4M"]);
         let second = format!("write -P {pattern} 64k 960k");

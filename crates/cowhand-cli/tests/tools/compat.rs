@@ -17,7 +17,7 @@ fn links_are_made_once_and_only_ours_are_removed() {
     assert_eq!((made.code, made.out.lines().count()), (0, names.len()), "{}", made.err);
     assert_eq!((install(&[]).code, install(&[]).out), (0, String::new()), "they are there");
 
-    // Somebody else's program of that name is not replaced unless that is meant, and never removed.
+    // Another program of that name is not replaced without --force, and never removed.
     let other = bench.path("bin").join(names[0]);
     fs::remove_file(&other).unwrap();
     fs::write(&other, "theirs").unwrap();

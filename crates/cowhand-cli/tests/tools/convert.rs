@@ -332,7 +332,7 @@ fn compressed_clusters_are_copied_as_they_are() {
     }
 }
 
-/// A compressed cluster that cannot be unpacked is told of, though nobody needs what is in it.
+/// A compressed cluster that cannot be unpacked is reported, even if its data is not needed.
 #[test]
 fn a_broken_compressed_cluster_is_not_copied() {
     let bench = Bench::new();

@@ -130,7 +130,7 @@ fn each_image_of_a_chain_has_its_own_password() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let top = "driver=qcow2,encrypt.key-secret=sec0,file.filename=top.qcow2,backing.encrypt.key-secret=sec1";
     let json = r#"json:{"driver":"qcow2","encrypt":{"format":"luks","key-secret":"sec0"},"file":{"driver":"file","filename":"top.qcow2"},"backing":{"driver":"qcow2","encrypt":{"format":"luks","key-secret":"sec1"}}}"#;
-    // Copies a part of a cluster from below: deciphered there, enciphered here.
+    // Copy-on-write of a part of a cluster: decrypted from the base, encrypted for the overlay.
     let patch = ["--image-opts", "-c", "write -P 8 10k 1k", "-c", "read -P 7 11k 53k"];
     let theirs = "driver=qcow2,encrypt.key-secret=sec0,file.filename=top.qcow2,backing.driver=qcow2,backing.encrypt.key-secret=sec1,backing.file.driver=file,backing.file.filename=base.qcow2";
     bench.qemu("qemu-io", &[&secrets[..], &patch, &[theirs]].concat());

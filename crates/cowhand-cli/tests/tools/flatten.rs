@@ -1,4 +1,5 @@
-//! `cowhand flatten` beside `qemu-img`: the disk stays what it was, and so do the images below.
+//! `cowhand flatten` beside `qemu-img`: the disk's content stays the same, and the backing files are not
+//! changed.
 
 use crate::peer::Bench;
 

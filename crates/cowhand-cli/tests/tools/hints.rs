@@ -1,4 +1,4 @@
-//! What a person is told who is nearly right: what, where, what was found, what is allowed, and the way on.
+//! Errors for a small mistake: they say what, where, what was found, what is allowed, and what to do.
 
 use std::fs;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ fn masked(out: &str, whose: &str) -> String {
             _ => line,
         }
     };
-    // What makes no sense is told in words of one's own.
+    // Usage errors have each program's own words.
     let is_usage = |line: &&str| {
         let usages =
             ["Parsing error", "length cannot exceed", "Only one of", "requires -z", "is not a valid pattern"];
@@ -154,7 +154,7 @@ fn a_script_on_standard_input_has_the_prompts_of_qemu_io() {
     assert_eq!(code, 1);
 }
 
-/// What -s writes is seen by the script and by nobody else, and nothing of it stays.
+/// Writes with -s are visible in the script only, and nothing of them stays.
 #[test]
 fn a_disk_that_is_opened_with_s_stays_as_it_was() {
     let bench = Bench::new();

@@ -212,23 +212,23 @@ fn round_keys_are_those_of_the_standard() {
     assert_eq!(round_keys(key)[14], *b"\xfe\x48\x90\xd1\xe6\x18\x8d\x0b\x04\x6d\xf3\x44\x70\x6c\x63\x1e");
 }
 
-/// Names of needles in the memory of a process.
+/// Needles that a search found in the memory of a process, by name.
 #[derive(Default)]
-struct Found {
+struct Matches {
     /// In what a core dump would have.
     dumped: Vec<String>,
     /// In what it would not have.
     hidden: Vec<String>,
 }
 
-fn search(process: u32, needles: &Needles) -> Found {
+fn search(process: u32, needles: &Needles) -> Matches {
     // Most places are no needle's: that is known by the first two bytes.
     let mut begins = vec![false; 1 << 16];
     needles
         .values()
         .for_each(|needle| begins[usize::from(u16::from_le_bytes([needle[0], needle[1]]))] = true);
     let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();
-    let mut found = Found::default();
+    let mut found = Matches::default();
     for mapping in mappings(process) {
         let mut at = mapping.start;
         while at < mapping.end {
@@ -285,7 +285,8 @@ fn mappings(process: u32) -> Vec<Mapping> {
     mappings
 }
 
-/// A limit on locked memory is no reason to serve nobody: the password is used, and one warning says what may happen to it.
+/// A limit on locked memory does not keep the server from starting: the password is used, and one warning
+/// says what may happen to it.
 #[test]
 fn a_limit_on_locked_memory_is_told_once_and_ends_nothing() {
     let bench = Bench::new();

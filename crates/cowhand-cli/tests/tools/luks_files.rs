@@ -145,7 +145,7 @@ fn every_key_slot_of_a_luks2_file_opens_it() {
     assert!(fs::read(bench.path("disk.luks")).unwrap() == before, "nothing is written");
 }
 
-/// What cryptsetup makes and is not supported is told by name, and `info` shows what it can.
+/// The error names the feature of cryptsetup that is not supported, and `info` shows what it can.
 #[test]
 fn luks2_files_that_are_not_supported_are_told_by_name() {
     let bench = Bench::new();

@@ -154,7 +154,7 @@ fn a_sparse_file_measures_as_in_qemu_img_wherever_it_lies() {
     }
 }
 
-/// Nobody asks the file system for holes inside an image: what its tables call data is counted.
+/// `measure` does not look for holes inside an image file: what its tables call data is counted.
 #[test]
 fn an_image_with_preallocated_tables_measures_as_full() {
     let bench = Bench::new();
@@ -241,8 +241,9 @@ fn a_disk_that_is_vast_and_empty_is_measured_at_once() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(60));
 }
 
-/// A volume of the size that `measure` says took the disk and not its bitmaps: each bitmap wrote the directory anew beside the old one, and
-/// a record of changes that nobody needed. QEMU's figure is enough, so the copy may not need more for a moment either.
+/// A volume of the size that `measure` says had room for the disk and not for its bitmaps: each bitmap wrote
+/// a new directory beside the old one, and a record of changes that no reader needed. QEMU's figure is
+/// enough, so the copy may not need more for a moment either.
 #[test]
 fn a_copy_with_bitmaps_fits_into_what_measure_says() {
     for cluster_size in ["64k", "4k"] {

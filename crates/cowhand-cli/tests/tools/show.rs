@@ -118,7 +118,8 @@ fn what_is_leaked_is_shown_where_it_is_and_called_reclaimable() {
     let file = fs::File::options().read(true).write(true).open(bench.path("x.qcow2")).unwrap();
     let clusters = file.metadata().unwrap().len().div_ceil(CLUSTER);
     file.set_len((clusters + 3) * CLUSTER).unwrap();
-    // The first block of refcounts is the third cluster; two clusters behind the end become used by nobody.
+    // The first refcount block is the third cluster. Two clusters behind the end get a refcount without a
+    // reference.
     file.write_all_at(&[0, 1, 0, 1], 2 * CLUSTER + (clusters + 1) * 2).unwrap();
     let image = &numbers(&bench, "x.qcow2")["image"];
     let usage = &image["usage"];

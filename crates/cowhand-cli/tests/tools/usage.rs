@@ -43,7 +43,7 @@ fn each_shell_gets_a_script_that_knows_the_subcommands() {
 fn a_shell_completes_the_values_of_options() {
     let bench = Bench::new();
     std::fs::write(bench.path("cowhand.bash"), bench.cowhand(&["completion", "bash"]).out).unwrap();
-    // What bash calls when somebody presses Tab behind these words.
+    // What bash calls when a user presses Tab behind these words.
     let complete = |words: [&str; 3]| {
         let [program, command, option] = words;
         let script = format!(

@@ -1,4 +1,5 @@
-//! Nothing that the program or its documents say names an option that does not exist. An error once told people to give `--chain-max`.
+//! The program's texts and documents name only options that exist. An error once advised the option
+//! `--chain-max`, which does not.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
