@@ -22,8 +22,8 @@ const PASSWORD_BYTES_MAX: usize = 512;
 #[derive(Debug)]
 struct Terminal;
 
-/// From now on a person is asked for passwords that nobody gave: if standard input is a terminal, and this program is what runs there. Never
-/// under the names of QEMU's programs, which do not ask.
+/// From now on passwords without an id are asked for on the terminal, if standard input is one and this
+/// program runs in the foreground. Never under the names of QEMU's programs, which do not ask.
 pub fn on_terminal() {
     let is_in_front = || tcgetpgrp(File::open(TERMINAL).ok()?).ok().filter(|&group| group == getpgrp());
     if !voice::is_qemu() && stdin().is_terminal() && is_in_front().is_some() {
@@ -31,7 +31,8 @@ pub fn on_terminal() {
     }
 }
 
-/// From now on nobody is asked: who waits for the program has nobody at a terminal.
+/// From now on no password is asked for: clients wait for the program, and there may be no user at the
+/// terminal.
 pub fn nobody() {
     Secrets::default().ask(None);
 }

@@ -98,7 +98,8 @@ impl Background {
         leave().map_err(|error| Failure::because("cannot go into the background", &error))
     }
 
-    /// As [`Background::ready`], but the directory stays, and so does standard error: what is told there is for a service manager's log.
+    /// As [`Background::ready`], but keeps the working directory and standard error: a service manager logs
+    /// what is written there.
     ///
     /// # Errors
     /// When the system does not let us.

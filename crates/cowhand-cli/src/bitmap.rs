@@ -1,4 +1,4 @@
-//! `cowhand bitmap`: persistent bitmaps of an image that nobody else has open.
+//! `cowhand bitmap`: persistent bitmaps of an image that is not in use elsewhere.
 
 mod steps;
 

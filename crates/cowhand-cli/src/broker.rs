@@ -29,7 +29,7 @@ use crate::serve::sandbox::{self, LOOKUP_FILES};
 
 /// The exit code of one that connects, for another one to be started.
 const OUTDATED: u8 = 75;
-/// From one start to the next at least: whoever replaces these files all the time costs connections, not processors.
+/// Least time between two starts: files that are replaced all the time cost connections, not processor time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments.
@@ -48,7 +48,7 @@ pub struct Args {
     targets: Vec<OsString>,
 }
 
-/// Connects until nobody can ask any more.
+/// Connects until the other end of standard input is closed.
 ///
 /// # Errors
 /// When standard input is no socket, or no process can be started.

@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_help_of_a_subcommand_has_its_long_text() {
-        // Doc comments of the variants replaced it: nobody saw the exit codes of `check`.
+        // Doc comments of the variants replaced it: the exit codes of `check` were not shown.
         let mut cli = Cli::command();
         cli.build();
         let check = cli.find_subcommand_mut("check").expect("it is there");

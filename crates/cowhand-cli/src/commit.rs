@@ -1,4 +1,4 @@
-//! `cowhand commit`: what an overlay holds, written to the image below it.
+//! `cowhand commit`: writes an overlay's data to its backing file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -78,7 +78,7 @@ struct Report {
     /// Bytes of the file.
     length_before: u64,
     length_after: u64,
-    /// Bytes of the medium that the file takes.
+    /// Bytes that the file occupies on disk.
     allocated_before: Option<u64>,
     allocated_after: Option<u64>,
     /// Clusters of the disk in the image.

@@ -44,7 +44,7 @@ pub mod code {
 const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces that are read at the same time. With both disks that is 16 MiB of memory.
 const PIECES_IN_FLIGHT: usize = 8;
-/// A difference is told by its sector.
+/// A difference is reported by its sector.
 const SECTOR_BYTES: usize = block::SECTOR_BYTES as usize;
 
 /// Arguments of `cowhand compare`.

@@ -86,7 +86,7 @@ impl Program {
     /// Does what `words` say, the program's name before them.
     ///
     /// # Errors
-    /// As the command that they mean. Wrong usage is told, and gives an exit code.
+    /// As the command that they mean. Wrong usage is reported, and gives an exit code.
     pub fn run(&self, words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
         policy::run_as_qemu();
         let parse = |words: &[OsString]| (self.command)().try_get_matches_from(words);

@@ -358,7 +358,7 @@ async fn copy(
     watch.run(&copy, counters).await.map_err(|error| failed(&error))
 }
 
-/// Reads both again: what the new image has on the medium, not what was meant to be there.
+/// Reads both again: what the new image has on disk, not what was meant to be written.
 async fn same_as(
     args: &Args,
     rules: &graph::OpenRules,
@@ -372,7 +372,7 @@ async fn same_as(
     let difference = first_difference([source, &*disk], false, &mut progress).await;
     progress.end();
     match difference? {
-        // Of a target that is longer the rest is nobody's.
+        // Beyond the source's end a longer target may have any content.
         Some(Difference::Content(offset)) if offset < source.size() => {
             Err(Failure::new(format!("the copy differs from {} at offset {offset}", source.name())))
         }

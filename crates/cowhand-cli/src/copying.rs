@@ -29,9 +29,9 @@ use crate::drive::parse_bytes;
 use crate::failure::Failure;
 use crate::voice;
 
-/// Memory of a tool that copies, for maps and for what is under way, unless it is told otherwise.
+/// Default memory of a tool that copies, for maps and for data in flight.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
-/// Bytes of a copy that wait for the medium at most: as much memory is full of pages that cannot be dropped.
+/// Bytes of a copy that wait for writeback at most: they occupy page cache that cannot be dropped.
 pub const WAITING_BYTES_MAX: u64 = 32 << 20;
 /// Less is not enough for the maps of a few images.
 pub const MEMORY_BYTES_MIN: u64 = 4 * MAP_MEMORY_MIN;

@@ -23,7 +23,7 @@ pub struct Failure {
     causes: Vec<String>,
     hint: Option<&'static str>,
     code: u8,
-    /// Nobody reads our output any more: nothing is to be said about it.
+    /// Our output has no reader any more: nothing is printed.
     silent: bool,
     /// What kind of failure of the system it is, where that was kept.
     io: Option<io::ErrorKind>,
@@ -88,7 +88,7 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// The same with a way around it, if somebody else's lock was in the way of reading.
+    /// The same with a way around it, if another process's lock kept us from reading.
     #[must_use]
     pub fn with_hint_about_lock(self, error: &(dyn Error + 'static)) -> Self {
         let mut errors = std::iter::successors(Some(error), |&error| error.source());

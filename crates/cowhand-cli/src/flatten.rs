@@ -89,9 +89,9 @@ struct Flattened {
     filename: String,
     /// Bytes written as data.
     copied: u64,
-    /// Bytes made zeroes where the image below has something else.
+    /// Bytes written as zeroes because the backing file has data there.
     zeroed: u64,
-    /// The image below, if there is one now.
+    /// The backing file that is left, if any.
     backing_filename: Option<String>,
 }
 
@@ -209,7 +209,7 @@ async fn flatten(
     Ok(flattened)
 }
 
-/// Writes to the image what it shows of the layers that go; on the medium when this returns.
+/// Copies into the image what it shows of the layers that are removed. Durable when this returns.
 async fn copy(
     args: &Args,
     disk: &Disk,

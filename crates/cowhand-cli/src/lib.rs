@@ -4,7 +4,7 @@
 //! everything that can be decided without doing it is decided in its parts.
 
 #![forbid(unsafe_code)]
-// They panic where nobody reads any more: a server must outlive its terminal.
+// They panic when the output is closed: a server must outlive its terminal.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod amend;

@@ -1,4 +1,4 @@
-//! What a map cache counts, listed once: programs, Prometheus and people are told from here.
+//! The figures of a map cache, listed once: for QMP, Prometheus and the terminal.
 
 use qcow2::{Counters, Form};
 use serde_json::{Map, Value, json};

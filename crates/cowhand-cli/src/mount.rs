@@ -1,4 +1,4 @@
-//! `cowhand mount`: one disk as a file, until somebody unmounts it or ends the program.
+//! `cowhand mount`: one disk as a file, until it is unmounted or the program ends.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -150,7 +150,7 @@ fn settings(args: Args) -> Result<Settings, Failure> {
         pid_file: args.pid_file.as_deref().map(absolute).transpose()?,
         sandbox: args.sandbox,
         log: args.log,
-        // In the background nobody reads it.
+        // In the background there is no reader.
         quiet: Some(args.quiet || args.background),
         ..ServeArgs::default()
     };

@@ -49,14 +49,14 @@ impl Formatter for Pretty {
     fn end_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.end_object_value(writer) }
 }
 
-/// Says a line on standard error. Where nobody can hear it any more (the terminal is gone, the pipe closed) nothing happens: `eprintln!`
-/// would panic, in the middle of a repair or with writes that are not on the disk yet.
+/// Prints a line on standard error. Where that fails (the terminal is gone, the pipe closed) nothing happens:
+/// `eprintln!` would panic, in the middle of a repair or with writes that are not durable yet.
 pub fn tell(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// `text` with what a terminal would obey shown, not sent: names of files and what images say may hold control
-/// characters. Without what lets somebody in, which names may hold, too.
+/// `text` for a terminal: control characters, which names of files and texts of images may contain, are shown
+/// as escapes, and credentials in names are removed.
 pub fn printable(text: &str) -> Cow<'_, str> {
     match secret::without_credentials(text) {
         Cow::Borrowed(text) => control::text::shown(text),

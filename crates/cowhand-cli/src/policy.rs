@@ -1,7 +1,8 @@
 //! Where names inside images may lead: by the command line, by the name under which the program runs, and by the machine's administrator.
 //!
-//! Files `/etc/cowhand/policy.d/*.toml`, which belong to root and which nobody else can write, hold for every name of the program. A program
-//! cannot give more by itself: the file that COWHAND_POLICY names can only be stricter.
+//! Files `/etc/cowhand/policy.d/*.toml`, which belong to root and which no other user can write, hold for
+//! every name of the program. A caller cannot extend them: the file that COWHAND_POLICY names can only be
+//! stricter.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -18,7 +18,7 @@ pub struct Progress {
     shown: bool,
     /// In qemu-img's form, on standard output: programs read it.
     qemu: bool,
-    /// Something stands on the line.
+    /// The line has text.
     written: bool,
     total_bytes: u64,
     started: Instant,
@@ -68,7 +68,8 @@ impl Progress {
         }
     }
 
-    /// Says on a line of its own how far it is, wherever standard error goes: somebody asked by a signal.
+    /// Prints the progress on a line of its own, also where standard error is no terminal: a signal asked for
+    /// it.
     pub fn tell(&mut self, done_bytes: u64, now: Instant) {
         if self.qemu {
             tell(format_args!("{}", share(done_bytes, self.total_bytes)));
@@ -78,7 +79,7 @@ impl Progress {
         tell(format_args!("{}", line(done_bytes, self.total_bytes, now.duration_since(self.started))));
     }
 
-    /// Says on a line of its own that all is done.
+    /// Prints on a line of its own that all is done.
     pub fn tell_whole(&mut self, now: Instant) {
         // Nothing to do is all of it.
         self.total_bytes = self.total_bytes.max(1);

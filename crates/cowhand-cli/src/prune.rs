@@ -16,7 +16,7 @@ use crate::output::{OutputFormat, write_json};
 
 /// What stands before the name in a DRIVE.
 const PREFIX: &str = "chunked:";
-/// `--unused-for`, where nobody says otherwise: longer than any push takes.
+/// Default of `--unused-for`: longer than any push takes.
 const UNUSED_FOR: &str = "7d";
 
 /// Arguments of `cowhand prune`.

@@ -206,7 +206,7 @@ async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Re
     })
 }
 
-/// Those who remove chunks are told that this push has ended.
+/// Removes this push's announcement from the folder: until then `cowhand prune` is refused there.
 async fn end_push(place: &Place) {
     let said = match select(pin!(place.end_push()), reactor::sleep(TOLD_WITHIN)).await {
         Either::Left((Ok(()), _)) => return,

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::failure::Failure;
 use crate::serve::sandbox;
 
-/// Starts workers until nobody can ask any more.
+/// Starts workers until the other end of standard input is closed.
 ///
 /// # Errors
 /// When standard input is no socket.
@@ -22,7 +22,7 @@ pub fn start() -> Result<ExitCode, Failure> {
     serve().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
-/// Serves an image until nobody can ask any more.
+/// Serves an image until the other end of standard input is closed.
 ///
 /// # Errors
 /// When standard input is no socket, or the image cannot be closed.

@@ -30,7 +30,7 @@ impl RemoteArgs {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens there, or it is no control socket.
+    /// When no server listens there, or it is no control socket.
     pub fn connect(&self) -> Result<Remote, Failure> {
         Remote::connect(&self.socket)
     }
@@ -40,7 +40,7 @@ impl Remote {
     /// Connects to the control socket at this path.
     ///
     /// # Errors
-    /// When nobody listens there, or it is no control socket.
+    /// When no server listens there, or it is no control socket.
     pub fn connect(socket: &Path) -> Result<Self, Failure> {
         let failed = |error: ClientError| {
             Failure::because(format!("cannot talk to the server at {}", socket.display()), &error)

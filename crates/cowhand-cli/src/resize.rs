@@ -1,4 +1,4 @@
-//! `cowhand resize`: another size for a disk, in an image that nobody has open or in a running server.
+//! `cowhand resize`: another size for a disk, in an image that is not in use or in a running server.
 
 pub mod file;
 mod served;

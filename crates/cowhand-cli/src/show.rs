@@ -23,7 +23,7 @@ use crate::drive::DriveArgs;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 
-/// Characters of a line where nobody says how many there are.
+/// Width of a line where the terminal's is unknown.
 const COLUMNS_DEFAULT: u16 = 80;
 /// Lines shorter than this cannot hold the words beside the bars.
 const COLUMNS_MIN: u16 = 50;

@@ -1,4 +1,4 @@
-//! `cowhand snapshot`: internal snapshots of an image that nobody else has open.
+//! `cowhand snapshot`: internal snapshots of an image that is not in use elsewhere.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -84,7 +84,7 @@ pub struct Args {
 
 /// A disk, and the checksum that it should have.
 #[derive(Debug)]
-struct Asked {
+struct DiskToVerify {
     name: OsString,
     expected: Option<String>,
 }
@@ -105,7 +105,7 @@ struct Verdict {
 }
 
 impl Verdict {
-    fn of(asked: &Asked, algorithm: Algorithm, done: Option<Done>) -> Self {
+    fn of(asked: &DiskToVerify, algorithm: Algorithm, done: Option<Done>) -> Self {
         let ok = done.as_ref().is_some_and(|done| {
             asked.expected.as_ref().is_none_or(|expected| expected.eq_ignore_ascii_case(&done.digest))
         });
@@ -138,9 +138,9 @@ impl Verdict {
 /// What the threads that read share.
 struct Shared<'a> {
     args: &'a Args,
-    asked: &'a [Asked],
+    asked: &'a [DiskToVerify],
     rules: OpenRules,
-    /// The next disk that nobody has taken.
+    /// The index of the next disk to be read.
     next: AtomicUsize,
     total_bytes: AtomicU64,
     done_bytes: AtomicU64,
@@ -148,11 +148,11 @@ struct Shared<'a> {
 
 /// Prints checksums, or checks them.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let asked: Vec<Asked> = match &args.check {
-        None => args.drives.iter().map(|name| Asked { name: name.clone(), expected: None }).collect(),
+    let asked: Vec<DiskToVerify> = match &args.check {
+        None => args.drives.iter().map(|name| DiskToVerify { name: name.clone(), expected: None }).collect(),
         Some(file) => {
             let lines = list::read(file)?.into_iter();
-            lines.map(|line| Asked { name: line.name.into(), expected: Some(line.digest) }).collect()
+            lines.map(|line| DiskToVerify { name: line.name.into(), expected: Some(line.digest) }).collect()
         }
     };
     let rules = Memory::default().rules(args.opening.policy()?);

@@ -1,4 +1,4 @@
-//! A backup of an image that nobody has open, by its persistent bitmap.
+//! A backup of an image that is not in use, by its persistent bitmap.
 //!
 //! The bitmap of the next point is made first, and that of the last one is removed when the list of points has the next: whatever ends
 //! the program meanwhile, the last point's bitmap has all that changed since.

@@ -49,7 +49,7 @@ struct Manifest {
 pub struct Point {
     /// Counted from 1.
     pub point: u32,
-    /// Whether it stands on the point before it.
+    /// Whether it is a full image, or needs the point before it.
     pub kind: Kind,
     /// The image in the same directory.
     pub file: String,
@@ -101,7 +101,7 @@ impl Store {
     /// Opens the directory, which is made if `make` says so. Files of a run that did not end are removed.
     ///
     /// # Errors
-    /// When somebody else works on it, or what it holds is no backup of ours.
+    /// When another process uses the directory, or it holds something that is no backup of ours.
     pub fn open(directory: &Path, make: bool) -> Result<Self, Failure> {
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot open the backups in {}", directory.display()), error)
@@ -183,7 +183,7 @@ impl Store {
         format!("{}{point}", self.bitmaps())
     }
 
-    /// Adds a point whose file is whole and on the medium under its name.
+    /// Adds a point whose file is complete and durable under its name.
     ///
     /// # Errors
     /// When the list cannot be written; then the old one is there.
@@ -232,7 +232,8 @@ fn read(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// The list in `text`: somebody else may have written it, so names lead nowhere else and numbers follow each other.
+/// Parses and checks the list in `text`. It may have been edited: file names must be in the directory, and
+/// numbers must follow each other.
 fn parsed(text: &str) -> Result<Manifest, String> {
     let manifest: Manifest = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if manifest.cowhand_backup != VERSION {

@@ -105,12 +105,12 @@ fn is_at_work(remote: &mut Remote, job: &str) -> bool {
         })
 }
 
-/// A job of a run that did not end is ended: what it wrote is nobody's.
+/// Cancels the job of an interrupted run: no point refers to what it wrote.
 fn end_left_job(remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Failure> {
     if remote.has_job(job)? {
         warn("a backup that did not end is still at work; it is cancelled");
         let _ = remote.ask("block-job-cancel", json!({ "device": job, "force": true }));
-        // That it was cancelled is what it tells.
+        // It reports that it was cancelled, which is no failure here.
         let _ = remote.watch_job(job, watch, Until::Ended);
         watch.check()?;
     }

@@ -39,7 +39,7 @@ pub struct Advice {
     pub qemu_bytes: u64,
     /// ... and in the active one.
     pub qemu_first_bytes: u64,
-    /// QEMU covers the active layer without being told.
+    /// QEMU's default cache covers the active layer.
     pub qemu_covers_by_default: bool,
     /// Memory that was asked about.
     pub memory_bytes: Option<u64>,

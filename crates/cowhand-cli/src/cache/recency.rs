@@ -20,7 +20,7 @@ pub enum Last {
 /// The order of uses.
 #[derive(Debug)]
 pub struct Recency {
-    /// Slices further back are not told apart.
+    /// Slices further back than this are not distinguished.
     depth: usize,
     /// The moment of the last use, or [`FAR`].
     last: HashMap<u64, u32>,

@@ -125,7 +125,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves until told to end. Where no commands come, what is not needed any more is given up first.
+    /// Serves until a signal or `quit`. Where no commands come, privileges that are not needed any more are
+    /// dropped first.
     ///
     /// # Errors
     /// When a loop fails or a disk cannot be closed.

@@ -238,7 +238,7 @@ async fn overlay(args: &Args, rules: &OpenRules) -> Result<Option<Overlay>, Fail
     Overlay::over(&manner, args.tree()?, rules).await.map(Some)
 }
 
-/// A path, or TCP as qemu-nbd has it: on all addresses, unless told otherwise.
+/// A path, or TCP as qemu-nbd has it: on all addresses, unless `--bind` names one.
 fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint, Failure> {
     if let Some(path) = &args.socket {
         return Ok(Endpoint::Socket(absolute(path)?));
@@ -257,8 +257,9 @@ fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint,
     Ok(Endpoint::Tcp(address))
 }
 
-/// Unless it is persistent, the end comes when a client has used the export and none does any more. A device of the kernel that has it when
-/// the end comes otherwise is disconnected; one that left is perhaps somebody else's by now.
+/// Unless it is persistent, the server ends when its last client has left. If it ends in another way, the
+/// kernel's device that uses the export is disconnected. A device that left by itself is not touched: it may
+/// serve something else by now.
 fn when_clients_leave(daemon: &Daemon, is_persistent: bool, connecting: Option<Arc<Mutex<Connecting>>>) {
     let inventory = Rc::clone(&daemon.inventory);
     daemon.reactor.run(async {

@@ -100,7 +100,7 @@ fn end_at_mismatch(Mismatch { offset, len, at }: Mismatch) {
     std::process::exit(1);
 }
 
-/// The steps as they stand on the command line.
+/// The steps, in the order of the command line.
 fn in_order(matches: &ArgMatches) -> Vec<(&'static str, &str)> {
     let mut steps = Vec::new();
     for (name, ..) in STEPS {

@@ -85,8 +85,8 @@ impl Plan {
 
     /// How the copy is done, in pieces of whole units of `align_bytes`.
     pub fn copy_options(&self, args: &Args, align_bytes: u64) -> CopyOptions {
-        // In a file that nobody has yet it does not matter, and compressed clusters are packed as they are ready. A device that
-        // seeks is written in order.
+        // In a new file the order does not matter, and compressed clusters are packed as they are ready. A
+        // device that seeks is written in order.
         let any_order = args.any_order || args.compress || !(args.no_create || on_device(args));
         CopyOptions {
             order: if any_order { Order::Free } else { Order::InOrder },
@@ -103,7 +103,7 @@ impl Plan {
             unmap: true,
             salvage: args.salvage,
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
-            // What is made new goes to the medium meanwhile anyway.
+            // A new image is written back continuously anyway.
             flush_bytes: args.no_create.then_some(WAITING_BYTES_MAX),
         }
     }

@@ -50,7 +50,8 @@ impl Target {
         Ok(options)
     }
 
-    /// What it reads as before the copy; `planned` where it stands on nothing new.
+    /// What the target reads as before the copy: as `planned`, but a new one without a backing file reads as new
+    /// ones of its kind do.
     pub fn content(&self, planned: Content<'static>) -> Content<'static> {
         match (&self.new, planned) {
             (Some(made), Content::Zeroes) => made.content(),
@@ -61,7 +62,7 @@ impl Target {
     /// Runs `filling`, during which the target is written, and which counts in `counters` what it writes.
     ///
     /// # Errors
-    /// As `filling`; also when the medium does not take what was written.
+    /// As `filling`; also when what was written cannot be made durable.
     pub async fn while_filled<T>(
         &self,
         counters: &Counters,
@@ -73,7 +74,7 @@ impl Target {
         }
     }
 
-    /// The copy is whole, on the medium and closed.
+    /// The copy is complete, durable and closed.
     ///
     /// # Errors
     /// When a device cannot be written.

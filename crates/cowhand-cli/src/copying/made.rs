@@ -26,7 +26,7 @@ pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&Stri
     layer.format = Some(format);
     layer.key_secret = key_secret.cloned();
     layer.discard = Discard::Unmap;
-    // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
+    // No request flushes before the end: clusters that are counted ahead would only be left as gaps.
     layer.qcow2.allocation_reserve = Some(0);
     options
 }
@@ -84,11 +84,12 @@ impl Made {
         }
     }
 
-    /// Runs `filling` of the open disk, which counts in `counters` what it writes. That goes to the medium meanwhile, rather than all at
-    /// the end, and leaves the page cache then: nobody reads it soon, and what others read would have to go.
+    /// Runs `filling` of the open disk, which counts in `counters` what it writes. The data is written back
+    /// continuously, rather than all at the end, and then dropped from the page cache: it is not read soon,
+    /// and would displace what other processes read.
     ///
     /// # Errors
-    /// As `filling`; also when the medium does not take what was written.
+    /// As `filling`; also when writeback fails.
     pub async fn while_filled<T>(
         &self,
         counters: &Counters,
@@ -105,7 +106,7 @@ impl Made {
         writing_behind(file, counters, filling).await
     }
 
-    /// The disk is whole, on the medium and closed: it can be read under the name that it was opened by.
+    /// The disk is complete, durable and closed: it can be read under the name that it was opened by.
     ///
     /// # Errors
     /// When a device cannot be written.
@@ -132,7 +133,7 @@ impl Made {
             Self::Device(device) => device.keep()?,
             Self::Elsewhere(_) => {}
         }
-        // What was written last is on the medium now, too. Advice that is not taken changes nothing.
+        // What was written last is durable now, too. Advice that is not taken changes nothing.
         let _ = fadvise(&*file, 0, None, Advice::DontNeed);
         Ok(())
     }

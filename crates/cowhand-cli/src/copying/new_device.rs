@@ -96,7 +96,7 @@ impl NewDevice {
         self.put([0; MAGIC_BYTES]).await
     }
 
-    /// The disk is whole and on the medium.
+    /// The disk is complete and durable: makes its header visible.
     ///
     /// # Errors
     /// When the device cannot be written.

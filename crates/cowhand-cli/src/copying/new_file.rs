@@ -1,7 +1,7 @@
 //! The file of a new image, which gets its name when it is whole.
 //!
-//! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
-//! happens meanwhile, under its own name there is what was there before, or the whole new image.
+//! It is made under another name in the same directory, and renamed when everything in it is durable. Until
+//! then its own name leads to what was there before.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ pub struct NewFile {
     key_secret: Option<String>,
     /// Files that were made and go if it does not become whole.
     made: Vec<PathBuf>,
-    /// The file that is replaced, locked: nobody else uses it.
+    /// The file that is replaced. Its lock keeps other users out.
     replaced: Option<Replaced>,
     /// For the last flush: an error of writing back is seen by a descriptor that was open then.
     file: Arc<File>,
@@ -93,7 +93,7 @@ impl NewFile {
     /// How it is opened to be filled.
     pub fn options(&self) -> DiskOptions {
         let mut options = to_be_filled(&self.path, self.format, self.key_secret.as_ref());
-        // Nobody has it before it is whole, and then it is flushed.
+        // The file has no other user before it is complete, and then it is flushed.
         options.set_cache(CacheMode { no_flush: true, ..options.layer.cache() });
         options
     }
@@ -160,7 +160,7 @@ fn beside(place: &Path) -> io::Result<PathBuf> {
     Ok(directory_of(place).join(own))
 }
 
-/// Gives a file a name that nobody else gave away meanwhile.
+/// Renames a file, unless another process has taken the new name meanwhile.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // Not every file system can.

@@ -1,4 +1,4 @@
-//! Files that a copy reads from end to end: what nobody had in memory of them before leaves the page cache again.
+//! Files that a copy reads from end to end: what was not in the page cache before is dropped from it again.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -22,7 +22,7 @@ const LOOKS: u64 = 32;
 pub struct Passing(Vec<Arc<File>>);
 
 impl Passing {
-    /// The files of `disks` and of the images below them that are mostly not in memory now.
+    /// The files of `disks` and of their backing files that are mostly not in the page cache now.
     pub fn of(disks: &[Arc<Disk>]) -> Self {
         let mut files = Vec::new();
         for disk in disks {

@@ -1,4 +1,4 @@
-//! A copy that goes to the medium while it is made, a piece at a time, and keeps little of itself in memory.
+//! Writes a copy back while it is made, a piece at a time, and keeps little of it in the page cache.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -13,14 +13,17 @@ use rustix::fs::{Advice, fadvise, fdatasync};
 use super::WAITING_BYTES_MAX;
 use crate::failure::Failure;
 
-/// Bytes that are sent to the medium at a time. As many again may be written meanwhile, then the copy waits. Without a bound Linux writes the
-/// pages of a full container a few at a time: minutes for what takes a second.
+/// Bytes that are written back at a time. As many again may be written meanwhile, then the copy waits.
+/// Without a bound Linux writes the pages of a full container a few at a time: minutes for what takes a
+/// second.
 const PIECE_BYTES: u64 = WAITING_BYTES_MAX / 2;
 
-/// Runs `filling` of `file`, which counts in `counters` what it writes. Each piece leaves the page cache when it is on the medium.
+/// Runs `filling` of `file`, which counts in `counters` what it writes. Each piece is dropped from the page
+/// cache when it is durable.
 ///
 /// # Errors
-/// As `filling`; also when the medium does not take a piece. Only this call is told of that: a later sync of `file` succeeds.
+/// As `filling`; also when a piece cannot be written back. That error is reported only once: a later sync of
+/// `file` succeeds.
 pub async fn writing_behind<T>(
     file: &Arc<File>,
     counters: &Counters,
@@ -52,7 +55,7 @@ pub async fn writing_behind<T>(
         }
     })
     .await?;
-    // Nobody else is told that its sync failed.
+    // The kernel reports a failed sync only to this call.
     if let Some(piece) = sending {
         piece.await.map_err(failed)?;
     }

@@ -9,7 +9,7 @@ pub const SMALL_WRITE_BYTES: u64 = 4 << 10;
 /// Subclusters of a cluster with extended L2.
 const SUBCLUSTERS: u64 = 32;
 
-/// Refcounts are 16 bits wide unless somebody says otherwise.
+/// The default width of refcounts: 16 bits.
 const REFCOUNT_BYTES: u64 = 2;
 
 /// Bits a packed cluster takes beyond its offset (docs/internals/map-cache.md: 21.8 where the offset has 20).
@@ -41,7 +41,7 @@ pub struct Costs {
     pub map_bytes_packed_max: u64,
     /// Refcounts of a full disk.
     pub refcount_bytes: u64,
-    /// What an aligned write of 4 KiB copies from the image below.
+    /// What an aligned write of 4 KiB copies from the backing file.
     pub copied_bytes: u64,
     /// Space that such a write takes on a host file system that knows holes.
     pub taken_bytes: u64,

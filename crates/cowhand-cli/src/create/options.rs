@@ -49,7 +49,7 @@ pub struct NewImage {
 }
 
 /// A creation option: its name, what it takes and sets, and what it does.
-struct Known {
+struct OptionDef {
     name: &'static str,
     sets: Sets,
     help: &'static str,
@@ -86,7 +86,7 @@ impl Formats {
 /// What names of options of encryption begin with where they are a part of an image.
 const ENCRYPT: &str = "encrypt.";
 
-impl Known {
+impl OptionDef {
     /// What it is called in an image of `format`; `None`: it has none.
     fn name_in(&self, format: Format) -> Option<&'static str> {
         match (self.formats, format) {
@@ -120,20 +120,20 @@ impl Sets {
     }
 }
 
-const fn known(name: &'static str, sets: Sets, help: &'static str) -> Known {
-    Known { name, sets, help, formats: Formats::Qcow2 }
+const fn known(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
+    OptionDef { name, sets, help, formats: Formats::Qcow2 }
 }
 
 /// Those of all formats.
-fn all() -> impl Iterator<Item = &'static Known> {
+fn all() -> impl Iterator<Item = &'static OptionDef> {
     KNOWN.iter().chain(&foreign::KNOWN)
 }
 
 /// Options of images of `format`, with the names that they have there.
-fn options_of(format: Format) -> impl Iterator<Item = (&'static str, &'static Known)> {
-    // Such a file is LUKS: nobody says so once more.
+fn options_of(format: Format) -> impl Iterator<Item = (&'static str, &'static OptionDef)> {
+    // The format is LUKS already: its name is no option.
     let is_said = move |name: &str| format == Format::Luks && name == "format";
-    let named = move |known: &'static Known| Some((known.name_in(format)?, known));
+    let named = move |known: &'static OptionDef| Some((known.name_in(format)?, known));
     all().filter_map(named).filter(move |(name, _)| !is_said(name))
 }
 
@@ -246,11 +246,11 @@ impl NewImage {
 
 /// Whether some format has an option of this name.
 fn is_known(name: &str) -> bool {
-    let names = |known: &Known| known.name == name || known.name_in(Format::Luks) == Some(name);
+    let names = |known: &OptionDef| known.name == name || known.name_in(Format::Luks) == Some(name);
     all().any(names)
 }
 
-fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
+fn find(name: &str, format: Format) -> Result<&'static OptionDef, BadOption> {
     if let Some((_, known)) = options_of(format).find(|(known, _)| *known == name) {
         return Ok(known);
     }

@@ -27,7 +27,7 @@ pub enum Use {
     Archive,
 }
 
-/// What qemu-img and cowhand create when nobody says otherwise.
+/// The default of qemu-img and cowhand.
 const DEFAULT: Clusters = Clusters { bytes: 64 << 10, extended: false };
 
 /// The smallest clusters of which a subcluster holds a small write: nothing is copied around it.
@@ -99,7 +99,7 @@ impl Question {
         }
     }
 
-    /// The smallest that suit the use and whose map of the whole disk QEMU keeps without being told.
+    /// The smallest that suit the use and whose map of the whole disk fits QEMU's default cache.
     fn clusters(self) -> Clusters {
         let mut clusters = self.smallest();
         while clusters.map_bytes(self.disk_bytes) > L2_BYTES_DEFAULT && clusters.bytes < CLUSTER_BYTES_MAX {

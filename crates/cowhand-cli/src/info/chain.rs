@@ -32,7 +32,7 @@ pub fn read_chain(options: &DiskOptions, policy: Policy) -> Result<Vec<ImageInfo
 fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<ImageInfo>, Failure> {
     let mut options = options.clone();
     options.layer.read_only = true;
-    // What is told is the image; filters over it change nothing of that.
+    // Only the images are reported; filters over them change nothing of that.
     options.filters.clear();
     let failed = |error: &dyn std::error::Error| cannot_open(&options.filename, error);
     copying::reactor()?.run(async {

@@ -25,13 +25,13 @@ pub struct ImageInfo {
     /// Its data is encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
-    /// The name of the image below, as it stands in this one.
+    /// The name of the backing file, as the header has it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "without_credentials_in")]
     pub backing_filename: Option<String>,
     /// The same, seen from where this image lies.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "without_credentials_in")]
     pub full_backing_filename: Option<String>,
-    /// The format of the image below, if this one says so.
+    /// The format of the backing file, if the header has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backing_filename_format: Option<String>,
     /// Internal snapshots.
@@ -45,7 +45,7 @@ pub struct ImageInfo {
     /// Limits of requests (only with `--limits`; since qemu-img 10.2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What the medium of its file does (ours; only with `--medium`).
+    /// Properties of the device under its file (ours; only with `--medium`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<Value>,
 }

@@ -78,7 +78,7 @@ fn shown(out: &mut dyn Write, line: &str) -> Result<(), Failed> {
 /// What is held back, looked at from time to time.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// What was told of.
+    /// Tags that were reported.
     known: Vec<String>,
     requests: (u64, usize),
     looks: u32,

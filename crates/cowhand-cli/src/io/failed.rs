@@ -4,7 +4,7 @@ use std::io;
 
 use crate::failure::Failure;
 
-/// Why a command failed. The script goes on, unless nobody reads what it says.
+/// Why a command failed. The script continues, unless its output is closed.
 #[derive(Debug)]
 pub enum Failed {
     /// A line of the result says it.

@@ -30,7 +30,7 @@ pub struct Manner {
     pub format: Option<String>,
     /// Not for writing.
     pub read_only: bool,
-    /// Writes go to an overlay that nobody sees afterwards.
+    /// Writes go to an overlay that is removed afterwards.
     pub snapshot: bool,
     /// Also while another program writes it.
     pub force_share: bool,
@@ -270,7 +270,7 @@ impl Overlay {
         }
         let directory = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let path = directory.join(format!("cowhand-io-{}.qcow2", std::process::id()));
-        // The name is for nobody: options say what lies below.
+        // The name is never used: the options name the backing file.
         let options = CreateOptions { backing_file: Some("below".to_owned()), ..CreateOptions::default() };
         let image =
             NewImage { format: Format::Qcow2, options, size: Some(size), encryption: None, foreign: None };

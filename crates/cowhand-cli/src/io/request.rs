@@ -24,7 +24,7 @@ pub enum Form {
     Plain,
     /// `readv` and `writev`: several.
     Vectored,
-    /// `aio_read` and `aio_write`: likewise, and nobody waits.
+    /// `aio_read` and `aio_write`: likewise, without waiting.
     Aside,
 }
 
@@ -54,7 +54,7 @@ enum Action {
     MachineState(Option<IoVec>),
 }
 
-/// What is told of it.
+/// What is printed of it.
 #[derive(Clone, Copy, Debug)]
 struct Show {
     verb: &'static str,

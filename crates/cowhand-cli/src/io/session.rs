@@ -1,4 +1,4 @@
-//! A script at work: the disk that is open, the requests that nobody waits for, what is written.
+//! A running script: the open disk, its asynchronous requests, its output.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Session<'a> {
     pub(super) out: &'a mut dyn Write,
     opened: Option<Opened>,
     compressing: Option<Arc<Compressing>>,
-    /// Requests that nobody waits for; each ends by itself.
+    /// Asynchronous requests; each ends by itself.
     pub(super) aside: FuturesUnordered<LocalBoxFuture<'static, Ended>>,
     /// What is held back at breakpoints.
     pub(super) watch: Watch,
@@ -58,7 +58,7 @@ impl<'a> Session<'a> {
         self.ended
     }
 
-    /// Does what a line says. A command that fails is told of, and counts at the end.
+    /// Runs a line. A command that fails is reported, and counts for the exit code.
     ///
     /// # Errors
     /// When nothing can be written any more.

@@ -1,4 +1,4 @@
-//! Waiting for requests, while others end that nobody waits for, and breakpoints hold some back.
+//! Waiting for requests, while asynchronous ones end and breakpoints suspend some.
 
 use std::io;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use super::session::Session;
 use crate::failure::Failure;
 
 impl Session<'_> {
-    /// Waits for `work`, which is no request, and shows the ends of requests meanwhile that nobody waits for.
+    /// Waits for `work`, which is no request, and reports the ends of asynchronous requests meanwhile.
     ///
     /// # Errors
     /// When nothing can be written any more.

@@ -9,7 +9,7 @@ pub struct Extent {
     pub length: u64,
     /// The image of the chain that decides: 0 is the top one.
     pub depth: u32,
-    /// An image of the chain says what is here; otherwise nobody does, and it reads as zeroes.
+    /// An image of the chain maps this range; otherwise it is unallocated everywhere and reads as zeroes.
     pub present: bool,
     /// It reads as zeroes.
     pub zero: bool,

@@ -10,7 +10,7 @@ use throttle::{Dialect, Options, Setting};
 
 use crate::failure::Failure;
 
-/// Groups of the command line: one is there as long as somebody has it.
+/// Groups of the command line. Holding them here keeps them alive.
 static GROUPS: Mutex<Vec<Arc<ThrottleGroup>>> = Mutex::new(Vec::new());
 
 /// Makes the group that `parts` describe: `id=ID` and limits under QEMU's names (`limits.iops-total=100`, `x-iops-total=100`).

@@ -104,11 +104,11 @@ impl Remote {
         Ok(found.cloned().unwrap_or_default())
     }
 
-    /// Shows how far the job is until it is there, and says where that is. A signal cancels it. One that has ended is forgotten by the server; it was begun with
-    /// `auto-dismiss` off.
+    /// Shows how far the job is until it reaches `until`, or ends; returns which. A signal cancels it. A job
+    /// that has ended is dismissed at the server; it was begun with `auto-dismiss` off.
     ///
     /// # Errors
-    /// When it fails, when it is cancelled by a signal or by somebody else, when the server does not answer.
+    /// When it fails, when a signal or another client cancels it, when the server does not answer.
     pub fn watch_job(&mut self, id: &str, watch: &Watch, until: Until) -> Result<Until, Failure> {
         let mut progress = watch.progress(0);
         let mut is_ended_by_us = false;

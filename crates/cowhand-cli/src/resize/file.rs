@@ -1,4 +1,4 @@
-//! In an image that nobody else has open.
+//! Resizes an image that is not in use elsewhere.
 
 use block::SECTOR_BYTES;
 use graph::options::DiskOptions;

@@ -31,7 +31,7 @@ pub fn look(options: &DiskOptions, policy: &Policy) -> Result<Picture, Failure> 
     let reactor = reactor()?;
     let mut layers: Vec<Layer> = infos.iter().map(layer_of).collect();
     let length = infos.iter().map(file_length).fold(0, u64::saturating_add);
-    // Of the images below nothing more is shown.
+    // The backing files are shown by their figures only.
     let image = look_at_file(&reactor, options, infos.into_iter().next())?;
     let unit = image.as_ref().map_or(block::SECTOR_BYTES, |image| image.cluster_size);
     let pieces_max = pieces_max(length);

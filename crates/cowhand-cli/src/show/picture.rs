@@ -36,7 +36,7 @@ pub struct Layer {
     pub format: String,
     /// Size of its disk in bytes.
     pub virtual_size: u64,
-    /// Bytes that its file takes on the medium.
+    /// Bytes that its file occupies on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actual_size: Option<u64>,
     /// Bytes that the guest reads from it.
@@ -130,7 +130,7 @@ pub struct Usage {
     pub leaked: u64,
     /// Not in use.
     pub free: u64,
-    /// What could be given back to the medium, about: leaked, reserved, and free where that is no hole yet.
+    /// What could be freed on disk, about: leaked, reserved, and free where that is no hole yet.
     pub reclaimable: u64,
 }
 

@@ -87,8 +87,8 @@ impl Tally {
         }
     }
 
-    /// The file, of which the medium holds `actual` bytes. What is in use and was not met belongs to snapshots and their like; where
-    /// there are none, to the compressed clusters beside it.
+    /// The file, which occupies `actual` bytes on disk. Clusters that are in use and not in the map belong to
+    /// snapshots and their like; where there are none, to the compressed clusters beside them.
     pub fn file(&self, has_other: bool, actual: Option<u64>) -> (Cells, Usage) {
         let mut file = self.file.clone();
         for (index, used) in self.used.cells.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The medium of a disk in lines: what it can and cannot, and what it demands.
+//! The device under a disk's file, in lines: what it supports, and what it demands.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::medium::ANSWERS;
 
-/// Writes it, if it is told.
+/// Writes it, if the server reports it.
 pub fn write(out: &mut dyn Write, driver_specific: &Value) -> io::Result<()> {
     let medium = &driver_specific["medium"];
     if !medium.is_object() {

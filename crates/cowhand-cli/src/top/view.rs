@@ -20,7 +20,7 @@ pub enum Order {
     Served,
 }
 
-/// Where somebody has scrolled to.
+/// The scroll position and the layout of the table.
 #[derive(Debug, Default)]
 pub struct View {
     /// The order of the rows.
@@ -88,7 +88,7 @@ impl View {
             let widest = cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
             *width = widest.min(CELL_CHARS_MAX).max(Rates::COLUMNS[column].len()).max(*width);
         }
-        // Nobody scrolls past the point from which the last column is seen.
+        // Scrolling ends where the last column is visible.
         let others = Rates::COLUMNS.len() - 1;
         let fits = |first: usize| -> Vec<usize> {
             let mut left = chars.saturating_sub(self.widths[0]);

@@ -4,7 +4,7 @@ use formats::sink::{Adapter, NewImage as Foreign, VmdkOptions, VmdkSubformat, Vp
 use graph::probe::Format;
 
 use super::values::switch;
-use super::{Formats, Known, NewImage, Sets, known};
+use super::{Formats, NewImage, OptionDef, Sets, known};
 use crate::create::encryption::named;
 
 /// Formats of images that are made.
@@ -15,12 +15,12 @@ pub(super) fn is_foreign(format: Format) -> bool {
     ![Format::Qcow2, Format::Raw, Format::Luks].contains(&format)
 }
 
-const fn vpc(name: &'static str, sets: Sets, help: &'static str) -> Known {
-    Known { formats: Formats::Vpc, ..known(name, sets, help) }
+const fn vpc(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
+    OptionDef { formats: Formats::Vpc, ..known(name, sets, help) }
 }
 
-const fn vmdk(name: &'static str, sets: Sets, help: &'static str) -> Known {
-    Known { formats: Formats::Vmdk, ..known(name, sets, help) }
+const fn vmdk(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
+    OptionDef { formats: Formats::Vmdk, ..known(name, sets, help) }
 }
 
 fn of_vpc(image: &mut NewImage) -> Option<&mut VpcOptions> {
@@ -43,7 +43,7 @@ pub(super) const SWITCH: &str = "on|off";
 const UNDEFINED: &str = "undefined";
 
 /// Every option that is known.
-pub(super) const KNOWN: [Known; 8] = [
+pub(super) const KNOWN: [OptionDef; 8] = [
     vpc(
         "subformat",
         Sets::Word("dynamic|fixed", |image, word| {

@@ -3,7 +3,7 @@
 use graph::probe::Format;
 
 use super::foreign::SWITCH;
-use super::{Known, Sets, options_of, split_commas};
+use super::{OptionDef, Sets, options_of, split_commas};
 use crate::voice;
 
 /// The list that `-o help` prints.
@@ -20,7 +20,7 @@ pub fn help(format: Format) -> String {
 
 /// The list in qemu-img's form: by name, with types.
 fn qemu_help(format: Format) -> String {
-    let line = |(name, known): (&str, &Known)| {
+    let line = |(name, known): (&str, &OptionDef)| {
         let takes = match known.sets {
             Sets::Size(_) => "size",
             Sets::Switch(_) => "bool (on/off)",

@@ -5,16 +5,16 @@ use storage_luks::{Algorithm, Hash, Iv, Mode};
 
 use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
-use super::{Formats, Known, Sets, known};
+use super::{Formats, OptionDef, Sets, known};
 use crate::create::encryption::{Encryption, named};
 
-const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> Known {
-    Known { formats: Formats::Encrypted, ..known(name, sets, help) }
+const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
+    OptionDef { formats: Formats::Encrypted, ..known(name, sets, help) }
 }
 
 /// Every option that is known.
-pub(super) const KNOWN: [Known; 25] = [
-    Known {
+pub(super) const KNOWN: [OptionDef; 25] = [
+    OptionDef {
         formats: Formats::All,
         ..known(
             "size",
@@ -22,7 +22,7 @@ pub(super) const KNOWN: [Known; 25] = [
             "size of the disk (instead of the SIZE argument)",
         )
     },
-    Known {
+    OptionDef {
         formats: Formats::Writable,
         ..known(
             "preallocation",
@@ -104,7 +104,7 @@ pub(super) const KNOWN: [Known; 25] = [
         Sets::Word("off", |_, word| (switch(word) == Some(false)).then_some(())),
         "the format before LUKS is never written: encrypt.format=luks encrypts",
     ),
-    Known {
+    OptionDef {
         formats: Formats::All,
         ..known(
             "nocow",
@@ -112,7 +112,7 @@ pub(super) const KNOWN: [Known; 25] = [
             "no effect here (btrfs: set it on the directory with chattr +C)",
         )
     },
-    Known {
+    OptionDef {
         formats: Formats::All,
         ..known(
             "extent_size_hint",
@@ -184,7 +184,7 @@ pub(super) const KNOWN: [Known; 25] = [
         }),
         "time that trying a password takes here (default 2000)",
     ),
-    Known {
+    OptionDef {
         formats: Formats::Luks,
         ..known(
             "detached-header",
