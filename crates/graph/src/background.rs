@@ -73,7 +73,7 @@ impl BackgroundTasks {
         Self { works: Arc::default(), map_budget, tables }
     }
 
-    /// Waits until no work is left, on whichever loop. Those loops must go on running meanwhile.
+    /// Waits until no task is left, on any loop. Those loops must keep running meanwhile.
     pub(crate) async fn idle(&self) {
         loop {
             let ended = self.works.ended.listen();

@@ -31,8 +31,8 @@ pub fn raw_of(block: &dyn Block) -> Option<&Raw> {
     }
 }
 
-/// Opens the file that `options` name for the bitmaps of `block`, if they name one. Where there is none it is made for a block that is written, and
-/// left away for one that is read.
+/// Opens the file that `options` name for the bitmaps of `block`, if they name one. A missing file is made
+/// for a block that is written, and ignored for one that is only read.
 pub(crate) async fn open_file(
     options: &LayerOptions,
     block: &dyn Block,

@@ -24,7 +24,7 @@ use crate::open::OpenRules;
 use crate::options::{DiskOptions, FileOptions, LayerOptions, OptionError};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
-/// One image of a chain, looked at but not opened by the engine yet.
+/// One image of a chain, read so far by its header only; the engine has not opened it.
 #[derive(Debug)]
 pub struct FoundImage {
     /// Which file it is.
@@ -89,7 +89,7 @@ impl FoundImage {
 pub enum DataFiles {
     /// They are, and locked: the disk will be used.
     Open,
-    /// They are left alone: only metadata is looked at.
+    /// They are not opened: only metadata is read.
     Leave,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Child {
     asks_at_rest: AtomicBool,
 }
 
-/// Who closes the disk below a filter.
+/// The owner of the disk below a filter: it closes the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The filter. The disk has no other user.

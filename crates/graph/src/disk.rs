@@ -29,7 +29,7 @@ use crate::trace::{NAME_BYTES_MAX, TraceDisk};
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// What a discard costs under limits where there are no clusters.
+/// Bytes that a discard is charged at most on a disk without clusters.
 const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
 
 /// A disk that doors serve. All methods may be called from any loop, many at a time.
@@ -40,7 +40,8 @@ const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
 pub struct Disk {
     /// What messages call it: the path of its first image, as the user gave it.
     name: String,
-    /// A request takes them once, when it is inside, and keeps them to its end. Others are put there only while the disk is drained.
+    /// A request loads them once, when it is admitted, and keeps them to its end. They are replaced only
+    /// while the disk is drained.
     layers: ArcSwap<Layers>,
     /// [`Layers::cached`] of those; [`Disk::stand_on`] keeps it true. Looked at outside: an old value costs a try, or a task.
     has_cached_data: AtomicBool,
@@ -58,7 +59,7 @@ pub struct Disk {
     alive: Arc<()>,
 }
 
-/// The end of a disk, for those who wait for it.
+/// The end of a disk, for tasks that wait for it.
 #[derive(Debug)]
 pub struct DiskEnd(Weak<()>);
 
@@ -166,7 +167,7 @@ impl Disk {
         self.read_inline(offset, buf.len() as u64, |top| top.try_read(offset, buf, hints))
     }
 
-    /// Has `read` read `bytes` bytes from the topmost block, unless that would have to wait here.
+    /// Runs `read` on the top block if the request of `bytes` bytes is admitted without waiting.
     #[inline]
     fn read_inline(
         &self,
@@ -293,7 +294,7 @@ impl Disk {
         }
     }
 
-    /// The options in force, if they let anything be written.
+    /// The options in force, if they permit writes.
     fn writable_now(&self) -> Result<RuntimeOptions, Error> {
         let runtime = self.runtime.get();
         let refused =
@@ -323,8 +324,8 @@ impl Disk {
         }
     }
 
-    /// Makes durable what was written before an overlay was put over the disk: what lies below it is then what everybody finds in its
-    /// file. Costs nothing where a flush came since; is no request.
+    /// Makes durable what was written before an overlay was put over the disk: its backing file is then
+    /// complete for every reader. Costs nothing if there was a flush since. It is no request.
     pub async fn flush_below(&self) -> Result<(), Error> {
         self.layers().flush_below().await
     }

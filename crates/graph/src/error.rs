@@ -13,7 +13,7 @@ use crate::secrets::SecretError;
 /// Failure to open a disk, with the file it is about.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The file cannot be found or looked at.
+    /// The file cannot be found or its properties cannot be read.
     #[error("cannot open {}: {source}", .path.display())]
     Find {
         /// As the user gave it.
@@ -29,7 +29,7 @@ pub enum OpenError {
     Lock {
         /// The file.
         path: PathBuf,
-        /// Who, and how.
+        /// The lock that is in the way.
         source: storage::LockError,
     },
     /// The format is not known or not what was asked for.

@@ -38,7 +38,7 @@ pub(crate) struct Origin {
     lock: Option<SharedLock>,
 }
 
-/// Who keeps others away from a file that is opened.
+/// Which lock keeps other users away from a file that is opened.
 #[derive(Clone, Copy, Debug)]
 enum Locking<'a> {
     /// The open itself: it takes the lock.
@@ -217,7 +217,8 @@ impl Origin {
         source.open_under(Locking::Held(self.lock.as_ref()), name, options, layer, writable).await
     }
 
-    /// Opens the file `source`, which is the same one under other storage or none, under the lock that it has. Messages call it `name`.
+    /// Opens `source`, which is the same file under another driver or none, under the lock of this one.
+    /// Messages call it `name`.
     pub(crate) async fn open_under(
         &self,
         source: Source,

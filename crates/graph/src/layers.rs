@@ -113,7 +113,7 @@ impl Layer {
         }
     }
 
-    /// One of those who write to it below the uppermost image does so no more: whether others are left.
+    /// One writer less below the uppermost image; whether others are left.
     pub(crate) fn loses_writer(&self) -> bool {
         let mut writers = self.writers.lock();
         *writers = writers.saturating_sub(1);
@@ -215,7 +215,7 @@ impl Layers {
         RemovedLayers::of(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
     }
 
-    /// Waits until nothing that requests left behind is at work any more.
+    /// Waits until the work that requests left behind has ended.
     pub(crate) async fn idle(&self) {
         for layer in &self.list {
             layer.tasks.idle().await;

@@ -1,4 +1,5 @@
-//! Disks and their names: what the user asked for, what the image says, the rules between the two, and which disks there are.
+//! Disks and their names: the user's options, the images' headers, the rules between the two, and the graph
+//! of nodes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Limits and figures of an open disk, to be read and changed while it is at work.
+//! Limits and figures of an open disk, to be read and changed while it is in use.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct ThrottleReport {
     pub shared: GroupReport,
 }
 
-/// Requests of a disk are kept out, and none is inside, until this is dropped.
+/// A drained disk: requests are kept out and none is in flight until this is dropped.
 #[derive(Debug)]
 #[must_use = "the disk works on as soon as this is dropped"]
 pub struct Drained<'a> {
@@ -134,12 +134,14 @@ impl Disk {
         ThrottleReport { group: group.name().map(str::to_owned), disk, shared: group.report() }
     }
 
-    /// Keeps requests out and waits until none is inside, nor anything that they left behind. Requests
-    /// that wait for a limit go at once and uncharged; those that come wait for the end of this.
-    /// What a door has taken in stays with it. Several may drain at a time.
+    /// Drains the disk: keeps requests out, and waits until none is in flight and the work that they left
+    /// behind has ended. Requests that wait for a limit are admitted at once and not charged; new ones wait
+    /// until the result is dropped. Requests that a door has received stay with it. Several tasks may drain a
+    /// disk at a time.
     ///
-    /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out. Requests
-    /// of the caller are kept out like any other. Deadlock: do not await a request to this disk while draining it.
+    /// The loops of the requests in flight must run meanwhile. Dropped half-way, nothing is kept out.
+    /// Requests of the caller are kept out like any other. Deadlock: do not await a request to this disk
+    /// while draining it.
     pub async fn drain(&self) -> Drained<'_> {
         self.front.close_gate();
         let drained = Drained { front: &self.front };

@@ -301,8 +301,9 @@ fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
     Ok(KERNEL_FILE_SYSTEMS.contains(&found))
 }
 
-/// Whether one of the directories is that of a lineage (crate `lineage`), and the other that of its layers. Such a directory has a link `layers` to itself: who can
-/// only put files into a directory cannot make it the directory of another one's layers.
+/// Whether one of the directories is that of a lineage (crate `lineage`), and the other its layers'
+/// directory. A layers' directory has a link `layers` to itself. A user who can only put files into a
+/// directory cannot make it the layers' directory of another lineage.
 fn are_one_lineage(one: &Path, other: &Path) -> bool {
     const LAYERS: &str = "layers";
     let layers = if other.parent() == Some(one) { other } else { one };

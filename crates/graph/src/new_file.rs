@@ -1,4 +1,4 @@
-//! A file of ours that is made where there is none: it gets its name when it is whole.
+//! A new file of our own: it gets its name when it is complete.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -241,14 +241,14 @@ pub(crate) async fn open_layers(
     Ok(list)
 }
 
-/// An image file by itself: for tools that look at metadata without opening the disk.
+/// An image file by itself: for tools that read metadata without opening the disk.
 #[derive(Debug)]
 pub struct BareImage {
     /// The file.
     pub file: Arc<dyn Storage>,
     /// What it holds.
     pub format: Format,
-    /// Its lock is held while it is looked at.
+    /// Held while the file is read.
     _origin: Origin,
 }
 

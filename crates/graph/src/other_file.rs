@@ -26,7 +26,7 @@ pub(crate) struct FoundFile {
 enum State {
     /// Another file, open and locked.
     Other(OpenFile),
-    /// The one that is there, to be opened once more under the lock that it has.
+    /// The layer's present file, to be opened once more under its lock.
     Same(Source, Origin),
 }
 
@@ -39,7 +39,8 @@ pub(crate) struct OtherFile {
 }
 
 impl FoundFile {
-    /// Finds the file that `file` names for a layer that is made of `files`. If it is not the one that is there, it is opened and locked.
+    /// Finds the file that `file` names for a layer that is made of `files`. A file other than the present
+    /// one is opened and locked.
     pub(crate) async fn find(
         files: &LayerFiles,
         file: &FileOptions,
@@ -89,7 +90,7 @@ impl FoundFile {
 }
 
 impl OtherFile {
-    /// The layer `now`, which is made of `files`, as `block`, which is made of this one and of the others.
+    /// A layer with the new `block` on this file, with the other files and settings of `now`.
     pub(crate) fn layer(self, block: Arc<dyn Block>, now: &Layer, files: &LayerFiles) -> Layer {
         let Self { options, storage, origin } = self;
         let identity = Some(origin.identity());

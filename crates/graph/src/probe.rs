@@ -166,7 +166,7 @@ const OTHERS: [(usize, &[u8], &str); 5] = [
     (0, b"#!/bin/sh\n#V2.0 Format\n", "cloop"),
 ];
 
-/// Looks at the first bytes of a file (fewer than [`PROBE_BYTES`] if it is shorter).
+/// Detects the format from the first bytes of a file (fewer than [`PROBE_BYTES`] if it is shorter).
 pub fn probe(start: &[u8]) -> Probed {
     let is_its_header = |format: &Format| {
         drivers::format(*format).header.as_ref().is_some_and(|header| (header.begins)(start))

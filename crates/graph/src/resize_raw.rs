@@ -39,7 +39,7 @@ pub async fn resize_raw(
     };
     let bitmaps = block.downcast_ref::<WithBitmaps>();
     if let Some(bitmaps) = bitmaps.filter(|_| size > old) {
-        // Before anybody can write there.
+        // Before a request can write there.
         bitmaps.fit(size.next_multiple_of(SECTOR_BYTES)).await?;
     }
     let resized = raw.resize(size, how, ended).await;

@@ -128,7 +128,7 @@ impl Disk {
     }
 }
 
-/// Tells the image what is different.
+/// Sets those options of the image that differ.
 async fn change(image: &Qcow2, from: &RuntimeOptions, to: &RuntimeOptions) -> Result<(), qcow2::Error> {
     image.set_discards(to.discards())?;
     if to.qcow2.caches != from.qcow2.caches {

@@ -68,7 +68,8 @@ impl TlsCredentials {
         Ok(())
     }
 
-    /// Forgets them. Connections that were made with them go on, and are made again. Says whether they were there.
+    /// Removes them; whether they were there. Connections that were made with them stay, and still reconnect
+    /// with them.
     pub fn remove(&self, id: &str) -> bool {
         self.0.lock().remove(id).is_some()
     }

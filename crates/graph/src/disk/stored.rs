@@ -1,4 +1,4 @@
-//! What goes from one disk to another as it lies there.
+//! Copying data from one disk to another in its stored form.
 
 use block::{Error, Stored, Takes};
 use throttle::Request;

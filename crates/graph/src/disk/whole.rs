@@ -27,15 +27,16 @@ impl Disk {
         DiskEnd(Arc::downgrade(&self.alive))
     }
 
-    /// Waits until nothing that requests left behind is at work any more. A loop on which requests
-    /// ran must go on running until then.
+    /// Waits until the work that requests left behind has ended. The loops on which requests ran must keep
+    /// running meanwhile.
     pub async fn idle(&self) {
         self.layers.load_full().idle().await;
         #[cfg(feature = "http")]
         crate::drivers::settle_caches().await;
     }
 
-    /// Waits for the requests inside, writes what is in memory and makes it durable: of all layers that were opened for writing.
+    /// Waits for running requests, writes what is in memory and makes it durable: of all layers that were
+    /// opened for writing.
     pub async fn close(&self) -> Result<(), Error> {
         self.layers.load_full().close().await
     }

@@ -6,7 +6,7 @@ use super::{Entry, OptionTree};
 use crate::options::table::is_of_whole_disk;
 
 impl OptionTree {
-    /// Only what an image below another one has too: not what is the disk's as a whole.
+    /// Only options that a backing image has too: not those of the disk as a whole.
     pub(crate) fn keep_image(&mut self) {
         self.entries.retain(|name, _| !is_of_whole_disk(name));
     }

@@ -1,4 +1,4 @@
-//! Options that replace others: what a user names is what holds from then on, whatever was said before.
+//! Options that replace others: the value that a user names last counts.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -38,8 +38,9 @@ impl OptionTree {
         Ok(())
     }
 
-    /// At most two of the three sizes of caches are set. Of those that were set before, the ones that contradict what is `given` now go, as in
-    /// QEMU: a new total replaces both parts, and a total gives way where both parts are set.
+    /// Leaves at most two of the three cache sizes set. Sizes that were set before and contradict those
+    /// `given` now are dropped, as in QEMU: a new total replaces both parts, and an old total is dropped
+    /// where both parts are set.
     fn settle_cache_sizes(&mut self, given: &[&str]) {
         const TOTAL: &str = "cache-size";
         const PARTS: [&str; 2] = ["l2-cache-size", "refcount-cache-size"];

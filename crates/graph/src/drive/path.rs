@@ -28,7 +28,7 @@ pub fn path_of(text: &Path) -> PathBuf {
     path.map_or_else(|| text.to_owned(), PathBuf::from)
 }
 
-/// Where a new file that a user calls `name` will be, or the one is that is there: where links lead, even if nothing is there yet.
+/// The path of the file `name` with all links resolved, also if no file is there yet.
 ///
 /// # Errors
 /// When links lead in a circle.

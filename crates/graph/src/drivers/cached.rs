@@ -155,7 +155,7 @@ pub(crate) async fn settle_caches() {
 async fn settle(open: Vec<(Arc<CachedStorage>, Arc<BackgroundTasks>)>) {
     for (cached, tasks) in open {
         cached.settle().await;
-        // Clusters are freed behind the back of those who gave them up.
+        // Evicted clusters are freed by another task.
         tasks.idle().await;
         cached.flush_image().await;
     }
@@ -212,7 +212,7 @@ pub(super) async fn cached(
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))
 }
 
-/// Looks at `path` once: a cache that is of use is opened, one that is not is removed, and where nothing is, a new one is made.
+/// Tries `path` once: opens a usable cache, removes an unusable one, and makes a new one if there is none.
 async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Look> {
     let at =
         |error: io::Error| io::Error::new(error.kind(), format!("cache-file {}: {error}", path.display()));

@@ -1,4 +1,4 @@
-//! `copy-before-write` and `snapshot-access`: a disk at work that can be read as it was at one moment.
+//! `copy-before-write` and `snapshot-access`: a running disk that can be read as it was at one moment.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
         self.first_difference(other).is_none()
     }
 
-    /// Whether it may be opened at all: what an error of a command tells at once, though nothing is opened yet.
+    /// Checks what can be checked without opening it: a command reports the error at once.
     fn check(&self) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }

@@ -21,7 +21,7 @@ pub struct FilterDriver {
     /// It reads as a disk was at one moment, not as the disk is now. A discard means that the range will not
     /// be read any more.
     pub is_snapshot: bool,
-    /// It goes on where the disks below get longer.
+    /// It grows with the disks below it.
     pub grows: bool,
     /// The disks that it is put over.
     pub children: Children,
@@ -135,7 +135,7 @@ pub struct Role {
     pub is_target: bool,
     /// It must have no other user: a write that bypasses the filter would invalidate the filter's data.
     pub is_alone: bool,
-    /// Another one can be put there while the filter is at work.
+    /// Another one can be put there while the filter is in use.
     pub changes: bool,
 }
 

@@ -83,7 +83,7 @@ pub struct Http {
     trust: Trust,
 }
 
-/// What both drivers have, and what one of them has besides.
+/// Options of both drivers, and more options of one of them.
 macro_rules! options {
     ($driver:literal $(, $more:expr)*) => {
         &in_group(
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A name that is signed lets everybody in, and so does a password in a name.
+    /// A signed name, or a password in a name, is a credential for everyone who reads it.
     #[test]
     fn no_message_and_no_description_shows_what_lets_in() {
         let reactor = reactor::Reactor::new(reactor::available()).unwrap();

@@ -34,7 +34,7 @@ pub trait Wrap: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether it can be put over a file: what an error of a command tells at once.
+    /// Checks whether it can be put over a file: a command reports the error at once.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }

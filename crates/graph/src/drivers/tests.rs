@@ -81,7 +81,7 @@ fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
     }
 }
 
-/// A name in an image must not make this program speak to anybody, whatever drivers it has.
+/// A name in an image must not make this program connect anywhere, whatever drivers it has.
 #[test]
 fn a_name_in_an_image_leads_to_no_driver_unless_it_is_allowed_and_an_option_does() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a disk may let go without its group's lock.
+//! Requests that a disk may admit without its group's lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 

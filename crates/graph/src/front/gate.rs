@@ -1,4 +1,4 @@
-//! Which requests are inside, and how new ones are kept out for a while.
+//! The gate of a disk: it keeps new requests out for a while. Requests in flight are counted elsewhere.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -6,10 +6,10 @@ use event_listener::Event;
 
 use super::Front;
 
-/// Open, or shut by as many as are at work on the disk itself.
+/// Open, or shut by a number of tasks that change the disk itself.
 ///
-/// A request counts itself as started ([`super::statistics`]) and looks at the gate after that; a task that shuts
-/// the gate looks at the counts after that: one of the two sees the other.
+/// A request counts itself as started ([`super::statistics`]) and reads the gate after that; a task that
+/// shuts the gate reads the counts after that: one of the two sees the other.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     shut: AtomicUsize,
@@ -62,7 +62,8 @@ impl Gate {
 }
 
 impl Front {
-    /// Keeps requests out until [`Front::open_gate`], and lets go those that wait for a limit.
+    /// Keeps requests out until [`Front::open_gate`], and suspends the limits: requests that wait for one are
+    /// admitted.
     pub(crate) fn close_gate(&self) {
         self.gate.shut();
         self.suspend_limits();
@@ -79,7 +80,7 @@ impl Front {
         self.gate.is_shut()
     }
 
-    /// Waits until no request is inside. They are being kept out.
+    /// Waits until no request is in flight. The gate must be shut.
     pub(crate) async fn emptied(&self) {
         self.gate.emptied(|| self.counting.in_flight()).await;
     }

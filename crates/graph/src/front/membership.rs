@@ -53,7 +53,7 @@ impl Membership {
         self.group.pass(&self.seat, request, now).await;
     }
 
-    /// Lets all requests go, those that wait and those that come.
+    /// Lifts the limits for all requests, waiting and new ones.
     pub(super) fn drain(&self) {
         self.group.drain(&self.seat);
     }

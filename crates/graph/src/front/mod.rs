@@ -46,8 +46,8 @@ thread_local! {
     static LET_IN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a front let a request in on this thread since the last call. Who polls one request between two calls knows by it whether
-/// that still waits for a limit, or is at work: then it may reach the disk whatever becomes of it.
+/// Returns and clears this thread's "admitted" flag: true if the request just polled is running and can no
+/// longer be cancelled.
 pub fn was_let_in() -> bool {
     LET_IN.replace(false)
 }
@@ -88,7 +88,7 @@ pub(crate) enum Charge {
 #[derive(Debug)]
 pub(crate) struct Inline {
     started: Started,
-    /// When it began, if that was looked at.
+    /// When it began, if the clock was read.
     at: Option<Time>,
     toll: Toll,
     membership: Guard<Arc<Membership>>,
@@ -105,7 +105,7 @@ enum Toll {
     Charged,
 }
 
-/// A request inside. Dropped before its end, it leaves no trace in the figures.
+/// A request in flight. If it is dropped before its end, the figures do not count it.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     front: &'a Front,
@@ -145,7 +145,7 @@ impl Front {
         self.control.lock().pauses
     }
 
-    /// Has every request recorded that is noted.
+    /// Records every request that [`Self::note`] gets.
     pub(crate) fn trace(&mut self, tap: Option<Tap>) {
         self.tap = tap;
     }
@@ -158,7 +158,8 @@ impl Front {
         }
     }
 
-    /// Lets a read of `bytes` bytes in that will be answered at once or not at all, unless it would have to wait here.
+    /// Admits a read of `bytes` bytes that is answered at once or not at all. `None` if it would have to
+    /// wait.
     #[inline]
     pub(crate) fn try_begin_read(&self, bytes: u64) -> Option<Inline> {
         let started = self.counting.start(Kind::Read);

@@ -14,8 +14,8 @@ use super::latency::{self, BoundsError, Chosen, ChosenHistogram};
 /// Sets of counters: threads count in sets of their own, so that no processor waits for another's.
 pub(crate) const STRIPES: usize = 8;
 
-/// Of so many reads that are answered at once, one is timed and stands for all of them: two looks at the
-/// clock cost as much as everything else that the front does.
+/// Of so many reads that are answered at once, one is timed and counts for all of them: reading the clock
+/// twice costs as much as everything else that the front does.
 const SAMPLE: u64 = 16;
 
 const KINDS: usize = Kind::ALL.len();
@@ -172,7 +172,7 @@ impl Counting {
     }
 }
 
-/// What a disk's front has let through since the disk was opened, at about one moment.
+/// Figures of the requests that a disk's front has admitted since the disk was opened, at about one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
     kinds: [KindStatistics; KINDS],
@@ -199,7 +199,7 @@ pub struct KindStatistics {
     /// Time from arrival to end, waiting for a limit included, of all requests together. Of reads that
     /// are answered at once every sixteenth is timed, and counts for sixteen.
     pub total_ns: u64,
-    /// Requests that have arrived and not ended, those that wait for a limit included.
+    /// Requests in flight, including those that wait for a limit.
     pub in_flight: u64,
     /// How long requests took, sampled like `total_ns`.
     pub latencies: Histogram,

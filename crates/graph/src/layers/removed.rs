@@ -25,8 +25,8 @@ impl RemovedLayers {
         self.0.iter().map(|layer| layer.block.name())
     }
 
-    /// Waits for what they left at work, writes what is in memory of them and gives their locks back. All are closed, also after one
-    /// has failed.
+    /// Waits for the work that they left behind, writes what is in memory of them and releases their locks.
+    /// All are closed, also after one has failed.
     ///
     /// # Errors
     /// The first failure.

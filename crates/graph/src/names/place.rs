@@ -1,4 +1,4 @@
-//! Where a file was found, and which one it is.
+//! The place and the identity of a file.
 
 use std::io;
 use std::path::{Path, PathBuf};

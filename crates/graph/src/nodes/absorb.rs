@@ -40,7 +40,8 @@ impl Graph {
         absorbed
     }
 
-    /// A disk that the layers of the disk `name` are over and that others use who may write it: with its name, and one of them.
+    /// A disk below the layers of the disk `name` that has another user who may write it: its name, and one
+    /// such user.
     pub fn writer_below(&self, name: &str) -> Option<(String, User)> {
         let disk = self.disk(name).ok()?;
         let mut left = self.nodes().into_iter().find(|node| node.is_of(&disk))?.changing_below();

@@ -1,8 +1,10 @@
-//! A layer of a disk is opened for writing while the disk is in use, and for reading again: what commits into a backing file needs.
+//! Opens a layer of a disk for writing while the disk is in use, and for reading again: a commit into a
+//! backing file needs both.
 //!
-//! The file is opened once more in the other way, an image is made of that, and it is put in the place of the one that is there, between
-//! two requests. The lock of the file stays on the descriptor that took it first, and only what it is for changes: there is no moment
-//! without one, and nothing is opened for writing before all other users of the file were asked.
+//! The file is opened once more in the other mode, an image is made of that, and it replaces the present one
+//! between two requests. The lock of the file stays on the descriptor that took it first, and only its kind
+//! changes: there is no moment without a lock, and nothing is opened for writing before the lock excludes all
+//! other users.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -187,7 +187,8 @@ impl DiskNode {
 }
 
 impl LayerFiles {
-    /// Has the locks of all files say what `role` does with them. That of a LUKS header is a reader's, unless other processes may do all they want.
+    /// Changes the locks of all files to what `role` needs. That of a LUKS header is a reader's, except with
+    /// `force-share`.
     ///
     /// # Errors
     /// As [`LayerFiles::lock_for`].

@@ -55,7 +55,7 @@ impl Graph {
         order
     }
 
-    /// Keeps requests out of all of `disks`, which are in the order of [`Graph::in_order_of_rest`], and waits until none is inside.
+    /// Drains all of `disks`, which are in the order of [`Graph::in_order_of_rest`].
     ///
     /// Reads, block status and flushes of a filter among them reach the disks below it that are among them, too. Writes of the filter wait until this
     /// is dropped, and so does what jobs write.

@@ -133,7 +133,7 @@ impl Graph {
         Ok(Value::String(name))
     }
 
-    /// Closes nodes that were made for one that could not be.
+    /// Closes nodes that were made for a node whose making failed.
     pub(super) async fn unmake(&self, made: &[Arc<Node>]) {
         for node in made.iter().rev() {
             if let Err(error) = self.close(node).await {
@@ -220,8 +220,8 @@ impl Graph {
         }
     }
 
-    /// Refuses the nodes called `names` if others use them: what these write would break the image that is to be there. The nodes of `way`, through
-    /// which they are reached, are no others.
+    /// Refuses the nodes called `names` if they have other users: their writes would break the image that is
+    /// to be made. The nodes of `way`, through which they are reached, do not count.
     pub(super) fn check_alone(&self, names: &[String], way: &[String]) -> Result<(), NodeError> {
         for name in names {
             let node = self.below_job_filter(self.node(name)?)?;
@@ -235,7 +235,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Closes those of the nodes called `names` that were made for one that is gone.
+    /// Closes those of the nodes called `names` that were made for a node which is gone.
     pub(super) async fn close_made(&self, names: impl Iterator<Item = String>) -> Result<(), NodeError> {
         let mut closed = Ok(());
         for name in names {

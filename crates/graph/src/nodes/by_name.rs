@@ -1,4 +1,5 @@
-//! A disk at work gets other layers and keeps its name: what checkpoints need. The path of its image is the new layer's then, and the sealed layer has another one.
+//! A running disk gets other layers and keeps its name: what checkpoints need. The path of its image is the
+//! new layer's then, and the sealed layer has another one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Checkpoints and rollbacks of a disk at work, by the names of its nodes and files.
+//! Checkpoints and rollbacks of a running disk, by the names of its nodes and files.
 
 use serde_json::{Value, json};
 

@@ -71,7 +71,7 @@ pub enum DescriptionError {
         /// The filter's driver.
         driver: &'static str,
     },
-    /// A filter that is there already is put over nodes that are there.
+    /// A filter put over existing nodes takes node names only.
     #[error("argument '{member}' must be the name of a node")]
     NotANode {
         /// The option.
@@ -83,7 +83,7 @@ pub enum DescriptionError {
         /// The node.
         name: String,
     },
-    /// What is read there is not what was there when the layer over it was made.
+    /// The backing layer's content has changed since its overlay was made.
     #[error("node {name:?} is over a disk that is written, and cannot be the backing of another one")]
     BackingIsOverWritable {
         /// The node.

@@ -73,7 +73,7 @@ impl DiskNode {
         self.asked.lock().path.clone()
     }
 
-    /// For people who list exports: the file's name.
+    /// The export's description: the file's name.
     pub fn description(&self) -> String {
         self.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }

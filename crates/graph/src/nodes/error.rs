@@ -42,7 +42,7 @@ pub enum NodeError {
     InUse {
         /// The node.
         name: String,
-        /// Who needs it.
+        /// That user.
         by: User,
     },
     /// A disk was asked for.

@@ -165,7 +165,7 @@ impl Graph {
         Ok(disk_over(block, None, options, &self.rules))
     }
 
-    /// What a bitmap has as dirty, of a disk that is as large as the one that `filter` mainly stands for.
+    /// The dirty ranges of a bitmap, whose disk must be as large as the main disk of `filter`.
     async fn dirty_ranges(
         &self,
         bitmap: BitmapName<'_>,
@@ -186,7 +186,7 @@ impl Graph {
         ranges.map_err(|source| NodeError::Filtered { name: filter.driver.name.to_owned(), source })
     }
 
-    /// Refuses a filter over one whose own disk below is used by others: it would miss what they write.
+    /// Refuses a filter over another one whose own disk below has other users: it would miss their writes.
     fn check_reach(&self, below: &[Arc<NodeBelow>]) -> Result<(), NodeError> {
         for over in below {
             let Ok(node) = self.node(&over.name()) else { continue };
@@ -286,7 +286,8 @@ impl Graph {
         Ok((new, disk))
     }
 
-    /// Requests that are inside end on what was there, those that come wait and then find the new.
+    /// Replaces a disk below the filter. Running requests finish on the old disk; new ones wait and use the
+    /// new disk.
     async fn put_below_filter(
         &self,
         disk: &DiskNode,
@@ -339,7 +340,8 @@ impl FilterNode {
     }
 }
 
-/// Whether a filter's disk is open as `asked`. One over what cannot be written is read-only, whatever is said.
+/// Whether a filter's disk is open as `asked`. Over read-only disks it is read-only, whatever the options
+/// say.
 fn is_opened_as(disk: &DiskNode, asked: &DiskOptions) -> bool {
     let Some(is) = disk.options() else { return false };
     let [mut is, mut asked] = [is.layer, asked.layer.clone()];

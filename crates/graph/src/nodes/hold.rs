@@ -1,4 +1,4 @@
-//! Who needs a node, apart from the nodes over it: exports, jobs.
+//! Users of a node other than the nodes over it: exports, jobs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::node::Node;
 
-/// Who uses something, as a message names it: `export "disk"`.
+/// A user of something, as a message names it: `export "disk"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// What it is: `node`, `export`.
@@ -66,7 +66,7 @@ pub(super) struct Holders(Mutex<Vec<Holder>>);
 #[derive(Debug)]
 struct Holder {
     user: Arc<User>,
-    /// The node that the user copies to what is written to this one.
+    /// The target of the user's copy job, to which it copies this node's writes.
     copies_to: Option<Arc<Node>>,
 }
 
@@ -81,7 +81,7 @@ impl Holders {
         self.0.lock().first().map(|holder| User::clone(&holder.user))
     }
 
-    /// Nodes that users copy to what is written to this one.
+    /// Targets of copy jobs on this node.
     pub(super) fn targets(&self) -> Vec<Arc<Node>> {
         self.0.lock().iter().filter_map(|holder| holder.copies_to.clone()).collect()
     }
@@ -96,7 +96,8 @@ impl Graph {
         self.hold_unless(name, user, |over| over.needs_alone(name))
     }
 
-    /// As [`Graph::hold`], for a user who changes nothing of what the node reads as: it may be one of the disks of a filter over a list.
+    /// As [`Graph::hold`], for a user that does not change the node's content: the node may be one of the
+    /// disks of a filter over a list.
     ///
     /// # Errors
     /// As [`Graph::hold`], but for such a filter.

@@ -75,7 +75,8 @@ impl Graph {
         Replaced { pause: replaced.pause, removed: RemovedLayers::of(filters) }
     }
 
-    /// Has the lowest of `images`, which the disk has left, read what is below it through the disk, if that is one of its layers still.
+    /// Makes the lowest of `images`, which the disk has left, read its backing image through the disk, if that is still
+    /// one of the disk's layers. The hold that is returned keeps it from being removed.
     async fn hold_below(
         &self,
         disk: &Arc<DiskNode>,
@@ -90,7 +91,7 @@ impl Graph {
         let layers = disk.disk.layers();
         let is_shared = block::layers(Arc::clone(&layers.top)).any(|block| Arc::ptr_eq(&block, &below));
         if !is_shared {
-            // That of a disk which others write, or nothing that the graph knows.
+            // The image is over a disk that clients write, or over nothing in the graph.
             return Ok(node.stands_on.lock().take());
         }
         if below.downcast_ref::<MovingBlock<Changing>>().is_some() {

@@ -1,4 +1,4 @@
-//! Where the keys of an encrypted disk are, for who changes them while the disk is used.
+//! Where the key slots of an encrypted disk are, for a change of keys while the disk is used.
 
 use std::sync::Arc;
 

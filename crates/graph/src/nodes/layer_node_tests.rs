@@ -107,7 +107,8 @@ fn a_layer_is_read_by_its_name_while_something_uses_it() {
     });
 }
 
-/// A commit into a base that a read-only export shows was refused; QEMU's daemon does it, and the export goes on.
+/// A commit into a base that a read-only export shows was refused. QEMU's daemon does it, and keeps the
+/// export.
 #[test]
 fn a_base_that_exports_show_is_written_and_they_read_the_layer() {
     with_world(async |world| {

@@ -1,4 +1,4 @@
-//! What jobs and snapshots change of a disk at work: its layers, with their names.
+//! What jobs and snapshots change of a running disk: its layers, with their names.
 //!
 //! A disk has the name of its uppermost image. An image that gets an overlay keeps its name, as a part of the
 //! disk. An image that is taken out of a disk is closed; if it was a node by itself, its name stays until
@@ -111,7 +111,7 @@ impl Graph {
         self.check_free(name)
     }
 
-    /// Whom the disk `name` has as a user of kind `job`, if any.
+    /// The user of kind `job` that the disk `name` has, if any.
     ///
     /// # Errors
     /// When there is no such disk.
@@ -150,8 +150,8 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Takes an overlay away that [`Graph::put_over`] put there and that nothing was written to: the disk has been drained since.
-    /// A node that gave it is there again.
+    /// Removes an overlay that [`Graph::put_over`] put there and that has no writes: the disk has been
+    /// drained since. The overlay's node, if it was one, is restored.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -283,8 +283,9 @@ impl Graph {
         Ok(Own { name: node.name(), by_user: !node.implicit, links })
     }
 
-    /// Puts names in order after an exchange. The uppermost image of `before` keeps the disk's old name; `own` is the name of the one
-    /// that is uppermost now, if it is another one. Names of what is gone go, or stay as [`NodeKind::TakenOut`].
+    /// Updates names after an exchange. The uppermost image of `before` keeps the disk's old name; `own` is
+    /// the name of the new uppermost image, if that is another one. Names of removed layers go, or stay as
+    /// [`NodeKind::TakenOut`].
     pub(super) fn rename(&self, disk: &DiskNode, before: &Layers, own: Option<Own>) {
         let now = disk.disk.layers();
         let mut nodes = self.nodes.lock();

@@ -1,7 +1,7 @@
-//! Disks under names: nodes, what uses them, and the operations that change which there are.
+//! The graph: nodes by name, their users, and the operations that add, change and remove nodes.
 //!
-//! A change of the graph holds a [`Change`], one at a time, so that no name is seen half there; a look-up holds
-//! nothing. Nothing here is on the way of a request.
+//! A change of the graph holds a [`Change`], one at a time, so that no half-made change is visible under a
+//! name. A look-up holds nothing. Requests do not come through here.
 
 mod absorb;
 mod access;
@@ -99,7 +99,7 @@ pub struct Graph {
     names_made: AtomicU64,
 }
 
-/// The right to change the graph: every operation that changes it asks for this. One change is at work at a time.
+/// The right to change the graph: every operation that changes it needs this. One change runs at a time.
 #[derive(Debug)]
 #[must_use = "others may change the graph as soon as this is dropped"]
 pub struct Change<'a> {

@@ -39,7 +39,7 @@ struct Below {
     layer: Arc<Layer>,
 }
 
-/// A file that comes, with its names, for one that goes.
+/// A new file's names, and those of the old file.
 pub(super) struct Come {
     gone: Vec<String>,
     links: Links,
@@ -182,7 +182,7 @@ impl Graph {
         Ok(come)
     }
 
-    /// Puts all files in the place of those that are there. After an error the disks are on their old ones.
+    /// Exchanges all the files. After an error the disks are on their old ones.
     pub(super) async fn move_files(
         &self,
         change: &Change<'_>,

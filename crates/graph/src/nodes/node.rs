@@ -27,7 +27,7 @@ pub struct Node {
     pub(super) stands_on: Mutex<Option<Hold>>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
     pub(super) links: Mutex<Links>,
-    /// Who needs it, apart from nodes over it.
+    /// Its users other than nodes over it.
     pub(super) holders: Holders,
 }
 
@@ -81,7 +81,7 @@ pub enum NodeKind {
         /// The disk's node.
         child: NodeName,
     },
-    /// The filter of a job at work, to which a user gave a name ([`super::Graph::name_job_filter`]).
+    /// The filter of a running job, to which a user gave a name ([`super::Graph::name_job_filter`]).
     JobFilter {
         /// What queries call it.
         driver: &'static str,

@@ -59,7 +59,7 @@ impl Graph {
         let other = FoundFile::find(files, file, writable, &self.rules.fd_sets);
         let other = Box::pin(other).await.map_err(failed)?;
         check_apart(&old, layer, &other)?;
-        // Most of what a flush writes is written while requests go on.
+        // Most of what a flush writes is written while requests are still admitted.
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
@@ -130,7 +130,7 @@ fn movable<'a>(block: &'a Arc<dyn Block>, files: &LayerFiles) -> Result<Movable<
     }
 }
 
-/// Refuses a layer over which something is that would go on using it as it is.
+/// Refuses a layer if a filter over it would keep using the old file.
 fn check_above(layers: &Layers, at: usize, block: &dyn Block) -> Result<(), ReplaceError> {
     let above = at.checked_sub(1).and_then(|above| block::layers(Arc::clone(&layers.top)).nth(above));
     match above.filter(|above| above.downcast_ref::<Qcow2>().is_none()) {

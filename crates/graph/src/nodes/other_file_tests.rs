@@ -104,7 +104,7 @@ fn an_image_goes_on_with_the_same_file_and_with_copies_of_it_while_clients_use_i
                 a_while().await;
             }
             let held = load.end().await;
-            // The copy is made while no request writes; reads go on.
+            // The copy is made while no request writes; reads continue.
             disk.flush().await.unwrap();
             let done = std::rc::Rc::new(std::cell::Cell::new(false));
             let readers: Vec<_> = held
@@ -286,7 +286,7 @@ fn the_file_of_a_layer_below_is_another_one_under_a_load() {
     });
 }
 
-/// A name for an image below a disk was good for nothing but to be looked at.
+/// The name of an image below a disk could be queried, but not be used in a command.
 #[test]
 fn an_image_below_goes_on_with_another_file_by_its_own_name() {
     with_world(async |world| {

@@ -12,7 +12,8 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::DiskEnd;
 
-/// How long it is waited for those who still have a closed disk. A client that has left lets go as soon as its loop comes to it.
+/// How long a closed disk's references are waited for. That of a client that has left is dropped when its
+/// loop runs the next time.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What stays of a node when it goes: layers of its disk that were nodes by themselves, closed.
@@ -102,7 +103,7 @@ impl Graph {
         }
     }
 
-    /// The ends of all disks, for those who wait until their files are closed.
+    /// The ends of all disks, for tasks that wait until their files are closed.
     pub fn ends(&self) -> Ends {
         let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
         Ends(self.nodes().iter().filter_map(end).collect())
@@ -130,7 +131,7 @@ impl Graph {
         nodes.iter().find(|node| node.disk().is_ok() && !is_below(node)).cloned()
     }
 
-    /// Refuses to let a throttle group go that a filter names.
+    /// Refuses to remove a throttle group that a filter names.
     ///
     /// # Errors
     /// Names the filter.
@@ -151,8 +152,9 @@ impl Graph {
 pub struct Ends(Vec<(String, DiskEnd)>);
 
 impl Ends {
-    /// Waits until no reference to these disks is left, so that their files are closed and the locks released; a second at most for those whose
-    /// references stay, which are named in the log. The loops that have references must run meanwhile.
+    /// Waits until no reference to these disks is left, so that their files are closed and unlocked. Waits a
+    /// second at most; disks that are still referenced are logged. The loops that have references must run
+    /// meanwhile.
     pub async fn reached(self) {
         join_all(self.0.iter().map(|(name, end)| let_go(name, end))).await;
     }

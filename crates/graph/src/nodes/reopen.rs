@@ -113,8 +113,8 @@ impl Graph {
 }
 
 impl Graph {
-    /// Puts options in force that leave the disk on its file; one that was opened for reading is opened for writing first, where they say so, and the
-    /// other way round.
+    /// Applies options that leave the disk on its file. If they say so, a disk that is open for reading is
+    /// first opened for writing, or the other way round.
     async fn reopen_in_place(
         &self,
         change: &Change<'_>,
@@ -205,7 +205,7 @@ fn own_files(disk: &DiskNode, options: &Map<String, Value>) -> Vec<&'static str>
     FILES.into_iter().filter(is_own).collect()
 }
 
-/// What is so of an image that is open, and whose file was named `path`.
+/// Facts of an open image whose file was named `path`.
 pub(super) fn opened<'a>(node_name: &'a str, image: &dyn Block, path: &Path) -> Opened<'a> {
     let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
     let (format, has_data_file) = match image.downcast_ref::<Qcow2>() {

@@ -1,7 +1,8 @@
-//! Something else is put where a block of a disk stands, while requests run.
+//! Another block is put in a place of a disk, while requests run.
 //!
-//! One function does all of it: requests are kept out and those inside end, the blocks are exchanged, requests go on. Up to the
-//! exchange itself, which is not interrupted, an error or a dropped future leaves everything as it was.
+//! One function does all of it: requests are kept out and running ones end, the blocks are exchanged,
+//! requests are admitted again. Up to the exchange itself, which is not interrupted, an error or a dropped
+//! future leaves everything as it was.
 
 mod error;
 mod found;
@@ -44,17 +45,17 @@ pub enum Put {
     Nothing,
     /// Layers that were opened for it.
     Opened(OpenedLayers),
-    /// Likewise, over what is there now: an image that has no backing layer yet gets that one.
+    /// Likewise, over the present layer, which becomes the backing layer of the new image.
     Over(OpenedLayers),
     /// A layer further down in the same disk, counted from the uppermost one, which is 0. Those between go.
     Layer(usize),
     /// The root of another node's disk. The node is gone afterwards.
     Node(String),
-    /// Likewise, an image that has no backing layer yet and gets that one.
+    /// Likewise, an image that gets a backing layer.
     NodeOver(String, Under),
-    /// What is below the filter that is there.
+    /// The block below the present filter.
     WithoutFilter,
-    /// A filter over what is there now, which it is given.
+    /// A filter over the present layer.
     Filter(PutOver),
 }
 
@@ -153,7 +154,8 @@ impl Graph {
         written: Written,
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
-        // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
+        // Refused without disturbing requests. Most of what a flush writes is written while they are still
+        // admitted.
         node.plan(old, edge, &found)?;
         let flushed = match written {
             // A transaction keeps requests out: it has flushed the disk before.
@@ -261,7 +263,7 @@ impl DiskNode {
                     let (layer, driver) = (block.name().to_owned(), block.driver());
                     return Err(ReplaceError::NotAnImage { layer, driver });
                 }
-                // A filter has what it is over, whatever is below that.
+                // A filter keeps the block that it is over.
                 None => {}
             }
             below = Some(Arc::clone(block));
@@ -321,7 +323,7 @@ impl DiskNode {
 }
 
 impl Edge {
-    /// That of the layer `at`, counted down from the uppermost one, which is 0.
+    /// The edge above layer `at`, counted down from the uppermost one, which is 0.
     pub(super) fn of(at: usize) -> Self {
         at.checked_sub(1).map_or(Self::Root, |of| Self::Backing { of })
     }

@@ -1,4 +1,5 @@
-//! Nodes that have a layer of a disk open beside it: a job that writes to the layer needs it alone, so they become layers of the disk and nothing else.
+//! Nodes that have a layer's file open beside the disk: a job that writes to the layer needs the file alone,
+//! so they become layers of the disk and stop being nodes of their own.
 
 use std::sync::Arc;
 
@@ -25,8 +26,9 @@ fn is_shown_alone(node: &Node) -> bool {
 type Beside = (Arc<Node>, Arc<Layer>);
 
 impl Graph {
-    /// Closes the node that has the same file as `layer` open beside it, if only `disk` uses that: itself, or through nodes over it that are other
-    /// layers of the disk, which are closed with it. One that exports show, for reading, reads the layer from then on.
+    /// If another node has `layer`'s file open and only `disk` uses that node, closes it and the nodes above
+    /// it, which must be layers of the disk, too. A node that only read-only exports use stays: it reads
+    /// `disk`'s layer from then on.
     pub(super) async fn take_in(&self, disk: &Arc<DiskNode>, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
         let layers = disk.disk.layers();
         let mut taken = self.to_take_in(disk, &layers, layer)?;
@@ -83,8 +85,8 @@ impl Graph {
         Ok(taken)
     }
 
-    /// Has the disk of `node`, which is the same file as `layer` of `owner`, read that layer: its clients notice nothing, and its own lock on the file is
-    /// released.
+    /// Makes the disk of `node`, whose file is that of `layer` of `owner`, read that layer, and releases its
+    /// own lock on the file. Its clients are not affected.
     async fn become_layer_node(
         &self,
         node: &Arc<Node>,

@@ -44,7 +44,7 @@ pub(crate) enum Value {
     Path(PathBuf),
 }
 
-/// Where a field of `$options` stands that holds what it is given, or an `Option` of that.
+/// Accessors of a field of `$options`, whose type is that of the value or an `Option` of it.
 macro_rules! at {
     ($options:ty, $($field:ident).+) => {
         $crate::options::entry::At {

@@ -18,7 +18,7 @@ use crate::names::Identity;
 /// How the file below an image is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// `driver`; `None`: what its name means, or what is found there.
+    /// `driver`; `None`: by the name's prefix, or by the kind of file.
     pub driver: Option<&'static StorageDriver>,
     /// `node-name`.
     pub node_name: Option<String>,

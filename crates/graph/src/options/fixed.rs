@@ -21,7 +21,7 @@ pub struct Opened<'a> {
     pub format: Format,
     /// What the image's file is.
     pub file_driver: &'static StorageDriver,
-    /// There is an image below.
+    /// There is a backing file.
     pub has_backing: bool,
     /// The image keeps its data in a file of its own.
     pub has_data_file: bool,
@@ -95,7 +95,8 @@ fn limits(old: &DiskOptions, new: &DiskOptions) -> Option<String> {
     (old.throttling != new.throttling).then(|| format!("throttling (use {command})"))
 }
 
-/// `options`, with what `old` and the open disk say where they say nothing, and one form of what means the same.
+/// `options` in a comparable form: values that are not given are taken from `old` and the open disk, and
+/// equal meanings get one form.
 fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> DiskOptions {
     let mut options = options.clone();
     options.id = options.id.or_else(|| old.id.clone());
@@ -109,7 +110,7 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
         layer.file.filename.clone_from(&old.layer.file.filename);
     }
     if !opened.has_data_file && *layer.data_file == FileOptions::defaults(layer.cache, layer.aio) {
-        // What files inherit means nothing for one that there is not.
+        // Inherited values of a file that does not exist do not count.
         *layer.data_file = FileOptions::defaults(old.layer.cache, old.layer.aio);
     }
     if !old.layer.luks_header.is_named()

@@ -95,7 +95,8 @@ impl Reader {
         list.finish(std::iter::empty(), &[]).map(|()| groups)
     }
 
-    /// Has `name` be a text, where the drive's syntax took it for a path: it reads `image=NAME` as `image.filename=NAME`.
+    /// Turns `name` back into a text: the drive's syntax reads `image=NAME` as `image.filename=NAME`, as for
+    /// a path.
     #[cfg(feature = "rbd")]
     pub(crate) fn is_no_path(&mut self, name: &str) {
         let Some(entry) = self.tree.take(name) else { return };
@@ -109,7 +110,8 @@ impl Reader {
         }
     }
 
-    /// Has `name` be a group, where the drive's syntax took its options for names with dots, as those of an NBD server are.
+    /// Turns options called `name.MEMBER` into a group `name`: the drive's syntax took them for names with
+    /// dots, as those of an NBD server are.
     #[cfg(feature = "rbd")]
     pub(crate) fn gather(&mut self, name: &str) {
         let prefix = format!("{name}.");

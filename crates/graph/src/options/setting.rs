@@ -55,7 +55,7 @@ impl LayerOptions {
         }
     }
 
-    /// The image above has changed: what this one has from there changes as well.
+    /// The options of the image above have changed: values inherited from it change as well.
     fn follow(&mut self, old: Inherited, new: Inherited) {
         follow(&mut self.cache.direct, old.cache.direct, new.cache.direct);
         follow(&mut self.cache.no_flush, old.cache.no_flush, new.cache.no_flush);
@@ -120,7 +120,7 @@ mod tests {
         assert!(!engine(&options));
     }
 
-    /// An option that is set later means what it means in DRIVE, for each file and each image below.
+    /// An option that is set later means what it means in DRIVE, for each file and each backing file.
     #[test]
     fn an_option_set_later_is_what_it_would_be_in_the_drive() {
         let drives = [

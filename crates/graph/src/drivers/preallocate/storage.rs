@@ -37,8 +37,8 @@ impl Preallocate {
         Self { below, align, size, end, reserving: Mutex::new(()), given_up }
     }
 
-    /// Reserves room up to `end` and behind it, where the file below ends before. Room that there is not is the matter of the request
-    /// that needs it.
+    /// Reserves space up to `end` and behind it, if the file below ends before. An error is not returned: if
+    /// space is short the write fails.
     async fn make_room(&self, end: u64) {
         let enough = || end <= self.below.length() || self.given_up.load(Ordering::Acquire);
         if enough() {

@@ -48,7 +48,7 @@ fn room_is_reserved_behind_a_write_and_given_back_at_the_end() {
         assert_eq!((storage.length(), below.length()), (11 * MIB + 1, 22 * MIB));
         storage.end_writing().await.unwrap();
         assert_eq!((storage.length(), below.length()), (11 * MIB + 1, 11 * MIB + 1));
-        // Reads go on, and so does a later write.
+        // Reads still work, and so does a later write.
         assert_eq!(read(&storage, 11 * MIB - 1, 2).await, [8, 0]);
         storage.zero(12 * MIB, 5, ::storage::Zeroing::Keep).await.unwrap();
         assert_eq!((storage.length(), below.length()), (12 * MIB + 5, 23 * MIB));

@@ -1,4 +1,4 @@
-//! What the front tells about itself.
+//! The figures of the front.
 
 use std::time::Duration;
 

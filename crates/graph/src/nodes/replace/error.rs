@@ -86,7 +86,7 @@ pub enum ReplaceError {
         /// Its driver.
         driver: &'static str,
     },
-    /// What is over the layer would go on using its old file.
+    /// A filter over the layer would keep using its old file.
     #[error("a filter of driver {driver} is over {layer}, which keeps its file as long as that is there")]
     UnderFilter {
         /// The layer.
@@ -105,7 +105,7 @@ pub enum ReplaceError {
     /// What is to be put there does not open.
     #[error(transparent)]
     Open(Box<OpenError>),
-    /// The disk is on other layers, and those that it was on before were not closed: their files are as after a crash.
+    /// The disk has its new layers, but the old ones could not be closed: their files are as after a crash.
     #[error("the disk does not stand on {layer} any more, which could not be closed")]
     Close {
         /// The layer.
