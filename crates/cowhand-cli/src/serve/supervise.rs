@@ -1,7 +1,8 @@
-//! From "all is open" to "all is closed": watches for the end, and sees it through.
+//! From "all is open" to "all is closed": waits for the end, and runs its steps.
 //!
-//! The end waits for what is at work, but not for a loop that a single client holds up: `roll` knows which loops go on. Where one does not,
-//! the others end all the same, the disks are closed as far as they can be, and the log names it.
+//! The end waits for running work, but not for a loop that a single client blocks: `roll` knows which loops
+//! answer. If one does not, the others end all the same, the disks are closed as far as they can be, and the
+//! log names it.
 
 mod roll;
 
@@ -115,7 +116,8 @@ pub fn until_told(
         ..estate
     };
     drop(inventory);
-    // Tasks of this loop that were cancelled are dropped when it runs again, and disks with them: the heir would find their files locked.
+    // Cancelled tasks of this loop are dropped when it runs again, and their references to disks with them.
+    // Otherwise the successor would find the files locked.
     own.run(patiently(ends.reached(), signals));
     Ok(match closed {
         Ok(()) => Ended::GivenAway(exchange, estate),
@@ -148,10 +150,11 @@ struct TheEnd<'a> {
 }
 
 impl TheEnd<'_> {
-    /// Has the loops end, and gives how they did; `None` if one of them is lost.
+    /// Ends the loops, and returns how they ended; `None` if one of them does not answer.
     fn of_loops(&self, hands_over: bool, ended: &Shutdown, door: LoopsThread) -> Option<Result<(), Failure>> {
         let Self { own, inventory, signals, .. } = self;
-        // The command at work may begin a job; those that come later find that the program is ending. It ends first.
+        // The running command ends first: it may begin a job. Later commands fail, since the program is
+        // ending.
         let change = self.before_the_loops(hands_over);
         let shutdown = inventory.loops.shutdown();
         if hands_over {
@@ -213,7 +216,8 @@ impl TheEnd<'_> {
         change
     }
 
-    /// Some loop is lost, and requests with it: what others were acknowledged is written, and what can be closed is closed.
+    /// Some loop does not answer, and its requests are lost. Other clients' acknowledged writes are flushed,
+    /// and what can be closed is closed.
     fn without_lost_loops(&self) {
         let disks = self.inventory.graph.disks();
         let flushed = async {
@@ -245,7 +249,8 @@ impl TheEnd<'_> {
     }
 }
 
-/// What is known of the estate before everything is closed. Names in the file system stay from here on.
+/// The handover state, as far as it is known before everything is closed. Names in the file system stay from
+/// here on.
 fn prepare_to_give(exchange: Exchange, inventory: &Inventory) -> Option<(Exchange, Estate)> {
     match inventory.handed_sockets() {
         Ok(sockets) => {
@@ -281,7 +286,7 @@ async fn watch(
         }
     });
     let end = async {
-        // Which of those that end everything it was makes no difference to what comes next.
+        // Which of several signals or commands came first makes no difference from here on.
         match select(end, taken_over).await {
             Either::Left(_) => None,
             Either::Right((exchange, _)) => Some(exchange),
@@ -350,7 +355,7 @@ fn totals(inventory: &Inventory) -> Totals {
     totals
 }
 
-/// Tells that a thread has ended, however it did.
+/// Triggers when a thread ends, also by a panic.
 struct TellOnDrop(Shutdown);
 
 impl Drop for TellOnDrop {

@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::qmp::Steering;
 
-/// Sends all that is given away. Nothing of it is closed here.
+/// Sends the handover state. Nothing of it is closed here.
 ///
 /// # Errors
-/// When the heir is gone.
+/// When the successor is gone.
 pub async fn send(line: &Line, estate: &Estate) -> Result<(), LineError> {
     for sockets::Handed { place, fd } in &estate.sockets {
         line.send(&Message::Socket(place.clone()), &[], &[fd.as_fd()]).await?;
@@ -58,10 +58,10 @@ async fn send_front_end(line: &Line, front: &HandedFrontEnd) -> Result<(), LineE
     Ok(())
 }
 
-/// Receives all that an elder gives away.
+/// Receives the handover state.
 ///
 /// # Errors
-/// When it does not come, or is not as it should be.
+/// When it does not come, or is malformed.
 pub async fn receive(line: &Line) -> Result<Estate, Failure> {
     let mut estate = Estate::default();
     loop {

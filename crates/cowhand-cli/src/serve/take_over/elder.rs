@@ -22,13 +22,13 @@ use crate::serve::owners_socket::OwnersSocket;
 /// How long accepting rests after a failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a heir may take to say its first word.
+/// How long a successor may take to send its first message.
 const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
 
-/// How long a heir that failed is waited for, so that its locks are given back.
+/// How long a successor that failed is waited for, so that its locks are released.
 const LEAVING_MAX: Duration = Duration::from_secs(3);
 
-/// A heir that is ready: from here on clients wait.
+/// A successor that is ready: from here on clients wait.
 #[derive(Debug)]
 pub struct Exchange {
     line: Line,
@@ -90,7 +90,7 @@ async fn prepare(
         Message::Failed(Refused { why }) => return Err(Failure::explained("it cannot take over", why)),
         other => return Err(unexpected(&other)),
     }
-    // The last look: the command at work has ended, and those that come later find that the program is ending.
+    // The last check: the running command has ended, and later ones fail, since the program is ending.
     let change = inventory.graph.change().await;
     if let Some(why) = refusal(inventory) {
         return Err(refuse(&line, why).await);
@@ -120,7 +120,7 @@ impl Exchange {
     /// or will soon, and has served no client: everything is ours again.
     ///
     /// # Errors
-    /// When the heir fails, hangs up, or takes too long.
+    /// When the successor fails, disconnects, or takes too long.
     pub async fn give(&self, estate: &Estate) -> Result<(), Failure> {
         let given = self.give_in_time(estate).await;
         if given.is_err() {
@@ -151,13 +151,13 @@ impl Exchange {
         Ok(())
     }
 
-    /// Tells that nothing is given away.
+    /// Reports that nothing is handed over.
     pub async fn refuse(&self, why: String) {
         refuse(&self.line, why).await;
         self.see_off().await;
     }
 
-    /// Waits until the heir has hung up.
+    /// Waits until the successor has disconnected.
     async fn see_off(&self) {
         // An error says the same: it is gone.
         let _ = select(pin!(self.line.stream().hung_up()), reactor::sleep(LEAVING_MAX)).await;

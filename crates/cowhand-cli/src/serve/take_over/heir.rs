@@ -45,7 +45,7 @@ impl Heir {
         })
     }
 
-    /// Looks at every disk as far as it can be done beside the daemon that writes to it.
+    /// Opens every disk for reading, as far as that is possible beside the daemon that writes to it.
     ///
     /// # Errors
     /// For the first that cannot be opened.
@@ -113,7 +113,7 @@ impl Heir {
     /// Says why this process does not take over.
     pub fn give_up(&self, reactor: &Reactor, failure: &Failure) {
         let why = failure.to_string();
-        // It goes on when we are gone, too.
+        // The running daemon continues even if this message is lost.
         let _ = reactor.run(self.line.say(&Message::Failed(Refused { why })));
     }
 }

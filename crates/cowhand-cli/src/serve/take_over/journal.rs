@@ -197,7 +197,7 @@ fn names_of(options: &Map<String, Value>) -> Vec<&Value> {
     options.get("node-name").into_iter().chain(below).collect()
 }
 
-/// Takes away what made something that is gone, and what was done to it since.
+/// Removes the entry that made a removed thing, and later entries that changed it.
 fn undo(entries: &mut Vec<Entry>, at: usize) {
     let gone = entries.remove(at);
     let id = gone.text("node-name").or_else(|| gone.text("id")).map(str::to_owned);
@@ -271,7 +271,8 @@ mod tests {
         assert_eq!(entries[2].arguments["options"][0]["file"]["filename"], "3");
     }
 
-    /// An image below a disk was opened on its old file, which may be gone, and its reopening was repeated when its disk was not there any more.
+    /// A layer below a disk was opened on its old file, which may be gone, and its reopening was repeated
+    /// when its disk was not there any more.
     #[test]
     fn an_image_below_that_moved_is_opened_where_it_is_and_forgotten_with_its_disk() {
         let disk = json!({ "node-name": "d", "backing": { "node-name": "mid", "backing": { "node-name": "base", "file": { "filename": "1" } } } });

@@ -1,4 +1,5 @@
-//! What elder and heir say to each other. Members that are not known are passed over; a message that is not known is an error.
+//! Messages between predecessor (elder) and successor (heir). Unknown members are ignored; an unknown message
+//! is an error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,45 +12,45 @@ use super::journal::Entry;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Message {
-    /// Heir: may I take over?
+    /// Successor: may I take over?
     TakeOver(TakeOver),
-    /// Elder: no.
+    /// Predecessor: no.
     Refused(Refused),
-    /// Elder: this is who I am. My sockets come next, then [`Message::End`].
+    /// Predecessor: my version. My sockets come next, then [`Message::End`].
     Offer(Offer),
-    /// Heir: I have checked all that I can. From here on clients wait.
+    /// Successor: I have checked all that I can. From here on clients wait.
     Ready {},
-    /// Elder: a socket that clients come in at, with its descriptor.
+    /// Predecessor: a listening socket for clients, with its descriptor.
     Socket(Place),
-    /// Elder: a client of the NBD server, with its connection; the bytes are the beginning of a request.
+    /// Predecessor: a client of the NBD server, with its connection; the bytes are the beginning of a request.
     NbdClient(NbdClient),
-    /// Elder: a front-end of a virtual machine, with its connection. What it said follows in so many messages of [`Message::Said`].
+    /// Predecessor: a front-end of a virtual machine, with its connection. Its requests so far follow in messages of [`Message::Said`].
     FrontEnd(FrontEnd),
-    /// Elder: what a front-end said, as vhost-user has it; the bytes are the payload.
+    /// Predecessor: a request of a front-end, as vhost-user has it; the bytes are the payload.
     Said {
         /// The request's number.
         request: u32,
     },
-    /// Elder: what commands made of the configuration.
+    /// Predecessor: what commands made of the configuration.
     Command(Entry),
-    /// Elder: how full the buckets of a disk's limits are.
+    /// Predecessor: how full the buckets of a disk's limits are.
     Levels(Levels),
-    /// Elder: that was all.
+    /// Predecessor: that was all.
     End {},
-    /// Heir: I have the disks and the clients; may I serve?
+    /// Successor: I have the disks and the clients; may I serve?
     Serving {},
-    /// Heir: I cannot.
+    /// Successor: I cannot.
     Failed(Refused),
-    /// Elder: go on. I touch nothing any more.
+    /// Predecessor: serve. I do not touch anything any more.
     Go {},
-    /// Elder: too late, I have taken everything back.
+    /// Predecessor: too late, I have taken everything back.
     TakenBack {},
 }
 
 /// The first message.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TakeOver {
-    /// Versions that the heir speaks.
+    /// Versions that the successor understands.
     pub versions: Vec<u32>,
     /// What it is, for the log.
     #[serde(default)]
@@ -63,12 +64,12 @@ pub struct Refused {
     pub why: String,
 }
 
-/// Who is taken over from.
+/// The predecessor's answer to [`TakeOver`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// The version that is spoken from here on.
     pub version: u32,
-    /// What the elder is, for the log.
+    /// The predecessor's program and version, for the log.
     #[serde(default)]
     pub program: String,
 }

@@ -1,4 +1,5 @@
-//! Sockets that another process listened at before us: who wants to listen at the same place gets them instead of making new ones.
+//! Sockets that another process listened at before us. Code that listens at the same place gets them instead
+//! of making new ones.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
