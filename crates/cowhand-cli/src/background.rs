@@ -18,7 +18,7 @@ use crate::failure::{FAILED, Failure};
 /// Set for the second process. Its standard output is then a pipe to the first.
 const MARK: &str = "COWHAND_IN_BACKGROUND";
 
-/// The process that goes on.
+/// The process that continues in the background.
 #[derive(Debug)]
 pub struct Background(());
 
@@ -47,13 +47,13 @@ impl Background {
         started.map(Side::Started)
     }
 
-    /// Clients can connect: tells the first process, and leaves its terminal and its directory.
+    /// Clients can connect: notifies the first process, and leaves its terminal and its directory.
     ///
     /// # Errors
     /// When the system does not let us.
     pub fn ready(self) -> Result<(), Failure> {
         let leave = || -> io::Result<()> {
-            // Who started us may be gone.
+            // The first process may have ended.
             let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
             let null = File::options().read(true).write(true).open("/dev/null")?;
             dup2_stdin(&null)?;
@@ -65,7 +65,7 @@ impl Background {
     }
 }
 
-/// The process that goes on, while the one that was started still waits for it.
+/// The background process, while the first one still waits for it.
 #[derive(Debug)]
 pub struct Waiting {
     told: File,
@@ -73,16 +73,17 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Tells the first process, and leaves standard error, too. A sandbox lets it.
+    /// Notifies the first process, and leaves standard error, too. The sandbox permits that.
     pub fn ready(mut self) {
-        // Who started us may be gone.
+        // The first process may have ended.
         let _ = self.told.write_all(b"1");
         let _ = dup2_stderr(&self.null);
     }
 }
 
 impl Background {
-    /// Leaves the terminal and the directory, but for standard error: what clients need is not all there yet, and may fail.
+    /// Leaves the terminal and the directory, but not standard error: what clients need is not all there yet,
+    /// and may fail.
     ///
     /// # Errors
     /// When the system does not let us.
@@ -105,7 +106,7 @@ impl Background {
     /// When the system does not let us.
     pub fn ready_here(self) -> Result<(), Failure> {
         let leave = || -> io::Result<()> {
-            // Who started us may be gone.
+            // The first process may have ended.
             let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
             let null = File::options().read(true).write(true).open("/dev/null")?;
             dup2_stdin(&null)?;

@@ -103,7 +103,7 @@ enum FullBecause {
     Asked,
     /// An earlier build took one of the points that the last one needs.
     EarlierBuild,
-    /// Nothing tells what changed since the last point.
+    /// There is no record of what changed since the last point.
     NoBitmap,
     /// What was to tell missed changes.
     NotTrusted,

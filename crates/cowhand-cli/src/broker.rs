@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Has a process that connects, always one that knows the files as they are.
+/// Keeps one process that connects, and restarts it when the files have been replaced.
 fn keep(allowed: &Allowed) -> std::io::Result<ExitCode> {
     loop {
         let begun = Instant::now();
@@ -88,7 +88,8 @@ fn keep(allowed: &Allowed) -> std::io::Result<ExitCode> {
     }
 }
 
-/// Has this process end with the one that started it; `None` if that has ended already, and would not end this one.
+/// Ties this process's life to the one that started it; `None` if that has ended already, and would not end
+/// this one.
 fn end_with(keeper: i32) -> std::io::Result<Option<()>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok((getppid().map(Pid::as_raw_pid) == Some(keeper)).then_some(()))
@@ -121,7 +122,8 @@ fn connect(allowed: &Allowed) -> std::io::Result<ExitCode> {
     }
 }
 
-/// Which files the names lead to: device and number; `None` for those that are not there. Fences let everybody ask that.
+/// Which files the names lead to: device and number; `None` for those that are not there. The fences permit
+/// that query.
 fn identities() -> Vec<(OsString, Option<(u64, u64)>)> {
     let identity = |path: &&str| {
         let found = Path::new(path).metadata().ok();

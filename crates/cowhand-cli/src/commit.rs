@@ -103,7 +103,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a server commit a disk of its own.
+/// Makes a server commit one of its disks.
 fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let watch = Watch::begin(args.progress && !args.quiet)?;
     let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
@@ -124,7 +124,7 @@ fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks at the chain and says which part of it goes where.
+/// Reads the chain, and decides which part of it goes where.
 async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Plan, Failure> {
     let failed = |error: &dyn std::error::Error| copying::because("commit", &options, error);
     let mut walk = ChainWalk::new(&options, rules, DataFiles::Leave).map_err(|error| failed(&error))?;
@@ -197,7 +197,7 @@ async fn commit(
     let copy = job::copies::commit(&**above, plan.layers, &*base, options);
     let copied = watch.run(&copy, &Counters::default()).await.map_err(|error| failed(&error));
     copying::finish(&base, copied, |error| copying::because("write", &plan.base, error)).await?;
-    // Behind the base's last flush: what the overlay gives up is there.
+    // After the base's last flush: the base has everything that is removed from the overlay.
     match image {
         Some(image) => image.make_empty().await.map_err(|error| failed(&error)),
         None => Ok(()),

@@ -105,7 +105,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if let Some(size) = &args.suggest {
         return suggested(args, size, out);
     }
-    // The parser waives what an option requires where SIZE rules that out.
+    // With SIZE the parser does not enforce what these options require.
     if args.purpose.is_some() || args.output.is_some() {
         return Err(Failure::new("--use and --output go with --suggest; creating an image takes neither"));
     }

@@ -106,7 +106,7 @@ impl Failure {
         }
     }
 
-    /// Whether the system did not let us: the user has no such right, or the sandbox gave it up.
+    /// Whether permission was missing: the user has no such right, or the sandbox dropped it.
     pub fn is_forbidden(&self) -> bool {
         self.io == Some(io::ErrorKind::PermissionDenied)
     }
@@ -149,7 +149,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Whether the system did not let us do what failed with `error`.
+/// Whether permission was missing for what failed with `error`.
 pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     let denied = |error: &(dyn Error + 'static)| {
         let kept = error.downcast_ref::<io::Error>();
@@ -161,7 +161,8 @@ pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     std::iter::successors(Some(error), |&error| error.source()).any(denied)
 }
 
-/// `cause` without what it is about, where `what` has named that: errors of the libraries name their image, for the log.
+/// `cause` without its subject, if `what` has named that: errors of the libraries name their image, for the
+/// log.
 fn without_subject<'a>(cause: &'a str, what: &str) -> &'a str {
     let Some((subject, rest)) = cause.split_once(": ") else { return cause };
     // Storage says what it did: "cannot create x", "cannot lock x".

@@ -81,7 +81,7 @@ use crate::failure::Failure;
 /// How long the end of the program waits for images of Ceph clusters to be closed.
 const RBD_CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
-/// The whole program: reads the command line, does what it says, tells how it went.
+/// The whole program: reads the command line, runs the command, returns the exit code.
 pub fn main() -> ExitCode {
     if let Some(code) = door_fuse::watcher::run_if_asked() {
         return code;

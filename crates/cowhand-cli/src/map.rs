@@ -156,7 +156,8 @@ pub fn is_unmapped(disk: &Disk) -> bool {
     voice::is_qemu() && disk.root().driver() == Kind::Vhdx.name()
 }
 
-/// Names of the files of a chain whose top is called `named`. What lies below the directory of that is named from there.
+/// Names of the files of a chain whose top is called `named`. Names in the top's directory are shortened as
+/// `named` is.
 pub fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
     let directory = named.parent().unwrap_or(Path::new(""));
     let place = if directory.as_os_str().is_empty() { Path::new(".") } else { directory }.canonicalize().ok();

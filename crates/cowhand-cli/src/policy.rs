@@ -66,7 +66,7 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
     Ok(if is_as_qemu() && !strict { policy.following_backing() } else { policy })
 }
 
-/// What all files in `directory` say, which must be those of `owner`.
+/// The policy of all files in `directory`, which must belong to `owner`.
 fn of_administrator(directory: &Path, owner: u32) -> Result<Said, Failure> {
     let mut all = Said::default();
     let failed = |error| Failure::because(format!("cannot read {}", directory.display()), &error);

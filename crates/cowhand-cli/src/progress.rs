@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// qemu-img tells of each percent, whatever the time.
+    /// qemu-img prints each percent, whatever the time.
     fn is_due(&self, done_bytes: u64, now: Instant) -> bool {
         let Some(told) = self.told else { return true };
         match self.qemu {

@@ -90,7 +90,7 @@ struct Report {
     unused_bytes: u64,
     /// Those that no image leads to, and that stay.
     young: u64,
-    /// Pushes that go on.
+    /// Pushes in progress.
     pushes: u64,
     removed: bool,
 }

@@ -124,13 +124,14 @@ async fn rebase(
         progress.end();
     }
     let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
-    // Without an image below its format means nothing: callers give it all the same.
+    // Without a backing file its format means nothing; callers give it all the same.
     let format =
         args.backing_format.as_ref().filter(|_| name.is_some()).map(|format| format.name().to_owned());
     image.set_backing_name(name, format).await.map_err(|error| failed(&error))
 }
 
-/// How the new image below is opened: by its name from the overlay's directory, or where that names a server.
+/// How the new backing file is opened: by its name from the overlay's directory, or from the server that the
+/// name leads to.
 fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
     let is_drive = args.backing.starts_with("json:") || elsewhere(Path::new(&args.backing)).is_some();
     let mut options = match is_drive {
@@ -146,7 +147,7 @@ fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
     Ok(options)
 }
 
-/// Writes to the overlay what it shows of the old image below and would not show of the new one.
+/// Copies to the overlay what it shows of the old backing file and the new one would not show.
 async fn copy(
     args: &Args,
     overlay: &Disk,

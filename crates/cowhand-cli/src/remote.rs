@@ -49,7 +49,7 @@ impl Remote {
         Ok(Self { client: Client::connect(socket).map_err(failed)?, socket: socket.to_owned() })
     }
 
-    /// Has a command done.
+    /// Runs a command on the server.
     ///
     /// # Errors
     /// When the server refuses, or is gone.
@@ -75,7 +75,7 @@ impl Remote {
         }
     }
 
-    /// The disk that is meant: the one that is named, or the only one.
+    /// The disk of a command: the named one, or the server's only disk.
     ///
     /// # Errors
     /// When there are several and none is named.
@@ -95,8 +95,8 @@ impl Remote {
         }
     }
 
-    /// The disk that a job is about: the one that is named, or the only one that clients reach, as another may be the target of a job, or the
-    /// only one.
+    /// The disk of a job: the named one, or the only exported disk, since another disk may be the target of a
+    /// job, or the only disk.
     ///
     /// # Errors
     /// When there are several and none is named.
@@ -110,7 +110,7 @@ impl Remote {
         }
     }
 
-    /// The disk that clients reach, if there is one.
+    /// The only disk that is exported, if there is exactly one.
     fn only_exported(&mut self) -> Result<Option<String>, Failure> {
         let exports = self.ask("query-block-exports", json!({}))?;
         let nodes =

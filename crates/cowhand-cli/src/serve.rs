@@ -72,7 +72,8 @@ use crate::background::{Background, Side};
 use crate::create::options;
 use crate::failure::Failure;
 
-/// Times that this process may begin again with rings, where one that was to take over failed: each costs about 100 KiB a loop in advance.
+/// How often this process may begin again with rings, after successors that failed: each time costs about 100
+/// KiB a loop in advance.
 const RETURNS_WITH_RINGS: usize = 3;
 
 /// Serves until a signal ends it.
@@ -195,8 +196,9 @@ fn confine(settings: &Settings) {
     }
 }
 
-/// Rings that are made before the sandbox forbids it: one for each loop, and once more for each time that this process may have to begin again
-/// because the one that was to take over failed. After more failures than that the loops use threads.
+/// Rings that are made before the sandbox forbids it: one for each loop, and one more for each time that this
+/// process may have to begin again because a successor failed. After more failures than that the loops use
+/// threads.
 fn rings_to_come(inventory: &Inventory, settings: &Settings) -> usize {
     let beginnings = if settings.take_over_socket.is_some() { 1 + RETURNS_WITH_RINGS } else { 1 };
     inventory.loops.count() * beginnings

@@ -102,7 +102,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a server change the snapshots of a disk of its own.
+/// Makes a server change the snapshots of one of its disks.
 fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
     let disk = remote.disk_of_job(args.disk.as_deref())?;

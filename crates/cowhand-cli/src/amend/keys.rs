@@ -1,4 +1,5 @@
-//! `-o encrypt.*` of an encrypted image, and the same without the prefix of a LUKS file: who may open it.
+//! `-o encrypt.*` of an encrypted image, and the same without the prefix of a LUKS file: changes of key
+//! slots.
 
 use std::time::Duration;
 

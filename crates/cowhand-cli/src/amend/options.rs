@@ -16,7 +16,7 @@ pub struct AmendOptions {
     pub amendment: Amendment,
     /// Size of the disk in bytes.
     pub size: Option<u64>,
-    /// Who may open an encrypted image.
+    /// Changes of an encrypted image's key slots.
     pub keys: keys::KeyOptions,
     /// The backing file. It cannot be changed here; [`Self::check_backing`] compares it.
     backing_file: Option<String>,

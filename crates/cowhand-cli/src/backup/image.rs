@@ -36,7 +36,8 @@ pub fn take(
 ) -> Result<(Point, Option<FullBecause>), Failure> {
     let reactor = copying::reactor()?;
     let format = format(&options, &reactor)?;
-    // A disk that is only read, as one on a web server, has no bitmap for the next point, which is a full one then.
+    // A disk that is only read, as one on a web server, keeps no bitmap for the next point: that will be a
+    // full one.
     options.layer.read_only |= format != Format::Qcow2 && !options.layer.bitmaps.is_named();
     let keeps_bitmaps = !options.layer.read_only;
     let disk = reactor.run(copying::open(&options, rules, "back up"))?;
@@ -89,7 +90,7 @@ fn taken(
 }
 
 async fn make_bitmap(disk: &Disk, name: &str) -> Result<(), Failure> {
-    // One of a run that did not end, or of points that were deleted.
+    // Left by an interrupted run, or by points that were deleted.
     remove_bitmaps(disk, |found| found == name).await;
     let new = NewBitmap { granularity_bytes: None, recording: true, persistent: true };
     disk.change_bitmap(name, BitmapChange::Add(new))

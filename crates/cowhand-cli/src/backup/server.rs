@@ -170,7 +170,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Has the server fill `new`, by what `bitmap` has as dirty if there is one, and close it.
+    /// Makes the server fill `new`, with what `bitmap` has as dirty if there is one, and close it.
     fn copy(
         &mut self,
         new: &NewPoint,

@@ -14,7 +14,7 @@ const SUFFICES_PERCENT: u64 = 99;
 pub struct Point {
     /// Bytes of the cache.
     pub bytes: u64,
-    /// Requests that find all that they need, of those that come back to it: here ...
+    /// Requests whose map slices are all in the cache, of those that use a slice again: here ...
     pub hits: u64,
     /// ... and in QEMU.
     pub hits_in_qemu: u64,

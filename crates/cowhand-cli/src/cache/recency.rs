@@ -1,5 +1,5 @@
-//! How many other slices were used since a slice was used last: an LRU cache of more slices than that would
-//! have kept it. One pass tells of every size at once.
+//! How many other slices were used since the last use of a slice: an LRU cache of more slices than that would
+//! have kept it. One pass has the answer for every cache size.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,8 @@ pub struct Recency {
 }
 
 impl Recency {
-    /// Tells slices apart up to `depth` back (at most 2^28). Takes 8 bytes for each of them, and 16 or so for each slice there is.
+    /// Distinguishes slices up to `depth` back (at most 2^28). Takes 8 bytes for each of them, and 16 or so
+    /// for each slice there is.
     pub fn new(depth: usize) -> Self {
         let depth = depth.clamp(1, 1 << 28);
         Self { depth, last: HashMap::new(), sums: vec![0; 2 * depth + 1024], now: 0, live: 0 }

@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
         piece.map(Step::Piece)
     }
 
-    /// Which disks have data at `at`, and to where that is known of both.
+    /// Which disks have data at `at`, and up to where that holds for both.
     async fn look(&mut self) -> Result<([bool; 2], u64), Step> {
         let [first, second] = &mut self.sides;
         let (first, first_end) = first.look(self.at, self.end).await?;

@@ -12,7 +12,7 @@ use super::Args;
 use super::plan::Plan;
 use crate::failure::{Failure, warn};
 
-/// The bitmaps of `sources`, of which there must be one, that are copied. Looks at them before anything is written.
+/// The bitmaps to be copied, of the only one of `sources`. They are checked before anything is written.
 ///
 /// # Errors
 /// When source or target cannot have bitmaps, or one of them is inconsistent and not to be left out.

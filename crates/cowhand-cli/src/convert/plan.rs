@@ -76,7 +76,7 @@ impl Plan {
         let is_blank = (!args.no_create && is_zero) || args.target_is_zero;
         let content = match is_blank {
             true => Content::Zeroes,
-            // qemu-img records zeroes in a target that is there, whatever that reads as.
+            // qemu-img records zeroes in an existing target, whatever that reads as.
             false if args.no_create && voice::is_qemu() => Content::Overlay,
             false => Content::Unknown,
         };

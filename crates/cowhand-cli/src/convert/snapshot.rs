@@ -41,7 +41,8 @@ pub fn parse(text: &str) -> Result<SnapshotName, String> {
     }
 }
 
-/// The disk that `disks`, one alone, was at the snapshot. It is read through the files of that one, which stays open.
+/// The only one of `disks`, as it was at the snapshot. It is read through the disk's files: the disk must
+/// stay open.
 ///
 /// # Errors
 /// When there are several, or it has no such snapshot.

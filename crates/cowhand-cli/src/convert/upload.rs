@@ -29,7 +29,7 @@ pub fn object_name<'a>(args: &Args, target: &'a OsStr) -> Option<&'a str> {
     (elsewhere(name.as_ref()) == Some("s3")).then_some(name)
 }
 
-/// Copies `source` into the object `name`. Whatever happens, there is what was there before, or the whole object.
+/// Copies `source` into the object `name`. At any moment the object is the old one or the complete new one.
 ///
 /// # Errors
 /// When the object cannot be made, or a signal ended it.

@@ -16,7 +16,7 @@ use crate::copying::whole_image::WholeImage;
 use crate::create::foreign;
 use crate::failure::Failure;
 
-/// What a vmdk calls its own file where that has no name.
+/// The name of its own file in a vmdk image that is written to a pipe.
 const NAME_IN_PIPE: &str = "disk.vmdk";
 
 /// Copies `source` into a new image, which gets its name when it is whole.

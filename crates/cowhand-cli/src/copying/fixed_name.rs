@@ -35,8 +35,8 @@ impl FixedName {
     }
 }
 
-/// Whether the file called `name`, which is there, cannot be replaced. `None` where it can, where nothing is there, and where the system
-/// does not say: the replacing says it then.
+/// Why the file called `name` cannot be replaced. `None` if it can, if it does not exist, and if the system
+/// does not tell: then the replacing fails.
 pub(super) fn fixed_name(name: &Path) -> Option<FixedName> {
     let place = place_of(name).ok()?;
     let found = place.metadata().ok().filter(|found| found.is_file())?;

@@ -138,7 +138,7 @@ impl Made {
         Ok(())
     }
 
-    /// Says of a failure what became of what was there before.
+    /// Adds to a failure what became of the old content.
     pub fn explain(&self, failure: Failure) -> Failure {
         match self {
             Self::File(file) => file.explain(failure),

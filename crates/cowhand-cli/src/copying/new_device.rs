@@ -71,7 +71,7 @@ impl NewDevice {
         self.format == Format::Raw && is_device(&self.path)
     }
 
-    /// Says of a failure what became of what was there before.
+    /// Adds to a failure what became of the old content.
     pub fn explain(&self, failure: Failure) -> Failure {
         failure.with_hint(match (is_device(&self.path), self.format) {
             (true, Format::Raw) => "the device holds a part of the copy",

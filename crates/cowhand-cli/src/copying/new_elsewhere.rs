@@ -29,7 +29,7 @@ impl NewElsewhere {
     /// Makes an image of `size` bytes called `name`.
     ///
     /// # Errors
-    /// When there is one of that name, when it cannot be made, or not of that format.
+    /// When the name exists, when it cannot be made, or not in that format.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
         let shown = name.to_string_lossy().into_owned();
         let refused = |error: &dyn Error| {

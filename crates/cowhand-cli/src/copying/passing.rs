@@ -14,7 +14,7 @@ use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 /// How often pages go: often enough that few are there at a time, seldom enough that what is read ahead of the copy is not lost.
 const LET_GO: Duration = Duration::from_millis(300);
 
-/// Places of a file that are looked at to see whether others have it in memory.
+/// Places of a file that are checked for being in the page cache.
 const LOOKS: u64 = 32;
 
 /// The files.

@@ -1,7 +1,7 @@
-//! Pipes: what comes out of one as a source, and one as the target of a raw disk.
+//! Pipes, as the source of a copy and as the target of a raw copy.
 //!
-//! `-` is standard input for a source and standard output for a target. So are `/dev/stdin` and `/dev/stdout`, and any path of a
-//! FIFO. One that leads to a file is that file.
+//! `-` is standard input for a source and standard output for a target. So are `/dev/stdin` and
+//! `/dev/stdout`, and any path of a FIFO. If standard input or output is a file, that file is used.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

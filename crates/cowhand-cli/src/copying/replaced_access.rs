@@ -41,8 +41,8 @@ impl ReplacedAccess {
         }
     }
 
-    /// Gives them to `file`, which is private so far. Only root gives files away: where the owner cannot be kept the file stays its maker's,
-    /// and where the group cannot be kept the maker's group may do what all others may.
+    /// Sets them on `file`, which is private so far. Only root can change owners: otherwise the file keeps
+    /// the maker as its owner. If the group cannot be set, the maker's group gets the rights of other users.
     ///
     /// # Errors
     /// When the mode cannot be set.

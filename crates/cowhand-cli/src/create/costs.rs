@@ -64,12 +64,12 @@ impl Clusters {
         disk_bytes.div_ceil(self.bytes).div_ceil(self.bytes / self.entry_bytes()) * 8
     }
 
-    /// What an aligned small write to new space copies where there is an image below.
+    /// What an aligned small write to new space copies if there is a backing file.
     pub fn copied_bytes(self) -> u64 {
         self.unit_bytes().saturating_sub(SMALL_WRITE_BYTES)
     }
 
-    /// All figures of a disk. `copies`: there is an image below.
+    /// All figures of a disk. `copies`: there is a backing file.
     pub fn costs(self, disk_bytes: u64, copies: bool) -> Costs {
         let clusters = disk_bytes.div_ceil(self.bytes);
         let copied_bytes = if copies { self.copied_bytes() } else { 0 };

@@ -43,7 +43,7 @@ pub struct Question {
     pub disk_bytes: u64,
     /// What it is for.
     pub purpose: Use,
-    /// There is an image below.
+    /// There is a backing file.
     pub backing: bool,
 }
 

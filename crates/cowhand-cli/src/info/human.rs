@@ -1,4 +1,4 @@
-//! `info` for people: the labels of qemu-img, so that what greps them goes on working.
+//! `info` for people: the labels of qemu-img, so that scripts that grep them still work.
 
 use std::io::{self, Write};
 

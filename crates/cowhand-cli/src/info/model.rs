@@ -203,7 +203,7 @@ pub struct LuksInfo {
     pub uuid: String,
     /// Mode of the cipher.
     pub cipher_mode: &'static str,
-    /// Who may open it.
+    /// Its key slots.
     pub slots: Vec<SlotInfo>,
     /// Bytes of the header with all key material.
     pub payload_offset: u64,
@@ -293,7 +293,7 @@ pub struct Luks2Info {
     pub payload_offset: u64,
     /// Iterations of the key's digest.
     pub master_key_iters: u64,
-    /// Who may open it.
+    /// Its key slots.
     pub slots: Vec<Slot2Info>,
 }
 

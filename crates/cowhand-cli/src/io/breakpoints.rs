@@ -10,7 +10,7 @@ use super::failed::Failed;
 use super::report::words_of;
 use crate::failure::Failure;
 
-/// Time between two looks at what is held back.
+/// Time between two checks for suspended requests.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// So many looks without any change mean that nothing changes any more: a second.
 const LOOKS_MAX: u32 = 50;
@@ -57,7 +57,7 @@ pub fn resume(disk: &Disk, words: &[&str], out: &mut dyn Write) -> Result<(), Fa
     }
 }
 
-/// Lets all requests go on: the disk is about to be closed.
+/// Resumes all requests: the disk is about to be closed.
 pub fn resume_all(disk: &Disk) {
     with_watcher(disk, |watcher| {
         watcher.held_back().iter().for_each(|tag| {
@@ -75,7 +75,7 @@ fn shown(out: &mut dyn Write, line: &str) -> Result<(), Failed> {
     Err(Failed::Shown)
 }
 
-/// What is held back, looked at from time to time.
+/// Suspended requests, checked periodically.
 #[derive(Debug, Default)]
 pub struct Watch {
     /// Tags that were reported.
@@ -85,7 +85,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Tells of requests that are held back since the last look.
+    /// Prints requests that were suspended since the last call.
     pub fn look(&mut self, disk: &Disk, out: &mut dyn Write) -> io::Result<()> {
         let Some(held_back) = with_watcher(disk, |watcher| watcher.held_back()) else { return Ok(()) };
         for tag in held_back.iter().filter(|tag| !self.known.contains(tag)) {

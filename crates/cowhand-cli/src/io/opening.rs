@@ -55,7 +55,7 @@ pub struct Opened {
 }
 
 impl Manner {
-    /// The words of `open`: the manner, options and DRIVE, of which one must be there.
+    /// Parses the arguments of `open`: flags, options and DRIVE. At least options or a DRIVE must be given.
     ///
     /// # Errors
     /// When they say nothing that can be opened.

@@ -37,11 +37,12 @@ pub fn run(change: Change, plan: &Plan) -> Result<(), Failure> {
     copying::reactor()?.run(change.run(plan, &Offline))
 }
 
-/// A disk that no other process writes while this is there.
+/// A disk with a lock that keeps other writers out.
 #[derive(Debug)]
 pub struct LockedDisk(#[expect(dead_code, reason = "gives the lock back when it is dropped")] FileLock);
 
-/// Refuses an image that no lineage can have, before anything is made for it. What counts is looked at again under its lock.
+/// Refuses an image that no lineage can have, before anything is made for it. Everything relevant is checked
+/// again under its lock.
 ///
 /// # Errors
 /// Names what stands against it.

@@ -16,7 +16,7 @@ pub struct Bitmaps {
     far: Remote,
     /// The copy's node there.
     node: String,
-    /// The copy has those that an earlier command made, which was killed.
+    /// The copy has bitmaps of an earlier command, which was killed.
     goes_on: bool,
     /// Names of those that were made here.
     made: Vec<String>,
@@ -63,8 +63,8 @@ impl Bitmaps {
         Ok(bitmaps.iter().filter_map(|bitmap| bitmap["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Gives the copy those that `disk` has now; how many. The copy is in step with it, and a mirror keeps it so. Those that missed changes are left
-    /// behind, which is said.
+    /// Adds to the copy the bitmaps that `disk` has now; returns how many. The copy is in step with the disk,
+    /// and a mirror keeps it so. Inconsistent bitmaps are left out, with a warning.
     ///
     /// # Errors
     /// When one of the servers refuses or does not answer, or a signal ends it: then the copy may have some, which [`Bitmaps::take_back`] removes.
@@ -124,7 +124,7 @@ impl Place<'_> {
     }
 }
 
-/// What a server tells of a node's bitmaps.
+/// A node's bitmaps, as a server reports them.
 fn of_node(remote: &mut Remote, node: &str) -> Result<Vec<Value>, Failure> {
     let nodes = remote.ask("query-named-block-nodes", json!({}))?;
     let found = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == node);

@@ -1,4 +1,4 @@
-//! The figures of a server's disks, as query-blockstats tells them.
+//! The figures of a server's disks, as query-blockstats reports them.
 
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use super::{Args, check_shrink, new_size};
 use crate::failure::Failure;
 use crate::remote::{Remote, figures};
 
-/// Has the server at `socket` change the size of a disk; what to say of it.
+/// Makes the server at `socket` change the size of a disk; returns what to print.
 pub(super) fn resize(socket: &Path, args: &Args) -> Result<String, Failure> {
     if args.preallocation != Preallocation::Off {
         return Err(Failure::new(

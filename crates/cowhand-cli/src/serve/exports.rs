@@ -85,7 +85,7 @@ impl Name {
     }
 }
 
-/// Those that have one name, for each such name.
+/// The indices of drives with the same name, for each name that several have.
 fn ambiguous(names: &[Name]) -> Vec<Vec<usize>> {
     let mut called: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {

@@ -52,17 +52,17 @@ pub struct Inventory {
     pub ublk: Arc<door_ublk::Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
-    /// What is at work on disks.
+    /// Jobs of disks.
     pub jobs: Jobs,
     /// What commands changed, for the next process.
     pub journal: Journal,
-    /// Who wants to hear of changes.
+    /// Clients that get events.
     pub events: Rc<Events>,
     /// What an error about a missing right is to mention.
     pub sandbox: Sandbox,
     /// The rule about plain TCP.
     pub plain_tcp_allowed: bool,
-    /// Who may connect to Unix sockets for NBD.
+    /// The mode of Unix sockets for NBD.
     pub socket_mode: SocketMode,
     /// Rules of objects by which clients with certificates are admitted.
     pub authorizations: Authorizations,

@@ -1,6 +1,6 @@
-//! The jobs of the process: which there are, what they tell, and how they come to their end.
+//! The jobs of the process: their list, their events, and their end.
 //!
-//! A job is a task of the main loop. What it changes of the graph it changes as a command does, with a [`graph::Change`].
+//! A job is a task of the main loop. It changes the graph as a command does, with a [`graph::Change`].
 
 mod amend;
 mod bitmap_sync;
@@ -101,7 +101,7 @@ impl Jobs {
         self.list.borrow().iter().find(|job| job.life.terms().id == id).cloned()
     }
 
-    /// The job at work that has a layer made of `file`, with what becomes of it: true if it is taken out.
+    /// The running job that has a layer made of `file`, and whether it takes the layer out.
     pub fn user_of(&self, file: &str) -> Option<(String, bool)> {
         let jobs = self.list.borrow();
         let mut at_work = jobs.iter().filter(|job| job.work().is_some());
@@ -145,7 +145,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Reports a job that could not begin after all to who knows QEMU's events: there it exists before its nodes are looked at.
+    /// Reports a job that could not begin to clients that expect QEMU's events: there a job exists before its
+    /// nodes are checked.
     pub fn tell_not_begun(inventory: &Inventory, id: &str) {
         if inventory.as_qemu {
             for status in [Status::Created, Status::Null] {
@@ -178,7 +179,7 @@ impl Jobs {
         });
         inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
         if group.is_none() {
-            // Who began it hears of that before the answer, as from QEMU.
+            // The client that began it gets the event before the answer, as from QEMU.
             job.life.begin();
         }
         let inventory = Rc::clone(inventory);
@@ -203,7 +204,7 @@ impl Jobs {
 }
 
 impl Job {
-    /// What its nodes are called: that of the disk, and that of the target if there is one.
+    /// The names of its nodes: the disk's, and the target's if there is one.
     pub fn nodes(&self) -> Vec<String> {
         self.holds.borrow().iter().map(Hold::node_name).collect()
     }

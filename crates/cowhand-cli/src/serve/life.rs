@@ -93,7 +93,7 @@ fn take_back(
     }
 }
 
-/// Takes everything over from a running daemon, which goes on if this fails.
+/// Takes everything over from a running daemon, which continues to serve if this fails.
 pub(super) fn take_over(
     mut heir: Heir,
     (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),

@@ -41,7 +41,8 @@ pub struct MetricsSocket {
 }
 
 impl MetricsSocket {
-    /// Listens at `address`. Anybody who can connect can read the figures: names of disks, and what they do.
+    /// Listens at `address`. Every client that can connect can read the figures: names of disks, and what
+    /// they do.
     ///
     /// # Errors
     /// When the address is in use or not to be had.

@@ -100,7 +100,7 @@ fn begun(socket: &OwnedFd, path: &Path, mode: SocketMode) -> io::Result<()> {
 /// Renames the socket, unless `path` is there.
 fn name_as(temporary: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
-        // The file system cannot rename like that; a second name is refused where there is one as well.
+        // The file system cannot rename like that; a hard link is refused, too, if the name exists.
         Err(Errno::INVAL | Errno::NOSYS) => match fs::hard_link(temporary, path) {
             Ok(()) => fs::remove_file(temporary),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

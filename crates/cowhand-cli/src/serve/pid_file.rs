@@ -13,7 +13,7 @@ use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
 use crate::failure::Failure;
 
-/// The bit of a directory that belongs to everybody, as /tmp.
+/// The sticky bit of a directory that every user can write to, as /tmp.
 const STICKY: u32 = 0o1000;
 
 /// A pid file, locked while we run and removed at the end.

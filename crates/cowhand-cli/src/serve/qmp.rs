@@ -69,7 +69,7 @@ impl Steering {
         Ok(done)
     }
 
-    /// Has the program end. Callers of QEMU's daemon hear of all that ends with it before the answer.
+    /// Ends the program. Callers of QEMU's daemon get the events of all that ends with it before the answer.
     async fn end(&self) -> Result<Value, QmpError> {
         if self.inventory.as_qemu {
             self.inventory.report_end().await;

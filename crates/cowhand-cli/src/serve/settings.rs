@@ -75,7 +75,7 @@ pub struct Settings {
     pub ends_with_mounts: bool,
     /// `--request-merging`.
     pub request_merging: bool,
-    /// Who may connect to Unix sockets.
+    /// The mode of Unix sockets.
     pub socket_mode: SocketMode,
     /// TLS, if clients must use it.
     pub tls: Option<TlsFiles>,
@@ -122,7 +122,7 @@ pub struct FuseFile {
     pub placed: Placed,
     /// Programs may change its size.
     pub growable: bool,
-    /// Who may use it beside this user.
+    /// Which other users may use it.
     pub allow_other: AllowOther,
 }
 
@@ -284,7 +284,8 @@ fn default_export(names: &[String], asked: Option<&str>) -> Result<Option<String
     Ok(Some(asked.to_owned()))
 }
 
-/// What each `[EXPORT=]PATH` of an option means. What stands before the first `=` is an export if there is one of that name: paths may have one, too.
+/// The meaning of each `[EXPORT=]PATH` of an option. The text before the first `=` is an export only if there
+/// is one of that name: paths may contain `=`, too.
 fn placed(names: &[String], option: &str, given: &[String]) -> Result<Vec<Placed>, Failure> {
     let one = |text: &String| {
         let named = names.iter().filter_map(|name| {

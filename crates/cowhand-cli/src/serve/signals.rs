@@ -89,13 +89,13 @@ impl SignalStreams {
         let (_, _) = self.end.recv(IoBuf::uninit(1)).await;
     }
 
-    /// Waits for [`INTERRUPTS_FOR_HASTE`] interrupts; calls `told` after each but the first and the last with
-    /// how many more it takes.
+    /// Waits for `INTERRUPTS_FOR_HASTE` interrupts. Calls `told` after each but the first and the last, with how many more
+    /// it takes.
     pub async fn haste(&self, told: impl Fn(u32)) {
         while self.interrupts_seen.get() < INTERRUPTS_FOR_HASTE {
             let (received, _) = self.interrupts.recv(IoBuf::uninit(1)).await;
             if !matches!(received, Ok(1..)) {
-                // No keys can be seen any more: the orderly end goes on.
+                // No keys can be read any more: the orderly end continues.
                 return std::future::pending().await;
             }
             self.interrupts_seen.set(self.interrupts_seen.get() + 1);

@@ -141,7 +141,7 @@ impl Running {
         Self { inventory: Rc::clone(inventory), control, _tasks: tasks }
     }
 
-    /// Tells all clients that the end is near, and why, and hangs up.
+    /// Notifies all clients of the end and its reason, and disconnects.
     pub async fn end(&self, asked: bool) {
         self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };

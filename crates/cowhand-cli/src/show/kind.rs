@@ -5,7 +5,7 @@
 pub enum Kind {
     /// Data of the image itself.
     Data,
-    /// Data of an image below.
+    /// Data of a backing file.
     Below,
     /// Compressed data of the image itself.
     Compressed,

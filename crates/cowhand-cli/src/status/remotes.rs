@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{counted, printable};
 
-/// Writes them. A server that was started by an older program tells of none.
+/// Writes them. An older server reports none.
 pub fn write(out: &mut dyn Write, remotes: &Value) -> io::Result<()> {
     let list = |name: &str| remotes[name].as_array().map_or(&[][..], Vec::as_slice);
     for server in list("servers") {

@@ -45,7 +45,7 @@ struct Explained<'a> {
     curves: Vec<Curve>,
 }
 
-/// What one limit lets through over time, from an idle start.
+/// Requests that one limit admits over time, from an idle start.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Curve {

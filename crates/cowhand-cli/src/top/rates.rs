@@ -1,4 +1,4 @@
-//! What happened between two looks at a disk.
+//! Rates between two readings of a disk's figures.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The terminal: taken over, drawn on, given back however it ends.
+//! The terminal: set up, drawn on, and restored however the program ends.
 
 use std::time::{Duration, Instant};
 

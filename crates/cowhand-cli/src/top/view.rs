@@ -16,7 +16,7 @@ pub enum Order {
     /// Those that do most are first.
     #[default]
     Load,
-    /// As the server tells them.
+    /// As the server reports them.
     Served,
 }
 

@@ -32,7 +32,7 @@ fn is_inside(test: &str) -> Option<std::path::PathBuf> {
     None
 }
 
-/// Files that the process inside is to leave alone, and those that it may use.
+/// Files that the sandboxed process must not touch, and those that it may use.
 fn prepare(directory: &Path) {
     for name in ["own", "elsewhere", "allowed"] {
         std::fs::create_dir(directory.join(name)).unwrap();
@@ -65,7 +65,8 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_with_commands() {
     table::measure(&world, table::Reach::Allowed);
 }
 
-/// What a server does once it serves goes on: files, threads, sockets that are open, rings that were made before.
+/// What a running server does still works: files, threads, sockets that are open, rings that were made
+/// before.
 #[test]
 fn what_serving_needs_works_in_the_sandbox() {
     use std::io::{Read, Write};

@@ -211,7 +211,7 @@ fn a_target_that_is_there_is_overwritten_and_proved_zero() {
     assert_eq!(small.code, 1, "{}", small.err);
 }
 
-/// Who is interrupted, or has a full disk, must not find something that looks like the image.
+/// An interrupted copy, or one that met a full disk, must not leave something that looks like the image.
 #[test]
 fn what_fails_leaves_what_was_there_before() {
     let bench = Bench::new();
@@ -317,7 +317,7 @@ fn compressed_clusters_are_copied_as_they_are() {
     let bench = Bench::new();
     let source = source(&bench);
     for shape in ["cluster_size=64k", "cluster_size=4k", "compression_type=zstd"] {
-        // The lowest level, which is not what is written here: who packs again has other lengths.
+        // The lowest level, which is not what is written here: packing again gives other lengths.
         bench.qemu("qemu-img", &["convert", "-c", "-O", "qcow2", "-o", shape, source, "theirs.qcow2"]);
         convert(&bench, &["-c", "-O", "qcow2", "-o", shape, "theirs.qcow2", "ours.qcow2"]);
         same(&bench, source, "ours.qcow2");

@@ -71,7 +71,7 @@ fn rules_make_the_same_requests_fail() {
     assert!(out.starts_with("write failed: Input/output error\n"), "{out}");
 }
 
-/// qemu-io tells of it and exits with 0.
+/// qemu-io prints it and exits with 0.
 #[test]
 fn what_cannot_be_written_when_the_disk_is_closed_is_a_failure() {
     let bench = Bench::new();

@@ -123,7 +123,8 @@ fn a_full_disk_leaves_the_disk_and_the_name_as_they_were() {
     flatten(&bench, &[]);
 }
 
-/// Killed, or ended by a signal, in the middle: the image is the overlay that it was, and the next run goes on.
+/// Killed, or ended by a signal, in the middle: the image is still the same overlay, and the next run
+/// continues.
 #[test]
 fn an_interrupted_flatten_can_be_repeated() {
     let bench = Bench::new();

@@ -118,7 +118,7 @@ fn each_command_gives_what_qemu_io_gives_on_raw_disks() {
     assert!(compare(&bench, "raw", RAW_SCRIPTS) >= 30);
 }
 
-/// What a pipe takes before anybody reads.
+/// What a pipe holds without a reader.
 const PIPE_BYTES: usize = 64 << 10;
 
 fn typed(bench: &Bench, program: &str, words: &[&str], script: &str) -> (String, i32) {
@@ -126,7 +126,7 @@ fn typed(bench: &Bench, program: &str, words: &[&str], script: &str) -> (String,
     let command = command.args(words).current_dir(bench.path("")).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let written = child.stdin.take().unwrap().write_all(script.as_bytes());
-    // Who refuses a line reads no more.
+    // A program that refuses a line reads no more.
     assert!(written.is_ok() || script.len() > PIPE_BYTES, "{script}");
     let output = child.wait_with_output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))

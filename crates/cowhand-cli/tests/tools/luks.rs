@@ -66,7 +66,7 @@ fn what_is_made_here_qemu_and_cryptsetup_open() {
         let dump = bench.run(Path::new("cryptsetup"), &["luksDump", "disk.luks"]).out;
         assert!(dump.contains("Version:       \t1\n") && dump.contains("Key Slot 0: ENABLED"), "{dump}");
     }
-    // A key that cryptsetup adds opens the disk here, and the first one goes on doing so.
+    // A key that cryptsetup adds opens the disk here, and the first one still does.
     let add = [
         "luksAddKey",
         "--batch-mode",

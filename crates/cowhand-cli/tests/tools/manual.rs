@@ -74,7 +74,7 @@ fn the_examples_print_what_they_say() {
                 servers.push(serve(&bench, line));
                 continue;
             }
-            // Not everybody has it; the pages are looked at below.
+            // Not every machine has it; the pages are checked below, too.
             if typed.starts_with("man ") {
                 continue;
             }

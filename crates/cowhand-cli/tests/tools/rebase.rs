@@ -65,7 +65,7 @@ fn over_any_image_and_over_none_the_disk_stays_what_it_was() {
     }
 }
 
-/// With nothing below there is no entry that says zeroes: they must hide what the new image below has.
+/// Without a backing file there is no entry for zeroes: they must hide what the new backing file has.
 #[test]
 fn an_image_that_stood_alone_reads_as_before_over_another() {
     for shape in SHAPES {

@@ -1,4 +1,4 @@
-//! `name=value` between commas: what `-o` arguments say, before anybody asks what it means.
+//! `name=value` between commas: the form of `-o` arguments, without their meaning.
 
 use std::collections::BTreeMap;
 

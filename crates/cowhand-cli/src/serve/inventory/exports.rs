@@ -20,7 +20,7 @@ use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
 
-/// How long requests of clients that were disconnected wait for limits, before they are let go: as good as none.
+/// How long requests of disconnected clients wait for limits before they are admitted anyway: hardly at all.
 const HURRY: Duration = Duration::from_millis(10);
 
 /// How long clients wait at the end for what is reported of jobs.
@@ -151,7 +151,7 @@ impl Inventory {
         })
     }
 
-    /// Makes an export of what `open` adds to a door; everything else is looked at before.
+    /// Makes an export of what `open` adds to a door; everything else is checked before.
     pub(super) fn export_through(
         &self,
         export: NewExport,
@@ -247,7 +247,7 @@ impl Inventory {
         }
     }
 
-    /// Tells the clients of a disk that it has another size.
+    /// Notifies the clients of a disk of its new size.
     pub fn tell_resized(&self, disk: &Arc<DiskNode>) {
         let exports = self.exports();
         let its = exports.iter().filter(|export| Arc::ptr_eq(&export.disk, disk));

@@ -39,7 +39,7 @@ pub struct NewFuseDoor {
     pub mountpoint: PathBuf,
     /// Programs may change its size.
     pub growable: bool,
-    /// Who may use it beside this user.
+    /// Which other users may use it.
     pub allow_other: AllowOther,
 }
 
@@ -54,7 +54,7 @@ impl FuseDoor {
         self.export.ended().await;
     }
 
-    /// The file is gone for who comes new; who has it open keeps it while it is served.
+    /// Removes the mount. Programs that have the file open keep it while it is served.
     pub async fn unmount(&self) {
         let Some(watcher) = self.watcher.borrow_mut().take() else { return };
         if let Err(error) = reactor::blocking(move || watcher.finish()).await {
@@ -154,7 +154,7 @@ impl Inventory {
         }
     }
 
-    /// All files are gone for who comes new.
+    /// Removes all mounts.
     pub async fn unmount_all(&self) {
         for export in self.exports() {
             if let Some(door) = export.fuse_door() {

@@ -73,7 +73,7 @@ impl Inventory {
         self.graph.reopen(change, options).await.map_err(|error| self.refused(&error))
     }
 
-    /// Closes every disk, also after one has failed; tells of all failures, gives the first.
+    /// Closes every disk, also after one has failed; logs all failures, returns the first.
     pub async fn close_all(&self) -> Result<(), QmpError> {
         let change = self.graph.change().await;
         self.tell_of_bitmaps();
@@ -110,7 +110,7 @@ impl Inventory {
         told
     }
 
-    /// Disks are to be closed: this is the last look at them.
+    /// Emits the last events about bitmaps, for disks that are about to be closed.
     fn tell_of_bitmaps(&self) {
         for disk in self.graph.disks() {
             bitmaps::tell(self, &disk);

@@ -50,7 +50,7 @@ pub enum ObjectKind {
 pub enum Endpoint {
     /// The NBD server's.
     Server,
-    /// Those of disks that are exports of other servers; they are in the graph's credentials.
+    /// Credentials for disks that are exports of other servers; they are in the graph's credentials.
     Client,
 }
 

@@ -19,7 +19,7 @@ use crate::serve::listening::Listening;
 use crate::serve::sandbox::Sandbox;
 use crate::serve::take_over::sockets::Handed;
 
-/// An export's socket, and who accepts there.
+/// An export's socket, and the server that accepts there.
 #[derive(Debug)]
 pub struct VhostDoor {
     server: Arc<Server>,

@@ -13,7 +13,7 @@ use super::task::Failed;
 use crate::amend::keys::{Change, ENCRYPT, KeyOptions};
 use crate::serve::inventory::Inventory;
 
-/// A change of who may open a disk.
+/// A change of a disk's key slots.
 pub struct Amendment {
     disk: Arc<DiskNode>,
     change: Option<Change>,

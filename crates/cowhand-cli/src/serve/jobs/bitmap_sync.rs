@@ -12,7 +12,7 @@ use graph::DiskNode;
 use job::Dirty;
 use qcow2::bitmap::{Bitmap, BitmapChange};
 
-/// When a bitmap forgets what was copied.
+/// When copied parts are cleared in the bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitmapMode {
     /// When the job has succeeded.
@@ -29,7 +29,7 @@ pub struct BitmapSync {
     pub disk: Arc<DiskNode>,
     /// Its name.
     pub name: String,
-    /// When it forgets.
+    /// When copied parts are cleared in it.
     pub mode: BitmapMode,
     /// Bytes that one of its bits stands for.
     pub granularity_bytes: u64,
@@ -76,8 +76,9 @@ impl BitmapSync {
         Ok(())
     }
 
-    /// The job has failed, with `left` not copied: a bitmap that forgets in any case says that and what was written `since`; another one
-    /// says what it would without the job. While the disk is drained. What fails here leaves it saying more than it has to.
+    /// Sets the bitmap after a failed job, which has not copied `left`. In mode `Always` the bitmap gets
+    /// `left` and what was written `since`. In the other modes it gets what it would have without the job.
+    /// The disk must be drained. An error leaves the bitmap with more dirty than needed.
     pub async fn fail(&self, left: &Dirty, since: Option<&Dirty>) {
         let before = self.before.borrow_mut().take();
         let changed = match (self.mode, before) {

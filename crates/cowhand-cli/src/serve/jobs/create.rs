@@ -60,7 +60,7 @@ impl Creation {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(inventory.cannot_open(format!("cannot create {path}"), &error));
             }
-            // The job tells.
+            // The job reports it.
             Ok(_) | Err(_) => {}
         }
         Ok(())

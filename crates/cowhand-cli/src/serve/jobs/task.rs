@@ -89,7 +89,7 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
     drop(work);
     let target = job.target.borrow_mut().take();
     if let Some(target) = target {
-        // Before anybody hears of the end: its file is free then.
+        // Before the end is reported: a client may use the file then.
         let change = inventory.graph.change().await;
         target.close(inventory, &change, !job.withdrawn.get()).await;
     }

@@ -27,7 +27,7 @@ const DIRECTIONS: [(Direction, &str); 2] = [(Direction::Read, "read"), (Directio
 /// nine tenths of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Histograms {
-    /// Those that counted something, and those of delays where a limit is set.
+    /// Histograms with counts, and those of delays if a limit is set.
     Busy,
     /// None (`?histograms=none`).
     None,

@@ -115,8 +115,8 @@ fn target_block(node: &Arc<DiskNode>, arguments: Arguments<'_>) -> Result<Arc<dy
     Ok(Arc::new(compressing))
 }
 
-/// The unit of a copy and how it is done, by `x-perf`. The kernel copies by itself where both sides let it: `use-copy-range` is taken
-/// and changes nothing.
+/// The unit of a copy and how it is done, by `x-perf`. The kernel copies whenever source and target support
+/// it: `use-copy-range` is accepted and changes nothing.
 fn pace(arguments: Arguments<'_>, unit: u64) -> Result<(u64, BackupPace), QmpError> {
     let mut pace = BackupPace::default();
     let Some(perf) = arguments.maybe_object("x-perf") else { return Ok((unit, pace)) };

@@ -1,4 +1,4 @@
-//! x-debug-query-block-graph: who uses which node, and for what.
+//! x-debug-query-block-graph: the users of each node, and their permissions.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,8 @@ impl Drawing {
         id
     }
 
-    /// `parent` uses the node called `child` as its `role`: what it does there, and what it lets others do.
+    /// `parent` uses the node called `child` as its `role`, with these permissions; other users may have
+    /// those.
     fn lead(&mut self, parent: usize, child: &str, role: &str, (does, lets): (Permissions, Permissions)) {
         let child = self.driver(child);
         let edge =

@@ -103,7 +103,7 @@ impl Chain {
         }
     }
 
-    /// Refuses a disk below whose layers is one that others may write meanwhile.
+    /// Refuses a disk whose layers are over another disk that has a user who may write.
     ///
     /// # Errors
     /// Names that disk and its user.
@@ -147,7 +147,7 @@ impl Chain {
         self.check(inventory, at, |_| true)
     }
 
-    /// Refuses the layer at a place if a job takes it out. What it reads as stays the same, whatever others do.
+    /// Refuses the layer at a place if a job takes it out. Other jobs do not change its content.
     ///
     /// # Errors
     /// Names the layer and the job.
@@ -188,7 +188,8 @@ impl Chain {
         inventory.graph.give_back(change, &self.disk, places).await;
     }
 
-    /// The layer that one of two arguments names, counted from the uppermost one; `None` if neither is given.
+    /// The layer that one of two arguments names, counted from the uppermost layer; `None` if neither
+    /// argument is given.
     ///
     /// # Errors
     /// When both are given, or there is no such layer.
@@ -228,7 +229,7 @@ fn is_file(layer: &LayerView, file: &str) -> bool {
     layer.block.name() == file || same() == Some(true)
 }
 
-/// Refuses a disk that a job is at work on.
+/// Refuses a disk that a job uses.
 ///
 /// # Errors
 /// Names the job.
@@ -240,10 +241,10 @@ pub fn free_of_jobs(inventory: &Inventory, disk: &DiskNode) -> Result<(), QmpErr
     }
 }
 
-/// Keeps the disk that a job is at work on, and the one that it copies what is written there to, if any.
+/// Holds the disk that a job works on, and the job's target, if it has one.
 ///
 /// # Errors
-/// When one is not there.
+/// When one of them does not exist.
 pub fn hold(
     inventory: &Inventory,
     job: &str,

@@ -14,7 +14,7 @@ use super::schema::{BITMAP, NUMBER};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Work;
 
-/// Bitmaps that one answer tells of; an image may have 65,535.
+/// Bitmaps in one answer; an image may have 65,535.
 const TOLD_MAX: usize = 1024;
 
 /// Which bitmap is meant.
@@ -98,7 +98,8 @@ async fn one(inventory: &Inventory, arguments: Arguments<'_>, change: BitmapChan
     done(&node, name, "change", change).await
 }
 
-/// Everything is looked at before the first bitmap is merged: what can be known to fail fails before anything has changed.
+/// Everything is checked before the first bitmap is merged: what can be known to fail fails before anything
+/// has changed.
 async fn merge(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
     let (node, target) = (inventory.disk(arguments.text("node")?)?, arguments.text("target")?);
     check_idle(inventory, &node, target)?;

@@ -11,7 +11,8 @@ use serde_json::json;
 use super::{bitmaps, corruption, quorum, remotes};
 use crate::serve::inventory::Inventory;
 
-/// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
+/// Time between two readings of the counters: at most one event in it for each disk and direction, however
+/// much fails.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Failed requests by QEMU's two directions: everything that changes the disk is a write.

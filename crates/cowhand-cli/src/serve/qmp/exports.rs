@@ -75,7 +75,7 @@ fn without_contexts(
     Ok(((id, node), shown))
 }
 
-/// QEMU's defaults, too: the size stays, and others may use the file where the system lets us say so.
+/// QEMU's defaults, too: the size is fixed, and other users may use the file if fuse.conf permits the option.
 fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (names, shown) = without_contexts(inventory, arguments)?;
     let door = NewFuseDoor {

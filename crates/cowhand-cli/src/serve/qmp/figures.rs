@@ -1,4 +1,4 @@
-//! query-blockstats: what has passed, what the map cache did, what limits did; block-latency-histogram-set.
+//! query-blockstats: figures of requests, of the map cache and of limits; block-latency-histogram-set.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ fn chain_map(chain: &ChainStatus) -> Value {
     Value::Object(value)
 }
 
-/// Starts, changes or (without bounds) ends latency histograms. What was counted is forgotten.
+/// Starts, changes or (without bounds) ends latency histograms. Earlier counts are dropped.
 pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let node = inventory.disk(arguments.text("id")?)?;
     let disk = &node.disk;

@@ -1,4 +1,4 @@
-//! What commands that begin jobs take, and what jobs tell: QEMU's names and types.
+//! Arguments of commands that begin jobs, and members of jobs' events: QEMU's names and types.
 
 use control::{Argument, EventSpec, Kind, Variant, optional, required};
 
@@ -132,7 +132,7 @@ static ACTION: Kind = Kind::Union {
     ],
 };
 
-/// What a job tells when it is ready or was cancelled.
+/// The members of an event when a job is ready or was cancelled.
 const OF_JOB: &[Argument] = &[
     required("type", JOB_KIND),
     required("device", Kind::Text),

@@ -14,7 +14,7 @@ pub fn query(inventory: &Inventory) -> Value {
     inventory.jobs.all().iter().map(|job| job.info()).collect()
 }
 
-/// Jobs of disks that are not concluded without anybody waiting for them.
+/// The jobs of disks, as `query-block-jobs` has them.
 pub fn query_block(inventory: &Inventory) -> Value {
     let jobs = inventory.jobs.all();
     jobs.iter().filter(|job| job.is_of_disk).map(|job| job.block_info()).collect()

@@ -77,7 +77,8 @@ fn listen(inventory: &Inventory, endpoint: Endpoint, last_port: Option<u64>) -> 
     }
 }
 
-/// Has the kernel look whether clients are still there. Connections inherit it from the socket that they come in at.
+/// TCP keepalive: the kernel checks that clients are still there. Connections inherit it from the listening
+/// socket.
 fn keep_alive(listening: &Listening, options: Arguments<'_>) -> rustix::io::Result<()> {
     let seconds = |name: &str| options.maybe_whole(name).filter(|n| *n > 0).map(Duration::from_secs);
     for listener in &listening.listeners {

@@ -145,7 +145,7 @@ impl SnapshotHost for Over<'_> {
         let is_own = node.is_none();
         match self.inventory.graph.take_off(self.change, &self.disk, node).await {
             Ok(replaced) => {
-                // That of a node goes on being the node's.
+                // An overlay that is a node by itself stays open.
                 if is_own && let Err(error) = replaced.removed.close().await {
                     tracing::warn!(%error, "an overlay could not be closed in order");
                 }
@@ -199,7 +199,7 @@ fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, Qmp
     Ok(disk)
 }
 
-/// Has the header of an image name another backing file. What is open stays.
+/// Changes the backing file's name in the header of an image. Open files stay as they are.
 pub async fn change_backing_file(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,

@@ -177,7 +177,7 @@ fn children_of(inventory: &Inventory, node: &Node, layers: &[LayerView], name: &
     children(below.filter(|(_, name)| is_node(name)).collect())
 }
 
-/// A filter tells the image of the disk that it mainly stands for.
+/// A filter is described by the image of its main disk.
 async fn tell_image_below(inventory: &Inventory, images: &Images, filter: &Node, value: &mut Value) {
     let first = |filter: &graph::FilterNode| inventory.graph.node(&filter.below().first()?.1).ok();
     let mut below = filter.filter.as_ref().and_then(first);
@@ -193,7 +193,7 @@ async fn tell_image_below(inventory: &Inventory, images: &Images, filter: &Node,
     }
 }
 
-/// What QEMU tells of bitmaps: nothing where there are none.
+/// The bitmaps as QEMU reports them: no member if there are none.
 async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Value) {
     let infos = dirty_bitmaps::infos(inventory, node).await;
     if !infos.is_empty() {

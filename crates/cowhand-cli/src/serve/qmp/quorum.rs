@@ -62,7 +62,7 @@ pub async fn change(
     changed.map(|()| json!({})).map_err(|error| inventory.refused(&error))
 }
 
-/// Tells what the quorum that `node` is has met since the last call. Nothing of other disks.
+/// Emits events for what the quorum `node` met since the last call. Does nothing for other disks.
 pub fn tell(inventory: &Inventory, node: &DiskNode) {
     let layers = block::layers(node.disk.root());
     let reports: Vec<Report> = layers

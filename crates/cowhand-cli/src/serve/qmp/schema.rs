@@ -215,7 +215,7 @@ macro_rules! command {
     };
 }
 
-/// Every event, with what it tells.
+/// Every event, with its members.
 pub static EVENTS: &[EventSpec] = &[
     EventSpec {
         name: "BLOCK_WRITE_THRESHOLD",

@@ -13,7 +13,8 @@ use super::live::{converging, name_filter, new_job, not_begun};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, Work};
 
-/// An image takes over what lies below it: the one that guests write to, or one further down.
+/// Copies into an image what lies below it, so that the chain gets shorter. The image is the uppermost one or
+/// one further down.
 pub async fn stream(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,

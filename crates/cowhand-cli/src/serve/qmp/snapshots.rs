@@ -38,7 +38,7 @@ pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
     Ok(json!({}))
 }
 
-/// Deletes a snapshot, and tells what it was.
+/// Deletes a snapshot, and returns what it was.
 pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
     let owned = |name: &str| arguments.maybe_text(name).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Which loops go on at the end.
+//! Which loops still answer at the end.
 
 use std::cell::RefCell;
 use std::sync::Arc;
