@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoBytes};
 use qcow2::{Host, ReadKind};
-use storage::{Capabilities, Extent, Hints, IoFuture, ReadOnlyStorage};
+use storage::{Capabilities, Extent, Hints, IoFuture, Storage};
 
 use crate::ahead::{For, Precedes};
 use crate::figures::Figures;
@@ -153,7 +153,7 @@ fn place(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-impl ReadOnlyStorage for CachedStorage {
+impl Storage for CachedStorage {
     fn name(&self) -> &str {
         self.shared.remote.name()
     }

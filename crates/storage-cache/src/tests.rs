@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use qcow2::{CreateOptions, Host, Repair, Work};
-use storage::{Allocation, Capabilities, Extent, Hints, IoFuture, MemoryStorage, Storage, Zeroing};
+use storage::{Hints, IoFuture, MemoryStorage, Storage};
 
 use crate::image::CLUSTER_BYTES;
 use crate::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity, create, look};
@@ -42,16 +42,12 @@ impl Watched {
 }
 
 impl Storage for Watched {
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&self.bytes)
+    }
+
     fn name(&self) -> &str {
         "watched"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.bytes.capabilities()
-    }
-
-    fn length(&self) -> u64 {
-        self.bytes.length()
     }
 
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -70,34 +66,6 @@ impl Storage for Watched {
             Self::fails(&self.writes_fail)?;
             self.bytes.write(offset, data, hints).await
         })
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.flush()
-    }
-
-    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.zero(offset, len, how)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.discard(offset, len)
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.grow_to(length)
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.shorten_to(length)
-    }
-
-    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.allocate(offset, len, how)
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.bytes.extent(offset, len)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use buffer::IoBuf;
 use futures_util::StreamExt;
 use futures_util::stream;
-use storage::{Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage};
+use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
@@ -152,7 +152,7 @@ fn place(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-impl ReadOnlyStorage for ChunkedStorage {
+impl Storage for ChunkedStorage {
     fn name(&self) -> &str {
         &self.name
     }

@@ -8,7 +8,7 @@ use async_lock::OnceCell;
 use buffer::IoBuf;
 use futures_util::future::join_all;
 use http_wire::{Origin, Scheme, Url};
-use storage::{Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage};
+use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
@@ -149,7 +149,7 @@ pub(crate) fn name_addresses(url: &Url) -> Result<(), Error> {
     Ok(())
 }
 
-impl ReadOnlyStorage for HttpStorage {
+impl Storage for HttpStorage {
     fn name(&self) -> &str {
         &self.name
     }

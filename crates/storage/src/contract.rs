@@ -1,7 +1,7 @@
 //! What every driver promises.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -128,22 +128,43 @@ impl Hints {
 /// # Failures
 /// A failed or short write may have changed any part of its range. After one failed flush every
 /// later flush fails too: what the page cache dropped cannot be known.
+///
+/// # Storage over storage
+/// A driver may be [`Storage::over`] another one: it implements what it does differently, and everything else goes to that one. Only
+/// reads without waiting, requests in memory of others and copies in the kernel do not: they become plain requests, so that none passes by a
+/// driver that counts, delays or fails them. A driver over none says its length; what it does not implement is refused, as of bytes that are only read.
 pub trait Storage: fmt::Debug + Send + Sync {
+    /// The storage that takes what this one does not implement.
+    fn over(&self) -> Option<&dyn Storage> {
+        None
+    }
+
+    /// Why a request that it does not implement is refused, where it is over none.
+    fn refusal(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is only read", self.name()))
+    }
+
     /// A name for messages: the path, as the caller gave it.
-    fn name(&self) -> &str;
+    fn name(&self) -> &str {
+        self.over().map_or("", Storage::name)
+    }
 
     /// What requests should look like. Constant while open.
-    fn capabilities(&self) -> Capabilities;
+    fn capabilities(&self) -> Capabilities {
+        self.over().map_or(Capabilities::READ_ONLY, Storage::capabilities)
+    }
 
     /// What the device below does, as far as it was asked or tried. Costs no system call. A driver that has nothing below it says nothing.
     fn medium(&self) -> Medium {
-        Medium::default()
+        self.over().map(Storage::medium).unwrap_or_default()
     }
 
     /// Length in bytes, as far as this process knows: taken when it was opened (under its lock, if there is one), then
     /// kept by the driver as its own requests change it. Costs no system call. Never more than the device has,
     /// unless a process that ignores locks cuts it.
-    fn length(&self) -> u64;
+    fn length(&self) -> u64 {
+        self.over().map_or(0, Storage::length)
+    }
 
     /// Fills `buf` from `offset` if that is possible without waiting for the device, and says
     /// whether it did. Bytes beyond the end read as zeroes. A miss may have written part of `buf`.
@@ -159,10 +180,20 @@ pub trait Storage: fmt::Debug + Send + Sync {
     }
 
     /// Fills `buf` from `offset`; bytes beyond the end read as zeroes. Gives the buffer back.
-    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)>;
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        match self.over() {
+            Some(over) => over.read(offset, buf, hints),
+            None => Box::pin(ready((Err(self.refusal()), buf))),
+        }
+    }
 
     /// Writes all of `data` at `offset`, growing the length where needed.
-    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>>;
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.write(offset, data, hints),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// As [`Storage::read`], into memory of others, which holds anything after a failure. A driver that cannot fill it in place reads into
     /// memory of its own, as much again, and copies.
@@ -180,18 +211,40 @@ pub trait Storage: fmt::Debug + Send + Sync {
     }
 
     /// Makes every write, zeroing, discard and change of length durable that completed before this call.
-    fn flush(&self) -> IoFuture<'_, io::Result<()>>;
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.flush(),
+            // Bytes that are only read are as durable as they were.
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
 
     /// Makes the range read as zeroes, growing the length where needed.
-    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>>;
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.zero(offset, len, how),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// Gives the space of the range back where that is possible. What the range reads as afterwards
     /// is zeroes if [`Capabilities::discards_to_zero`], otherwise anything. Never changes the length.
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.discard(offset, len),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the device's
     /// length is by now. A device that is not [`Capabilities::resizable`] is asked for the length that it has by now, and may hold anything.
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.grow_to(length),
+            None if length <= self.length() => Box::pin(ready(Ok(()))),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// As [`Storage::grow_to`], where it does not matter what is added reads as: nothing is written for that.
     fn extend_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
@@ -200,7 +253,13 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// Makes the length at most `length`; what is cut off is lost. The only operation that shortens. The caller keeps
     /// its own requests away from what is cut off.
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.shorten_to(length),
+            None if length >= self.length() => Box::pin(ready(Ok(()))),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// The caller writes no more for now: what the driver reserved behind the length for writes to come is given back. Reads go on, and
     /// a later write is taken as the first one was. Drivers that reserve nothing have nothing to do.
@@ -208,12 +267,20 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// # Crash
     /// What was not given back before it stays, and the process that opens the device next finds it as part of the length.
     fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
+        match self.over() {
+            Some(over) => over.end_writing(),
+            None => Box::pin(ready(Ok(()))),
+        }
     }
 
     /// Makes sure that writes into the range will not fail for want of space; grows the length.
     /// Bytes that were there keep their value.
-    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>>;
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        match self.over() {
+            Some(over) => over.allocate(offset, len, how),
+            None => Box::pin(ready(Err(self.refusal()))),
+        }
+    }
 
     /// The file of this machine that these bytes are, where they are read through the page cache: what [`Storage::copy_from`] of
     /// another storage takes.
@@ -244,16 +311,21 @@ pub trait Storage: fmt::Debug + Send + Sync {
     }
 
     /// What is at `offset`, for at most `len` bytes (at least one, inside the length).
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>>;
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        match self.over() {
+            Some(over) => over.extent(offset, len),
+            None => Box::pin(ready(Ok(Extent { len, kind: ExtentKind::Data }))),
+        }
+    }
 
     /// Bytes of the device in use (`st_blocks`), where known.
     fn allocated_bytes(&self) -> Option<u64> {
-        None
+        self.over()?.allocated_bytes()
     }
 
     /// How far writes have reached, where that is known.
     fn reach(&self) -> Option<&Arc<Reach>> {
-        None
+        self.over()?.reach()
     }
 
     /// When the bytes were changed last, in seconds and nanoseconds since 1970; `None` where it is unknown, as of a device. Two changes within a tick of
@@ -262,17 +334,17 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the system cannot tell.
     fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
-        Ok(None)
+        self.over().map_or(Ok(None), Storage::changed_at)
     }
 
     /// What observes the steps of an engine: nothing, but in tests.
     fn watcher(&self) -> Option<&dyn StepWatcher> {
-        None
+        self.over()?.watcher()
     }
 }
 
 /// Has `read` fill memory of our own, as much as `memory` is, and copies that into it.
-pub(crate) fn copied_into<'a>(
+fn copied_into<'a>(
     memory: ForeignBytes,
     read: impl FnOnce(IoBuf) -> IoFuture<'a, (io::Result<()>, IoBuf)> + 'a,
 ) -> IoFuture<'a, io::Result<()>> {

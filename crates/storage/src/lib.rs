@@ -19,7 +19,6 @@ mod opening;
 mod page_cache;
 mod range_lock;
 mod reach;
-mod read_only;
 mod steps;
 mod unflushed;
 
@@ -35,6 +34,5 @@ pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use page_cache::is_cached;
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
 pub use reach::Reach;
-pub use read_only::ReadOnlyStorage;
 pub use steps::{Step, StepWatcher, about_to};
 pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode};

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use buffer::IoBuf;
-use storage::{Capabilities, Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage, Storage};
+use storage::{Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage};
 
 use super::log::{Change, Replay, SECTOR_BYTES, sector};
 
@@ -88,7 +88,7 @@ impl Replayed {
     }
 }
 
-impl ReadOnlyStorage for Replayed {
+impl Storage for Replayed {
     fn name(&self) -> &str {
         self.below.name()
     }

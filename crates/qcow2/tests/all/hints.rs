@@ -8,10 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use block::{Block, Raw};
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
-use storage::{
-    Allocation, Capabilities, Extent, ForeignBytes, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage,
-    Storage, Zeroing,
-};
+use storage::{ForeignBytes, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage};
 
 use crate::on_reactor::{Loop, reactor_run};
 
@@ -42,16 +39,12 @@ impl Noting {
 }
 
 impl Storage for Noting {
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&self.bytes)
+    }
+
     fn name(&self) -> &str {
         "noting"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.bytes.capabilities()
-    }
-
-    fn length(&self) -> u64 {
-        self.bytes.length()
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
@@ -82,34 +75,6 @@ impl Storage for Noting {
     fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         self.note("write_from", hints);
         self.bytes.write_from(offset, memory, hints)
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.flush()
-    }
-
-    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.zero(offset, len, how)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.discard(offset, len)
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.grow_to(length)
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.shorten_to(length)
-    }
-
-    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.allocate(offset, len, how)
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.bytes.extent(offset, len)
     }
 }
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use storage::{
-    Allocation, Capabilities, Extent, Hints, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks, RangeMode,
-    Reach, Step, StepWatcher, Storage, Zeroing, about_to,
+    Capabilities, Hints, IoBuf, IoBytes, IoFuture, IoVec, RangeLocks, RangeMode, Step, Storage, Zeroing,
+    about_to,
 };
 
 /// Bytes of zeroes that are written at a time where a range cannot be zeroed.
@@ -186,8 +186,8 @@ impl Bounded {
 }
 
 impl Storage for Bounded {
-    fn name(&self) -> &str {
-        self.below.name()
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&*self.below)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -195,14 +195,6 @@ impl Storage for Bounded {
         // Parts of what is discarded stay.
         let discards_to_zero = below.discards_to_zero && self.bounds.opt_discard.max(self.bounds.align) <= 1;
         Capabilities { cached: false, discards_to_zero, ..below }
-    }
-
-    fn medium(&self) -> Medium {
-        self.below.medium()
-    }
-
-    fn length(&self) -> u64 {
-        self.below.length()
     }
 
     fn read(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -221,52 +213,12 @@ impl Storage for Bounded {
         Box::pin(self.write_any(offset, data, hints))
     }
 
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.below.flush()
-    }
-
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.zero_any(offset..offset.saturating_add(len), how))
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.discard_any(offset..offset.saturating_add(len)))
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.below.grow_to(length)
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.below.shorten_to(length)
-    }
-
-    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
-        self.below.end_writing()
-    }
-
-    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.below.allocate(offset, len, how)
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.below.extent(offset, len)
-    }
-
-    fn reach(&self) -> Option<&Arc<Reach>> {
-        self.below.reach()
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.below.allocated_bytes()
-    }
-
-    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
-        self.below.changed_at()
-    }
-
-    fn watcher(&self) -> Option<&dyn StepWatcher> {
-        self.below.watcher()
     }
 }
 
@@ -291,16 +243,12 @@ mod tests {
     }
 
     impl Storage for Noting {
+        fn over(&self) -> Option<&dyn Storage> {
+            Some(&self.below)
+        }
+
         fn name(&self) -> &str {
             "noting"
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            self.below.capabilities()
-        }
-
-        fn length(&self) -> u64 {
-            self.below.length()
         }
 
         fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -313,10 +261,6 @@ mod tests {
             self.below.write(offset, data, hints)
         }
 
-        fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-            self.below.flush()
-        }
-
         fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
             self.note("zero", offset, len);
             self.below.zero(offset, len, how)
@@ -325,22 +269,6 @@ mod tests {
         fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
             self.note("discard", offset, len);
             self.below.discard(offset, len)
-        }
-
-        fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-            self.below.grow_to(length)
-        }
-
-        fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-            self.below.shorten_to(length)
-        }
-
-        fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
-            self.below.allocate(offset, len, how)
-        }
-
-        fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-            self.below.extent(offset, len)
         }
     }
 

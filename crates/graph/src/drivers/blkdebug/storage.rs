@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use event_listener::Event;
 use parking_lot::Mutex;
-use storage::{
-    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, Medium, Step, StepWatcher, Storage,
-    Zeroing,
-};
+use storage::{Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, Step, StepWatcher, Storage, Zeroing};
 
 use super::rules::{IoType, Rules};
 
@@ -153,21 +150,13 @@ impl StepWatcher for Blkdebug {
 }
 
 impl Storage for Blkdebug {
-    fn name(&self) -> &str {
-        self.below.name()
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&*self.below)
     }
 
     fn capabilities(&self) -> Capabilities {
         // What is in memory would pass by the rules.
         Capabilities { cached: false, ..self.below.capabilities() }
-    }
-
-    fn medium(&self) -> Medium {
-        self.below.medium()
-    }
-
-    fn length(&self) -> u64 {
-        self.below.length()
     }
 
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -221,39 +210,11 @@ impl Storage for Blkdebug {
         })
     }
 
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.below.grow_to(length)
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.below.shorten_to(length)
-    }
-
-    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
-        self.below.end_writing()
-    }
-
-    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.below.allocate(offset, len, how)
-    }
-
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
             let _below = self.pass(IoType::BlockStatus, Self::end_of(offset, len)).await?;
             self.below.extent(offset, len).await
         })
-    }
-
-    fn reach(&self) -> Option<&Arc<storage::Reach>> {
-        self.below.reach()
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.below.allocated_bytes()
-    }
-
-    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
-        self.below.changed_at()
     }
 
     fn watcher(&self) -> Option<&dyn StepWatcher> {

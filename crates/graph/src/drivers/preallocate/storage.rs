@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_lock::Mutex;
-use storage::{
-    Allocation, Capabilities, Extent, ForeignBytes, Hints, IoBuf, IoFuture, IoVec, Medium, StepWatcher,
-    Storage, Zeroing,
-};
+use storage::{Allocation, Capabilities, ForeignBytes, Hints, IoFuture, IoVec, Storage, Zeroing};
 
 /// Storage that reserves room behind its end.
 #[derive(Debug)]
@@ -88,16 +85,8 @@ impl Preallocate {
 }
 
 impl Storage for Preallocate {
-    fn name(&self) -> &str {
-        self.below.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.below.capabilities()
-    }
-
-    fn medium(&self) -> Medium {
-        self.below.medium()
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&*self.below)
     }
 
     fn length(&self) -> u64 {
@@ -112,10 +101,6 @@ impl Storage for Preallocate {
         self.below.try_read_into(offset, memory, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        self.below.read(offset, buf, hints)
-    }
-
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         let len = data.len() as u64;
         Box::pin(self.growing((offset, len), self.below.write(offset, data, hints)))
@@ -128,10 +113,6 @@ impl Storage for Preallocate {
     fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         let len = memory.len() as u64;
         Box::pin(self.growing((offset, len), self.below.write_from(offset, memory, hints)))
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.below.flush()
     }
 
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
@@ -188,25 +169,5 @@ impl Storage for Preallocate {
         len: u64,
     ) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.growing((offset, len), self.below.copy_from(offset, source, from, len)))
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.below.extent(offset, len)
-    }
-
-    fn reach(&self) -> Option<&Arc<storage::Reach>> {
-        self.below.reach()
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.below.allocated_bytes()
-    }
-
-    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
-        self.below.changed_at()
-    }
-
-    fn watcher(&self) -> Option<&dyn StepWatcher> {
-        self.below.watcher()
     }
 }

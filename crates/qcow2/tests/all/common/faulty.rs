@@ -3,9 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::{
-    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
-};
+use storage::{Allocation, Capabilities, Hints, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
 
 /// Memory whose changes fail once `left` of them have succeeded: what a crash after them leaves.
 #[derive(Debug)]
@@ -50,16 +48,16 @@ impl Faulty {
 }
 
 impl Storage for Faulty {
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&self.inner)
+    }
+
     fn name(&self) -> &str {
         "faulty"
     }
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
-    }
-
-    fn length(&self) -> u64 {
-        self.inner.length()
     }
 
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -79,19 +77,11 @@ impl Storage for Faulty {
         }
     }
 
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.inner.flush()
-    }
-
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
         match self.change() {
             Ok(()) => self.inner.zero(offset, len, how),
             Err(error) => Box::pin(async { Err(error) }),
         }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.inner.discard(offset, len)
     }
 
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
@@ -115,9 +105,5 @@ impl Storage for Faulty {
             Ok(()) => self.inner.allocate(offset, len, how),
             Err(error) => Box::pin(async { Err(error) }),
         }
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.inner.extent(offset, len)
     }
 }

@@ -3,9 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use storage::{
-    Allocation, Capabilities, Extent, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
-};
+use storage::{Allocation, Hints, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
 
 /// A change: its place and its bytes.
 pub type Change = (u64, Vec<u8>);
@@ -76,20 +74,12 @@ fn applied<'a>(start: &[u8], changes: impl Iterator<Item = &'a Change>) -> Vec<u
 }
 
 impl Storage for Recorder {
+    fn over(&self) -> Option<&dyn Storage> {
+        Some(&self.inner)
+    }
+
     fn name(&self) -> &str {
         "recorder"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn length(&self) -> u64 {
-        self.inner.length()
-    }
-
-    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        self.inner.read(offset, buf, hints)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
@@ -120,9 +110,5 @@ impl Storage for Recorder {
 
     fn allocate(&self, _: u64, _: u64, _: Allocation) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        self.inner.extent(offset, len)
     }
 }
