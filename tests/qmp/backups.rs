@@ -262,6 +262,39 @@ fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_tol
     }
 }
 
+/// A target that is there has the format of its first bytes. A raw one for which a guess was needed takes no header of another format.
+#[test]
+fn the_format_of_a_target_that_is_there_is_found_out() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let header = std::fs::read(create(&steered.scratch, "small.qcow2", "1M")).expect("an image");
+    let mut client = steered.server.client("a");
+    client.write(1 << 20, &[7; 1 << 20]).expect("a write");
+    client.flush().expect("a flush");
+    create(&steered.scratch, "there.qcow2", "64M");
+    qemu_img(["create", "-q", "-f", "raw", &steered.scratch.name("there.raw"), "64M"]).ok();
+    let copy = |name: &str| {
+        json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full", "mode": "existing" })
+    };
+    for (name, format) in [("there.qcow2", "qcow2"), ("there.raw", "raw")] {
+        qmp.ok("drive-backup", copy(name));
+        completed(&mut qmp, "j");
+        let (copy, disk) = (steered.scratch.name(name), steered.scratch.name("a.qcow2"));
+        qemu_img(["compare", "-q", "-U", "-f", format, "-F", "qcow2", &copy, &disk]).ok();
+    }
+    // The disk holds an image: copied to where its format is a guess it would be opened as that image.
+    client.write(0, &header[..512]).expect("a write");
+    qmp.ok("drive-backup", copy("there.raw"));
+    let told = qmp.event_where("BLOCK_JOB_COMPLETED", |data| data["device"] == "j");
+    assert!(told["data"]["error"].is_string(), "{told}");
+    let raw = std::fs::read(steered.scratch.file("there.raw")).expect("a file");
+    assert!(raw[..512].iter().all(|byte| *byte == 0) && raw[1 << 20] == 7);
+    qmp.ok("drive-backup", with(copy("there.raw"), json!({ "format": "raw" })));
+    completed(&mut qmp, "j");
+    assert_eq!(std::fs::read(steered.scratch.file("there.raw")).expect("a file")[..512], header[..512]);
+    assert!(qmp.refused("drive-backup", copy("none")).contains("argument 'format' is not given"));
+}
+
 /// What is undone is as it was, bit for bit.
 #[test]
 fn a_transaction_changes_bitmaps_at_one_moment_or_not_at_all() {
