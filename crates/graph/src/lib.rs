@@ -49,9 +49,10 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    AtRest, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends, FileToFill, FilterNode,
-    Graph, Hold, JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind,
-    NodeName, Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError, Under, User, tracking_unit,
+    AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,
+    FileToFill, FilterNode, Graph, Hold, JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView,
+    Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError,
+    Under, User, tracking_unit,
 };
 pub use crate::open::{
     BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,

@@ -6,15 +6,62 @@ use std::sync::Arc;
 
 use block::Block;
 
+use super::disk_node::RootOptions;
 use super::error::NodeError;
 use super::live::place;
 use super::node::Links;
 use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
 use super::{Change, DiskNode, Graph};
-use crate::layers::{OpenedLayers, Own};
+use crate::layers::{Layers, OpenedLayers, Own};
 use crate::names::Located;
 
+/// What a disk is backed by, and what all of it is called: what undoes an exchange by name. Its layers stay open as long as this is there.
+#[derive(Debug)]
+pub struct BeforeExchange {
+    layers: Arc<Layers>,
+    /// The names of the layers, in their order.
+    own: Vec<Option<Own>>,
+    asked: RootOptions,
+    links: Links,
+}
+
 impl Graph {
+    /// What a disk is before an exchange by name.
+    ///
+    /// # Errors
+    /// When it is no disk of the graph any more.
+    pub fn before(&self, _change: &Change<'_>, disk: &DiskNode) -> Result<BeforeExchange, NodeError> {
+        let layers = disk.disk.layers();
+        let own = layers.list.iter().map(|layer| layer.own.lock().clone()).collect();
+        let links = self.node(&disk.name())?.links.lock().clone();
+        Ok(BeforeExchange { layers, own, asked: disk.asked.lock().clone(), links })
+    }
+
+    /// Switches a disk back to what it was before one exchange by name. Requests were kept out since; the layers that the exchange removed are not closed yet.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn switch_back(
+        &self,
+        _change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        before: BeforeExchange,
+    ) -> Result<Replaced, ReplaceError> {
+        let BeforeExchange { layers, own, asked, links } = before;
+        let now = disk.disk.layers();
+        let found = Replacement::before(&layers, asked);
+        let back = Box::pin(self.exchange(disk, &now, Edge::Root, found, Written::Copied, async || Ok(())));
+        let replaced = back.await?;
+        *self.node(&disk.name())?.links.lock() = links;
+        for (layer, own) in layers.list.iter().zip(own) {
+            if let Some(own) = &own {
+                self.forget(&own.name);
+            }
+            *layer.own.lock() = own;
+        }
+        Ok(replaced)
+    }
+
     /// As [`Graph::put_over`], of an overlay that has the disk's name from then on: the node's name goes on leading to what is written, and the image that was
     /// uppermost has a name that is made.
     ///

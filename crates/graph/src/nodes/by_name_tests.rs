@@ -81,3 +81,36 @@ fn a_disk_that_is_switched_keeps_its_name_and_what_it_was_is_free() {
         assert!(world.is_locked("other").await && !world.is_locked("d").await);
     });
 }
+
+/// A transaction that failed left a disk on an overlay whose file was removed, under another name.
+#[test]
+fn a_disk_that_is_switched_back_is_called_and_reads_as_before() {
+    with_world(async |world| {
+        let disk = world.add(world.image_file("d", Value::Null).await).await;
+        let node = world.graph.disk("d").unwrap();
+        for (round, name) in ["over", "instead"].into_iter().enumerate() {
+            let value = round as u8 + 7;
+            write(&disk, 0, value).await;
+            let names = (layer_names(&disk), node_names(world), world.graph.nodes().len());
+            let other = opened(world, world.image_file(name, Value::Null).await).await;
+            let change = world.graph.change().await;
+            let disks = [Arc::clone(&node)];
+            let at_rest = world.graph.keep_at_rest(&change, &disks).await;
+            let before = world.graph.before(&change, &node).unwrap();
+            let put = match name {
+                "over" => world.graph.put_over_by_name(&change, &node, other).await,
+                _ => world.graph.switch_by_name(&change, &node, other).await,
+            };
+            let put = put.unwrap();
+            assert!(layer_names(&disk)[0].ends_with(name), "it was switched");
+            world.graph.switch_back(&change, &node, before).await.unwrap().removed.close().await.unwrap();
+            drop((put, at_rest, change));
+            assert_eq!((layer_names(&disk), node_names(world), world.graph.nodes().len()), names);
+            assert_eq!(value_at(&disk, 0, 64 << 10).await, value);
+            write(&disk, 0, value + 10).await;
+            assert_eq!(value_at(&disk, 0, 64 << 10).await, value + 10);
+            disk.flush().await.unwrap();
+            assert!(world.is_locked("d").await && !world.is_locked(name).await);
+        }
+    });
+}

@@ -352,7 +352,7 @@ impl Graph {
     }
 
     /// Takes away a name that was left by what was taken out.
-    fn forget(&self, name: &str) {
+    pub(super) fn forget(&self, name: &str) {
         let is_left = |node: &Arc<Node>| matches!(node.kind, NodeKind::TakenOut) && node.name.is(name);
         self.nodes.lock().retain(|node| !is_left(node));
     }

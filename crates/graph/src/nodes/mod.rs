@@ -68,6 +68,7 @@ use parking_lot::Mutex;
 
 pub use self::access::LayerAccess;
 pub use self::at_rest::AtRest;
+pub use self::by_name::BeforeExchange;
 pub use self::children::ChildChange;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;

@@ -166,6 +166,17 @@ impl Replacement {
         Self { block: Some(block), ..Self::default() }
     }
 
+    /// `layers`, which the disk had before, as `asked` said.
+    pub(in crate::nodes) fn before(layers: &Layers, asked: RootOptions) -> Self {
+        Self {
+            block: Some(Arc::clone(&layers.top)),
+            list: layers.list.clone(),
+            bitmaps: layers.bitmaps.clone(),
+            asked: Some(asked),
+            ..Self::default()
+        }
+    }
+
     /// `layer`, which is what is at `edge` already, opened in another way.
     pub(in crate::nodes) fn again(edge: Edge, layer: Layer) -> Self {
         let bitmaps = match edge {
