@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use black_box::bytes::are_all;
-use black_box::peer::{converted, qemu_io_ok};
+use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::{Client, Random, cowhand};
 use serde_json::json;
@@ -190,4 +190,104 @@ fn what_cannot_be_sealed_is_refused_and_the_disk_goes_on() {
     lineage.reads("d.qcow2", &["read -P 7 0 4k", "read -P 8 4k 4k"]);
     assert_eq!(lineage.log()["layers"].as_array().expect("layers").len(), 1);
     lineage.is_sound();
+}
+
+/// In its sandbox a server answers as the tools do, page by page.
+#[test]
+fn a_server_shows_and_clears_its_lineage_as_the_tools_do() {
+    const FORKS: usize = 1200;
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let mut qmp = Qmp::connect(lineage.name("qmp").as_ref());
+    let mut client = server.client("");
+    let disk = lineage.name("d.qcow2");
+    client.write(0, &[1; 65536]).expect("a write");
+    qmp.ok("cowhand-checkpoint", json!({ "node-name": "d", "name": "one" }));
+    client.write(1 << 20, &[2; 65536]).expect("a write");
+    qmp.ok("cowhand-checkpoint", json!({ "node-name": "d", "name": "two" }));
+    client.write(2 << 20, &[3; 65536]).expect("a write");
+    client.flush().expect("a flush");
+    let new = lineage.name("f.qcow2");
+    qmp.ok("cowhand-fork", json!({ "node-name": "d", "checkpoint": "two", "new": new, "count": FORKS }));
+    // Page by page it is what the tool shows.
+    let (mut layers, mut disks, mut pages) = (Vec::new(), Vec::new(), 0);
+    let mut from = None;
+    loop {
+        let mut arguments = json!({ "node-name": "d" });
+        if let Some(from) = &from {
+            arguments["from"] = json!(from);
+        }
+        let page = qmp.ok("cowhand-log", arguments);
+        assert!(page.to_string().len() < 300 << 10);
+        layers.extend(page["layers"].as_array().expect("a list").clone());
+        disks.extend(page["disks"].as_array().expect("a list").clone());
+        pages += 1;
+        match page.get("next") {
+            Some(next) => from = Some(next.as_str().expect("text").to_owned()),
+            None => break,
+        }
+    }
+    let log = cowhand(["log", "--output", "json", &disk]).json();
+    assert!(pages > 1 && disks.len() == FORKS + 1, "{pages} pages of {} disks", disks.len());
+    assert_eq!((json!(layers), json!(disks)), (log["layers"].clone(), log["disks"].clone()));
+    assert!(qmp.refused("cowhand-log", json!({ "node-name": "d", "from": "none" })).contains("begin anew"));
+    // Ranges of two checkpoints, and of one and the disk as it is.
+    let range =
+        |start: u64, one: &str, other: &str| json!({ "start": start, "length": 65536, "a": one, "b": other });
+    let mut diff = |arguments: serde_json::Value| {
+        let mut all = json!({ "node-name": "d" });
+        for (name, value) in arguments.as_object().expect("an object") {
+            all[name] = value.clone();
+        }
+        qmp.ok("cowhand-diff", all)
+    };
+    let found = diff(json!({ "checkpoint": "one", "other": "two" }));
+    assert_eq!(found, json!({ "ranges": [range(1 << 20, "shared", "data")] }));
+    let now = [range(1 << 20, "shared", "data"), range(2 << 20, "shared", "data")];
+    assert_eq!(diff(json!({ "checkpoint": "one" })), json!({ "ranges": now }));
+    assert_eq!(diff(json!({ "checkpoint": "one", "offset": 2 << 20 })), json!({ "ranges": now[1..] }));
+    assert_eq!(diff(json!({ "checkpoint": "two", "other": "two" })), json!({ "ranges": [] }));
+    // What a rollback leaves is listed, and then goes.
+    drop(client);
+    qmp.ok("cowhand-rollback", json!({ "node-name": "d", "checkpoint": "one", "live": true }));
+    let listed = qmp.ok("cowhand-gc", json!({ "node-name": "d", "unnamed": true }));
+    let by_tool = cowhand(["gc", "--unnamed", "--output", "json", &disk]).json();
+    assert_eq!((listed["layers"].as_array().expect("a list").len(), &listed), (1, &by_tool));
+    let removed = qmp.ok("cowhand-gc", json!({ "node-name": "d", "unnamed": true, "remove": true }));
+    assert_eq!((&removed["layers"], removed["deleted"].as_bool()), (&listed["layers"], Some(true)));
+    assert_eq!(qmp.ok("cowhand-gc", json!({ "node-name": "d" }))["layers"], json!([]));
+    server.stop();
+    assert_eq!(lineage.log()["layers"].as_array().expect("a list").len(), 3);
+    lineage.reads("f-700.qcow2", &["read -P 1 0 64k", "read -P 2 1M 64k", "read -P 0 2M 64k"]);
+    lineage.reads("d.qcow2", &["read -P 1 0 64k", "read -P 0 1M 64k"]);
+}
+
+/// More ranges than one answer has.
+#[test]
+fn many_ranges_come_in_pages_and_are_those_of_the_tool() {
+    const RANGES: u64 = 5000;
+    let lineage = Lineage::new();
+    let disk = lineage.name("s.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", "-o", "cluster_size=4k", &disk, "64M"]).ok();
+    cowhand(["checkpoint", "-q", &disk, "one"]).ok();
+    let server = lineage.serve_disk(&disk);
+    let mut client = server.client("");
+    for range in 0..RANGES {
+        client.write(8192 * range + 4096, &[4; 512]).expect("a write");
+    }
+    client.flush().expect("a flush");
+    let mut qmp = Qmp::connect(lineage.name("qmp").as_ref());
+    let (mut ranges, mut offset) = (Vec::new(), json!(0));
+    while !offset.is_null() {
+        let arguments = json!({ "node-name": "s", "checkpoint": "one", "offset": offset });
+        let page = qmp.ok("cowhand-diff", arguments);
+        let found = page["ranges"].as_array().expect("a list");
+        assert!(found.len() <= 4096);
+        ranges.extend(found.clone());
+        offset = page["next"].clone();
+    }
+    server.stop();
+    assert_eq!(ranges.len() as u64, RANGES);
+    let by_tool = cowhand(["diff", "--output", "json", &format!("{disk}@one"), &disk]).json();
+    assert_eq!(json!(ranges), by_tool);
 }

@@ -5,6 +5,8 @@
 mod killed;
 mod live;
 mod meetings;
+mod served_forks;
+mod together;
 
 use std::path::Path;
 
@@ -32,7 +34,11 @@ impl Lineage {
 
     /// Serves the disk in the sandbox, with nothing open to commands but the lineage.
     fn serve(&self) -> Server {
-        let start = Start::new(["--qmp", &self.name("qmp"), &self.name("d.qcow2")]);
+        self.serve_disk(&self.name("d.qcow2"))
+    }
+
+    fn serve_disk(&self, disk: &str) -> Server {
+        let start = Start::new(["--qmp", &self.name("qmp"), disk]);
         let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
         server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
         server

@@ -153,6 +153,9 @@ async def checkpoints():
     await do("cowhand-checkpoint", node_name="f", name="two", labels=["owner=me"])
     await do("cowhand-fork", node_name="f", checkpoint="one", new=file("g"), count=2)
     assert (await do("cowhand-rollback", node_name="f", checkpoint="one"))["left"]
+    assert len((await do("cowhand-log", node_name="f"))["layers"]) == 3
+    await do("cowhand-diff", node_name="f", checkpoint="one", other="two", offset=0)
+    assert (await do("cowhand-gc", node_name="f", unnamed=True, remove=True))["deleted"]
     await do("blockdev-del", node_name="f")
 
 async def copies():

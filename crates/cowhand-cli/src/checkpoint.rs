@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use graph::size::human_size;
-use lineage::{Change, Outcome};
+use lineage::{Action, Change, Outcome};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -87,9 +87,10 @@ fn take(
             offline::check_sealable(&place)?;
             let change = Change::begin_first(&place.place, PATIENCE)?;
             let _locked = LockedDisk::of(&place)?;
-            let plan = change.checkpoint(&place, new.clone())?;
-            offline::run(change, &plan)?;
-            json!({ "disk": place.path(), "checkpoint": called(&new), "id": new.id.to_string() })
+            let taken = json!({ "disk": place.path(), "checkpoint": called(&new), "id": new.id.to_string() });
+            let plan = change.plan(&[Action::Checkpoint { disk: place, new }])?;
+            offline::run(change, plan)?;
+            taken
         }
     };
     match args.output {
@@ -117,12 +118,25 @@ fn delete(args: &Args, names: &[OsString], out: &mut dyn Write) -> Result<ExitCo
     let change = Change::begin(&first.place, PATIENCE)?;
     let (plan, outcome) = change.delete(&checkpoints)?;
     if !args.dry_run {
-        offline::run(change, &plan)?;
+        offline::run(change, plan)?;
     }
     if !args.quiet {
         show(&outcome, args.dry_run, args.output, out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What comes of a removal, as `--output json` shows it.
+pub fn outcome_json(outcome: &Outcome, is_dry: bool) -> Value {
+    let Outcome { going, going_bytes, staying, has_more } = outcome;
+    let staying: Vec<Value> =
+        staying.iter().map(|(id, users)| json!({ "id": id.to_string(), "users": users })).collect();
+    let going: Vec<String> = going.iter().map(ToString::to_string).collect();
+    let mut value = json!({ "deleted": !is_dry, "layers": going, "bytes": going_bytes, "needed": staying });
+    if *has_more {
+        value["more"] = json!(true);
+    }
+    value
 }
 
 /// Says which layers go, and which stay for others.
@@ -132,13 +146,9 @@ pub fn show(
     output: OutputFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let Outcome { going, going_bytes, staying } = outcome;
+    let Outcome { going, going_bytes, staying, .. } = outcome;
     if output == OutputFormat::Json {
-        let staying: Vec<Value> =
-            staying.iter().map(|(id, users)| json!({ "id": id.to_string(), "users": users })).collect();
-        let going: Vec<String> = going.iter().map(ToString::to_string).collect();
-        let result = json!({ "deleted": !is_dry, "layers": going, "bytes": going_bytes, "needed": staying });
-        return Ok(write_json(out, &result)?);
+        return Ok(write_json(out, &outcome_json(outcome, is_dry))?);
     }
     let (goes, stays) = match is_dry {
         true => ("would be removed", "would lose its name and stay"),

@@ -8,12 +8,12 @@ mod chardev;
 mod daemon;
 pub mod img;
 mod io;
-mod keyval;
+pub mod keyval;
 mod last_wins;
 pub mod links;
 mod nbd;
 mod objects;
-mod storage_daemon;
+pub mod storage_daemon;
 
 use std::ffi::OsString;
 use std::io::Write;

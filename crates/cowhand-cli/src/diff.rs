@@ -11,12 +11,12 @@ use graph::probe::Format;
 use graph::size::human_size;
 use graph::{Disk, OpenRules};
 use lineage::CheckpointRef;
-use serde_json::json;
 
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, look};
+use crate::lineages::difference::{Differences, Part};
 use crate::output::OutputFormat;
 
 /// Arguments of `cowhand diff`.
@@ -97,107 +97,28 @@ fn layer_of(arg: &CheckpointArg) -> Result<PathBuf, Failure> {
     Ok(seen.survey.place.layer(seen.survey.find(&disk, checkpoint)?))
 }
 
-/// What a disk says of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    Data,
-    Zero,
-    /// What the layers say that both are backed by.
-    Shared,
-    /// It is behind the end.
-    Nothing,
-}
-
-impl Says {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Zero => "zero",
-            Self::Shared => "shared",
-            Self::Nothing => "nothing",
-        }
-    }
-}
-
-/// A disk, and how many of its layers are not the other one's.
-struct Side<'a> {
-    disk: &'a Disk,
-    own_layers: usize,
-}
-
-/// What is said of a range by both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    start: u64,
-    length: u64,
-    says: [Says; 2],
-}
-
 async fn show(
     one: &Arc<Disk>,
     other: &Arc<Disk>,
     output: OutputFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let (files, others) = (files(one), files(other));
-    let shared = files.iter().rev().zip(others.iter().rev()).take_while(|(one, other)| one == other).count();
-    let sides = [
-        Side { disk: one, own_layers: files.len() - shared },
-        Side { disk: other, own_layers: others.len() - shared },
-    ];
-    let end = one.size().max(other.size());
-    let mut printer = Printer { out, output, rows: 0, bytes: 0, last: None };
+    let mut differences = Differences::of(one.root(), other.root(), 0);
+    let mut printer = Printer { out, output, rows: 0, bytes: 0 };
     printer.begin()?;
-    let mut at = 0;
-    while at < end {
-        let mut length = end - at;
-        let mut says = [Says::Nothing; 2];
-        for (side, says) in sides.iter().zip(&mut says) {
-            let (found, len) = side.look(at, length).await?;
-            (*says, length) = (found, length.min(len));
-        }
-        let differs = says != [Says::Shared; 2];
-        printer.take(differs.then_some(Part { start: at, length, says }))?;
-        at += length;
+    let failed = |error| Failure::because("cannot read a map", &error);
+    while let Some(part) = differences.next().await.map_err(failed)? {
+        printer.row(part)?;
     }
-    printer.end()
+    Ok(printer.end()?)
 }
 
-impl Side<'_> {
-    /// What the disk says at an offset, and for how many bytes.
-    async fn look(&self, at: u64, length: u64) -> Result<(Says, u64), Failure> {
-        let size = self.disk.size();
-        if at >= size {
-            return Ok((Says::Nothing, length));
-        }
-        let status = self.disk.block_status(at, length.min(size - at)).await;
-        let status = status.map_err(|error| Failure::because("cannot read a map", &error))?;
-        let is_shared = status.depth as usize >= self.own_layers;
-        let says = match status {
-            _ if is_shared => Says::Shared,
-            _ if status.zero || !status.data => Says::Zero,
-            _ => Says::Data,
-        };
-        Ok((says, status.len))
-    }
-}
-
-/// The files of a chain, links resolved.
-fn files(disk: &Disk) -> Vec<PathBuf> {
-    let path = |name: &str| {
-        let path = PathBuf::from(name);
-        path.canonicalize().unwrap_or(path)
-    };
-    block::layers(disk.root()).map(|layer| path(layer.name())).collect()
-}
-
-/// Prints ranges as they come, neighbours of a kind as one: a map of any length takes no memory.
+/// Prints ranges as they come.
 struct Printer<'a> {
     out: &'a mut dyn Write,
     output: OutputFormat,
     rows: u64,
     bytes: u64,
-    last: Option<Part>,
 }
 
 impl Printer<'_> {
@@ -206,17 +127,6 @@ impl Printer<'_> {
             OutputFormat::Human => writeln!(self.out, "{:<18}{:<18}{:<8}B", "Offset", "Length", "A"),
             OutputFormat::Json => write!(self.out, "["),
         }
-    }
-
-    fn take(&mut self, part: Option<Part>) -> Result<(), Failure> {
-        match (&mut self.last, part) {
-            (Some(last), Some(part)) if last.says == part.says => last.length += part.length,
-            _ => {
-                let last = std::mem::replace(&mut self.last, part);
-                last.map_or(Ok(()), |last| self.row(last))?;
-            }
-        }
-        Ok(())
     }
 
     fn row(&mut self, part: Part) -> io::Result<()> {
@@ -229,23 +139,17 @@ impl Printer<'_> {
             }
             OutputFormat::Json => {
                 let comma = if self.rows > 1 { ",\n" } else { "" };
-                write!(
-                    self.out,
-                    "{comma}{}",
-                    json!({ "start": start, "length": length, "a": one.name(), "b": other.name() })
-                )
+                write!(self.out, "{comma}{}", part.json())
             }
         }
     }
 
-    fn end(mut self) -> Result<(), Failure> {
-        self.take(None)?;
+    fn end(self) -> io::Result<()> {
         match self.output {
             OutputFormat::Human => {
-                writeln!(self.out, "{} in {} ranges may differ", human_size(self.bytes), self.rows)?
+                writeln!(self.out, "{} in {} ranges may differ", human_size(self.bytes), self.rows)
             }
-            OutputFormat::Json => writeln!(self.out, "]")?,
+            OutputFormat::Json => writeln!(self.out, "]"),
         }
-        Ok(())
     }
 }

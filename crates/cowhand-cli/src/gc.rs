@@ -50,9 +50,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let path = Path::new(&args.disk);
     let place = if path.is_dir() { Place::of(path)? } else { DiskArg::of(&args.disk).place()?.place };
     let change = Change::begin(&place, PATIENCE)?;
-    let (plan, outcome) = change.collect(args.unnamed)?;
+    let (plan, outcome) = change.collect(args.unnamed, usize::MAX)?;
     if args.remove {
-        offline::run(change, &plan)?;
+        offline::run(change, plan)?;
     }
     if !args.quiet {
         crate::checkpoint::show(&outcome, !args.remove, args.output, out)?;

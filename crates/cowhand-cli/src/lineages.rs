@@ -1,6 +1,7 @@
 //! What the commands on checkpoints share: how disks and checkpoints are named, overlays made, a lineage changed without a server.
 
 pub mod args;
+pub mod difference;
 pub mod offline;
 pub mod overlay;
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use graph::size::human_size;
-use lineage::{Backing, Disk, ImageFacts, Layer, LayerId, Survey};
+use lineage::{Backing, Disk, ImageFacts, Layer, LayerId, Place, Survey};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -37,10 +37,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let seen = look(&args.disk)?;
     let tree = Tree::of(&seen);
     match args.output {
-        OutputFormat::Json => write_json(out, &tree.json()?)?,
+        OutputFormat::Json => write_json(out, &tree.json(None, usize::MAX)?)?,
         OutputFormat::Human => tree.show(out)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A page of what `--output json` shows, from what `next` of the one before says; some `bytes_max` bytes.
+///
+/// # Errors
+/// When nothing is called `from` any more, or the layers go round in a circle.
+pub fn page(seen: &Seen, from: Option<&str>, bytes_max: usize) -> Result<Value, lineage::Error> {
+    Tree::of(seen).json(from, bytes_max)
 }
 
 /// A layer or a disk.
@@ -118,37 +126,76 @@ impl<'a> Tree<'a> {
         below.map_or(0, |(layer, shared)| shared + layer.image.allocated_bytes)
     }
 
-    fn json(&self) -> Result<Value, Failure> {
-        let survey = &self.seen.survey;
-        let users = survey.all_users();
-        let layers = survey.layers.iter().map(|(id, layer)| {
-            let mut value = common(&layer.image, self.shared_by(&layer.image));
-            value.insert("id".into(), json!(id.to_string()));
-            value.insert("users".into(), json!(users.get(id).cloned().unwrap_or_default()));
-            if let Some(entry) = &layer.entry {
-                value.insert("name".into(), json!(entry.name.as_ref().map(ToString::to_string)));
-                value.insert("disk".into(), json!(entry.disk));
-                value.insert("time-sec".into(), json!(entry.time_sec));
-                value.insert("labels".into(), json!(entry.labels.iter().collect::<BTreeMap<_, _>>()));
-                value.insert("deleted".into(), json!(entry.deleted));
-            }
-            if let Some(changed) = &layer.changed {
-                value.insert("changed".into(), json!(changed));
-            }
-            Value::Object(value)
+    /// Layers and disks, each with what a page begins with: a layer's file, or a disk's. Layers come first.
+    fn items(&self) -> impl Iterator<Item = (String, Node<'a>)> {
+        let layers = self.seen.survey.layers.iter();
+        let layers = layers.map(|(id, layer)| (Place::name_in_images(*id), Node::Layer(*id, layer)));
+        let disks = self.over.values().flatten().chain(&self.roots).filter_map(|node| match node {
+            Node::Disk(disk) => Some((disk.name.clone(), *node)),
+            Node::Layer(..) => None,
         });
-        let layers: Vec<Value> = layers.collect();
-        let mut disks = Vec::new();
-        for disk in self.over.values().flatten().chain(&self.roots) {
-            let Node::Disk(disk) = disk else { continue };
-            let mut value = common(&disk.image, self.shared_by(&disk.image));
-            value.insert("name".into(), json!(disk.name));
-            let chain = survey.chain(&disk.image.path, &disk.image.backing)?.0;
-            value.insert("layers".into(), json!(chain.iter().map(ToString::to_string).collect::<Vec<_>>()));
-            disks.push(Value::Object(value));
+        let disks: BTreeMap<String, Node<'a>> = disks.collect();
+        layers.chain(disks)
+    }
+
+    /// All of it from `from` on, or, with a bound, as much as has so many bytes, and at least one; `next` is where the rest begins.
+    fn json(&self, from: Option<&str>, bytes_max: usize) -> Result<Value, lineage::Error> {
+        let users = self.seen.survey.all_users();
+        let (mut layers, mut disks, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut next = None;
+        for (name, node) in self.items().skip_while(|(name, _)| from.is_some_and(|from| name != from)) {
+            let value = self.item_json(node, &users)?;
+            bytes += value.to_string().len();
+            if bytes > bytes_max && !(layers.is_empty() && disks.is_empty()) {
+                next = Some(name);
+                break;
+            }
+            match node {
+                Node::Layer(..) => layers.push(value),
+                Node::Disk(_) => disks.push(value),
+            }
         }
-        let directory = survey.place.directory().to_string_lossy();
-        Ok(json!({ "directory": directory, "layers": layers, "disks": disks }))
+        if let Some(from) = from.filter(|_| layers.is_empty() && disks.is_empty()) {
+            let reason = format!("there is no layer and no disk {from:?} any more: begin anew");
+            return Err(lineage::Error::Invalid(reason));
+        }
+        let directory = self.seen.survey.place.directory().to_string_lossy();
+        let mut value = json!({ "directory": directory, "layers": layers, "disks": disks });
+        if let Some(next) = next {
+            value["next"] = json!(next);
+        }
+        Ok(value)
+    }
+
+    fn item_json(
+        &self,
+        node: Node<'_>,
+        users: &BTreeMap<LayerId, Vec<String>>,
+    ) -> Result<Value, lineage::Error> {
+        let mut value = common(node.image(), self.shared_by(node.image()));
+        match node {
+            Node::Layer(id, layer) => {
+                value.insert("id".into(), json!(id.to_string()));
+                value.insert("users".into(), json!(users.get(&id).cloned().unwrap_or_default()));
+                if let Some(entry) = &layer.entry {
+                    value.insert("name".into(), json!(entry.name.as_ref().map(ToString::to_string)));
+                    value.insert("disk".into(), json!(entry.disk));
+                    value.insert("time-sec".into(), json!(entry.time_sec));
+                    value.insert("labels".into(), json!(entry.labels.iter().collect::<BTreeMap<_, _>>()));
+                    value.insert("deleted".into(), json!(entry.deleted));
+                }
+                if let Some(changed) = &layer.changed {
+                    value.insert("changed".into(), json!(changed));
+                }
+            }
+            Node::Disk(disk) => {
+                value.insert("name".into(), json!(disk.name));
+                let chain = self.seen.survey.chain(&disk.image.path, &disk.image.backing)?.0;
+                let chain: Vec<String> = chain.iter().map(ToString::to_string).collect();
+                value.insert("layers".into(), json!(chain));
+            }
+        }
+        Ok(Value::Object(value))
     }
 
     fn show(&self, out: &mut dyn Write) -> Result<(), Failure> {

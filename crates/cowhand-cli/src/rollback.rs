@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use lineage::{Change, CheckpointRef};
+use lineage::{Action, Change, CheckpointRef};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -65,10 +65,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             let change = Change::begin(&place.place, PATIENCE)?;
             let _locked = LockedDisk::of(&place)?;
             let new = new_checkpoint(None, &[]).map_err(Failure::new)?;
-            let left = new.id.to_string();
-            let plan = change.rollback(&place, (&of, &to.checkpoint), new)?;
-            offline::run(change, &plan)?;
-            json!({ "disk": place.path(), "checkpoint": to.checkpoint.to_string(), "left": left })
+            let done = json!({ "disk": place.path(), "checkpoint": to.checkpoint.to_string(), "left": new.id.to_string() });
+            let to = to.checkpoint.clone();
+            let plan = change.plan(&[Action::Rollback { disk: place, of, to, new }])?;
+            offline::run(change, plan)?;
+            done
         }
     };
     match args.output {

@@ -9,16 +9,15 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
 
-use crate::checkpoint_name::{CheckpointName, CheckpointRef};
+use crate::checkpoint_name::CheckpointRef;
 use crate::error::Error;
-use crate::image::ImageFacts;
 use crate::layer_id::LayerId;
 use crate::lock::Lock;
-use crate::manifest::{Manifest, Seal};
+use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
-use crate::plan::{CHAIN_MAX, FORKS_MAX, NewCheckpoint, Plan, Sealing, chain_by_manifest};
+use crate::plan::Plan;
 use crate::recover::{Recovered, recover};
-use crate::steps::{Access, NewOverlay, Step};
+use crate::steps::{NewOverlay, Step, Switched};
 use crate::survey::Survey;
 
 /// What the caller of a change does.
@@ -30,9 +29,12 @@ pub trait Host {
     /// Makes an overlay at a path where nothing is: durable, its name too.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
 
-    /// Switches the disk to the image that its path leads to now. What clients write from then on is written there; the layer that was active, whose
-    /// file is `sealed`, is closed and durable afterwards. Nothing to do for a disk that no process has open.
-    async fn switch(&self, sealed: &Path) -> Result<(), Self::Error>;
+    /// Switches disks to the images that their paths lead to now: all of them, or none. What clients write from then on is written there. Nothing to do for
+    /// disks that no process has open.
+    async fn switch(&self, disks: &[Switched]) -> Result<(), Self::Error>;
+
+    /// Closes the layers that were active before [`Host::switch`], and makes durable what was written to them. What fails is reported: it undoes nothing.
+    async fn close_sealed(&self, disks: &[Switched]);
 
     /// Does a step that works on files alone: here, or on a thread that may block.
     async fn file_step(&self, step: &Step) -> Result<(), Error> {
@@ -56,6 +58,8 @@ pub struct Outcome {
     pub going_bytes: u64,
     /// Layers that are needed: marked as deleted, each with what is backed by it. They go with the last of those.
     pub staying: Vec<(LayerId, Vec<String>)>,
+    /// More could go than the caller wants at once.
+    pub has_more: bool,
 }
 
 impl Change {
@@ -83,11 +87,11 @@ impl Change {
         &self.recovered
     }
 
-    fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Place {
         self.lock.place()
     }
 
-    fn manifest(&self) -> &Manifest {
+    pub(crate) fn manifest(&self) -> &Manifest {
         &self.recovered.manifest
     }
 
@@ -97,147 +101,6 @@ impl Change {
     /// As [`Survey::take`].
     pub fn survey(&self) -> Result<Survey, Error> {
         Survey::take(self.place(), self.manifest())
-    }
-
-    /// The steps of a checkpoint: the active layer of `disk` is sealed, and the disk continues in an overlay of it. The caller keeps others from writing the
-    /// disk, by its lock or by serving it.
-    ///
-    /// # Errors
-    /// When the image cannot be a layer, the name is taken, the chain is as long as a chain may be, or the layer below has changed.
-    pub fn checkpoint(&self, disk: &DiskPlace, new: NewCheckpoint) -> Result<Plan, Error> {
-        let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        active.check_sealable()?;
-        let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
-        if let Some(name) = &new.name {
-            self.check_name_free(disk, name, &chain)?;
-        }
-        // The new overlay, the layer that the active one becomes, those below, and a base.
-        if chain.len() + 3 > CHAIN_MAX {
-            return Err(Error::TooLong { disk: disk.path(), found: chain.len(), max: CHAIN_MAX });
-        }
-        self.check_parent(&active, &chain)?;
-        let below = new.id;
-        let shape = active.shape;
-        Ok(Plan::seal(self.manifest(), Sealing { disk, active: &active, new, below, shape }))
-    }
-
-    fn check_name_free(
-        &self,
-        disk: &DiskPlace,
-        name: &CheckpointName,
-        chain: &[LayerId],
-    ) -> Result<(), Error> {
-        let taken = self.manifest().entries().any(|entry| {
-            let is_seen = entry.disk == disk.name || chain.contains(&entry.id);
-            !entry.deleted && entry.name.as_ref() == Some(name) && is_seen
-        });
-        match taken {
-            true => Err(Error::NameTaken { disk: disk.path(), name: name.to_string() }),
-            false => Ok(()),
-        }
-    }
-
-    /// One look at the uppermost layer: to look at all of them takes longer than the checkpoint.
-    fn check_parent(&self, active: &ImageFacts, chain: &[LayerId]) -> Result<(), Error> {
-        let Some(id) = chain.first() else { return Ok(()) };
-        let path = self.place().layer(*id);
-        let found = match path.metadata() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::Missing { id: *id, path: active.path.clone() });
-            }
-            found => found.map_err(Error::io("cannot read", &path))?,
-        };
-        let seal: Option<Seal> = self.manifest().entry(*id).and_then(|entry| entry.seal);
-        match seal.and_then(|seal| seal.difference(&found)) {
-            Some(reason) => Err(Error::Changed { path, reason }),
-            None => Ok(()),
-        }
-    }
-
-    /// The steps of a rollback: the active layer of `disk` becomes a layer that `new` describes, and the disk continues in an overlay of the checkpoint.
-    ///
-    /// # Errors
-    /// When there is no such checkpoint, a layer of it has changed, or the active layer cannot be a layer.
-    pub fn rollback(
-        &self,
-        disk: &DiskPlace,
-        to: (&DiskPlace, &CheckpointRef),
-        new: NewCheckpoint,
-    ) -> Result<Plan, Error> {
-        let survey = self.survey()?;
-        let (of, wanted) = to;
-        if of.place != *self.place() {
-            return Err(Error::Invalid(format!(
-                "{} is a checkpoint of another lineage",
-                wanted.shown(&of.path())
-            )));
-        }
-        let below = survey.find(of, wanted)?;
-        let shape = self.check_base(&survey, below)?;
-        let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        active.check_sealable()?;
-        Ok(Plan::seal(self.manifest(), Sealing { disk, active: &active, new, below, shape }))
-    }
-
-    /// What an overlay of a layer has of it, if it may have one.
-    fn check_base(&self, survey: &Survey, id: LayerId) -> Result<crate::image::Shape, Error> {
-        let layer =
-            survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })?;
-        let (mut chain, _) = survey.chain(&layer.image.path, &layer.image.backing)?;
-        chain.insert(0, id);
-        survey.check_sealed(&chain)?;
-        match chain.len() + 2 > CHAIN_MAX {
-            true => {
-                Err(Error::TooLong { disk: layer.image.path.clone(), found: chain.len(), max: CHAIN_MAX })
-            }
-            false => Ok(layer.image.shape),
-        }
-    }
-
-    /// The steps of forks: new disks over a checkpoint, at paths where nothing is.
-    ///
-    /// # Errors
-    /// When there is no such checkpoint, a layer of it has changed, or a disk would be outside the lineage or is there.
-    pub fn fork(&self, of: &DiskPlace, wanted: &CheckpointRef, disks: &[DiskPlace]) -> Result<Plan, Error> {
-        if disks.len() > FORKS_MAX as usize {
-            return Err(Error::Invalid(format!(
-                "{} forks; one command makes up to {FORKS_MAX}",
-                disks.len()
-            )));
-        }
-        for disk in disks {
-            if disk.place != *self.place() {
-                let (found, needed) = (disk.path(), self.place().directory());
-                return Err(Error::Invalid(format!(
-                    "{}: a fork must be in the directory of its lineage, {}: what is there is looked at before a layer is removed",
-                    found.display(),
-                    needed.display()
-                )));
-            }
-            if disk.path().symlink_metadata().is_ok() {
-                return Err(Error::io("cannot make", &disk.path())(std::io::ErrorKind::AlreadyExists.into()));
-            }
-        }
-        let survey = self.survey()?;
-        let over = survey.find(of, wanted)?;
-        let shape = self.check_base(&survey, over)?;
-        // A fork is as private as the disk; of a disk that is gone the layer's readers are known.
-        let access = match of.path().metadata() {
-            Ok(found) => Access::of(&found),
-            Err(_) => {
-                let found = self
-                    .place()
-                    .layer(over)
-                    .metadata()
-                    .map_err(Error::io("cannot read", &self.place().layer(over)))?;
-                let access = Access::of(&found);
-                Access { mode: access.mode | 0o600, ..access }
-            }
-        };
-        let ids =
-            disks.iter().map(|disk| Ok((LayerId::new()?, disk.clone()))).collect::<std::io::Result<Vec<_>>>();
-        let ids = ids.map_err(Error::io("cannot make an id for", self.place().directory()))?;
-        Ok(Plan::fork(self.place(), over, shape, access, &ids))
     }
 
     /// The steps by which checkpoints are deleted, and what comes of it. What is backed by one of them keeps its layer.
@@ -250,34 +113,58 @@ impl Change {
         for (disk, wanted) in checkpoints {
             deleted.insert(survey.find(disk, wanted)?);
         }
-        self.removal(&survey, &deleted, |id, entry_deleted| entry_deleted || deleted.contains(&id))
+        self.removal(&survey, &deleted, usize::MAX, |id, entry_deleted| {
+            entry_deleted || deleted.contains(&id)
+        })
     }
 
-    /// The steps by which layers go that no checkpoint and no disk needs; with `unnamed` also checkpoints without a name that nothing is backed by.
+    /// The steps by which layers go that no checkpoint and no disk needs, `layers_max` at once; with `unnamed` also checkpoints without a name that nothing is
+    /// backed by.
     ///
     /// # Errors
     /// When a process has a layer open that would go.
-    pub fn collect(&self, unnamed: bool) -> Result<(Plan, Outcome), Error> {
+    pub fn collect(&self, unnamed: bool, layers_max: usize) -> Result<(Plan, Outcome), Error> {
         let survey = self.survey()?;
         let is_unnamed = |id| self.manifest().entry(id).is_some_and(|entry| entry.name.is_none());
-        self.removal(&survey, &BTreeSet::new(), |id, deleted| deleted || unnamed && is_unnamed(id))
+        self.removal(&survey, &BTreeSet::new(), layers_max, |id, deleted| {
+            deleted || unnamed && is_unnamed(id)
+        })
+    }
+
+    /// Runs the steps of a removal. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] where layers are marked as deleted.
+    pub fn remove(&self, plan: &Plan) -> Result<(), Error> {
+        for (at, step) in plan.steps.iter().enumerate() {
+            step.run().map_err(|error| match at < plan.settled {
+                true => error,
+                false => Error::Unfinished { source: Box::new(error) },
+            })?;
+        }
+        Ok(())
     }
 
     fn removal(
         &self,
         survey: &Survey,
         deleted: &BTreeSet<LayerId>,
+        layers_max: usize,
         wants: impl Fn(LayerId, bool) -> bool,
     ) -> Result<(Plan, Outcome), Error> {
         let is_deleted = |id| self.manifest().entry(id).is_some_and(|entry| entry.deleted);
-        let going = survey.removable(|id, _| wants(id, is_deleted(id)));
+        // The upper ones first: what is left out is backed by none of those that go.
+        let mut going = survey.removable(|id, _| wants(id, is_deleted(id)));
+        let has_more = going.len() > layers_max;
+        going.truncate(layers_max);
         for id in &going {
             check_unused(&self.place().layer(*id))?;
         }
         let staying = deleted.iter().filter(|id| !going.contains(id)).map(|id| (*id, survey.users(*id)));
         let bytes =
             going.iter().filter_map(|id| survey.layers.get(id)).map(|layer| layer.image.allocated_bytes);
-        let outcome = Outcome { going_bytes: bytes.sum(), staying: staying.collect(), going: going.clone() };
+        let staying = staying.collect();
+        let outcome = Outcome { going_bytes: bytes.sum(), staying, going: going.clone(), has_more };
         Ok((Plan::remove(self.place(), self.manifest(), deleted, &going), outcome))
     }
 
@@ -288,24 +175,35 @@ impl Change {
     ///
     /// # Errors
     /// [`Error::Unfinished`] where the change has happened.
-    pub async fn run<H: Host>(self, plan: &Plan, host: &H) -> Result<(), H::Error> {
-        for (at, step) in plan.steps.iter().enumerate() {
+    pub async fn run<H: Host>(self, plan: Plan, host: &H) -> Result<(), H::Error> {
+        let prepared = self.prepare(plan, host).await?;
+        if let Some(disks) = prepared.plan.switched()
+            && let Err(error) = host.switch(disks).await
+        {
+            prepared.undo();
+            return Err(error);
+        }
+        prepared.finish(host).await
+    }
+
+    /// Runs the steps before the switch: the paths of the disks lead to their new images. When one fails, all before it are undone.
+    ///
+    /// # Errors
+    /// As [`Change::run`].
+    pub async fn prepare<H: Host>(self, plan: Plan, host: &H) -> Result<Prepared, H::Error> {
+        let prepared = Prepared { change: self, plan };
+        let steps = &prepared.plan.steps[..prepared.plan.prepared()];
+        for (at, step) in steps.iter().enumerate() {
             let done = match step {
                 Step::MakeOverlay { at, overlay } => host.make_overlay(at, overlay).await,
-                Step::Switch { sealed } => host.switch(sealed).await,
-                step => host.file_step(step).await.map_err(|error| match at < plan.settled {
-                    true => error.into(),
-                    false => Error::Unfinished { source: Box::new(error) }.into(),
-                }),
+                step => host.file_step(step).await.map_err(H::Error::from),
             };
             if let Err(error) = done {
-                if at < plan.settled {
-                    self.undo(&plan.steps[..at]);
-                }
+                prepared.change.undo(&steps[..at]);
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(prepared)
     }
 
     /// Takes back steps that were done before one failed. What cannot be taken back is what a crash would leave: the next command finds it.
@@ -316,6 +214,40 @@ impl Change {
             }
         }
         let _ = recover(&self.lock);
+    }
+}
+
+/// A change whose files are there. It has happened when the disks are switched.
+#[derive(Debug)]
+pub struct Prepared {
+    change: Change,
+    plan: Plan,
+}
+
+impl Prepared {
+    /// The disks to be switched.
+    pub fn switched(&self) -> &[Switched] {
+        self.plan.switched().unwrap_or_default()
+    }
+
+    /// Takes all back, while no process uses the new images. Blocks.
+    pub fn undo(self) {
+        self.change.undo(&self.plan.steps[..self.plan.prepared()]);
+    }
+
+    /// Runs the steps behind the switch.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`]: the change has happened.
+    pub async fn finish<H: Host>(self, host: &H) -> Result<(), H::Error> {
+        if let Some(disks) = self.plan.switched() {
+            host.close_sealed(disks).await;
+        }
+        for step in &self.plan.steps[self.plan.settled..] {
+            let done = host.file_step(step).await;
+            done.map_err(|error| Error::Unfinished { source: Box::new(error) })?;
+        }
+        Ok(())
     }
 }
 

@@ -231,7 +231,8 @@ fn backing(place: &Place, path: &Path, name: &str) -> Backing {
 pub(crate) fn name_parent_from_layers(path: &Path) -> io::Result<()> {
     /// Of the two fields.
     const FIELDS_OFFSET: usize = 8;
-    let file = File::options().read(true).write(true).open(path)?;
+    // A layer that is sealed cannot be written by its owner, and has been named already.
+    let file = File::open(path)?;
     let start = read_start(&file, HEADER_BYTES_MAX)?;
     let field = |at: usize, len: usize| {
         start
@@ -250,7 +251,7 @@ pub(crate) fn name_parent_from_layers(path: &Path) -> io::Result<()> {
     }
     let mut fields = (offset + prefix.len() as u64).to_be_bytes().to_vec();
     fields.extend_from_slice(&u32::try_from(rest.len()).map_err(io::Error::other)?.to_be_bytes());
-    file.write_all_at(&fields, FIELDS_OFFSET as u64)
+    File::options().write(true).open(path)?.write_all_at(&fields, FIELDS_OFFSET as u64)
 }
 
 fn read_start(file: &File, len: usize) -> io::Result<Vec<u8>> {

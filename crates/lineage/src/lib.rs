@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
 mod change;
 mod checkpoint_name;
 mod error;
@@ -31,7 +32,8 @@ mod recover;
 mod steps;
 mod survey;
 
-pub use crate::change::{Change, Host, Outcome};
+pub use crate::action::Action;
+pub use crate::change::{Change, Host, Outcome, Prepared};
 pub use crate::checkpoint_name::{CheckpointName, CheckpointRef, NameError};
 pub use crate::error::Error;
 pub use crate::image::{Backing, ImageFacts, Shape};
@@ -42,5 +44,5 @@ pub use crate::manifest::{Entry, MANIFEST_VERSION, Manifest, Seal};
 pub use crate::place::{DiskPlace, LAYERS, Place};
 pub use crate::plan::{CHAIN_MAX, FORKS_MAX, NewCheckpoint, Plan};
 pub use crate::recover::{Recovered, recover};
-pub use crate::steps::{Access, NewOverlay, Step};
+pub use crate::steps::{Access, NewOverlay, Step, Switched};
 pub use crate::survey::{Disk, Layer, Survey};

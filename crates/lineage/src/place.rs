@@ -67,6 +67,18 @@ impl Place {
         self.layers().join(id.file_name())
     }
 
+    /// The lineage and the layer whose file `path` is, if it is one.
+    ///
+    /// # Errors
+    /// When its directory cannot be found.
+    pub fn of_layer(path: &Path) -> Result<Option<(Self, LayerId)>, Error> {
+        let id = path.file_name().and_then(|name| name.to_str()).and_then(LayerId::of_file_name);
+        let layers = Self::of(path.parent().unwrap_or(Path::new("")))?;
+        let is_layers = layers.directory().ends_with(LAYERS);
+        let place = layers.directory().parent().map(|parent| Self(parent.to_owned())).filter(|_| is_layers);
+        Ok(place.filter(Self::is_lineage).zip(id))
+    }
+
     /// What images call the layer.
     pub fn name_in_images(id: LayerId) -> String {
         format!("{LAYERS}/{}", id.file_name())

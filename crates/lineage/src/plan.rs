@@ -10,7 +10,7 @@ use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::manifest::{Entry, Manifest};
 use crate::place::{DiskPlace, Place};
-use crate::steps::{Access, NewOverlay, Step};
+use crate::steps::{Access, NewOverlay, Step, Switched};
 
 /// Images of a chain, the active one included: what cowhand opens.
 pub const CHAIN_MAX: usize = 1000;
@@ -40,10 +40,10 @@ pub struct Plan {
 }
 
 /// The layer that the active one becomes, and the overlay that takes its place.
-pub(crate) struct Sealing<'a> {
-    pub(crate) disk: &'a DiskPlace,
+pub(crate) struct Sealing {
+    pub(crate) disk: DiskPlace,
     /// The active layer.
-    pub(crate) active: &'a ImageFacts,
+    pub(crate) active: ImageFacts,
     /// What it becomes.
     pub(crate) new: NewCheckpoint,
     /// What the new overlay is backed by: that layer, or an older one.
@@ -51,65 +51,95 @@ pub(crate) struct Sealing<'a> {
     pub(crate) shape: Shape,
 }
 
+/// Disks over a layer.
+pub(crate) struct Forking {
+    pub(crate) over: LayerId,
+    pub(crate) shape: Shape,
+    pub(crate) access: Access,
+    /// The disks, each with an id for its file on its way.
+    pub(crate) disks: Vec<(LayerId, DiskPlace)>,
+}
+
 impl Plan {
-    /// Seals the active layer of a disk, and puts an overlay in its place.
-    pub(crate) fn seal(manifest: &Manifest, sealing: Sealing<'_>) -> Self {
-        let Sealing { disk, active, new, below, shape } = sealing;
-        let (place, path) = (disk.place.clone(), disk.path());
-        let (sealed, overlay) = (place.layer(new.id), place.new_overlay(new.id));
-        let mut with_entry = manifest.clone();
-        with_entry.put(Entry {
-            id: new.id,
-            parent: active.backing.layer(),
-            disk: disk.name.clone(),
-            name: new.name,
-            time_sec: new.time_sec,
-            labels: new.labels,
-            seal: None,
-            deleted: false,
-        });
-        let access = Access::of(active.metadata());
-        let link_base =
-            active.bare_backing().map(|name| Step::LinkBase { place: place.clone(), name: name.to_owned() });
-        let new_overlay = NewOverlay { backing_name: Place::name_in_images(below), shape, access };
-        let mut steps: Vec<Step> = link_base.into_iter().collect();
-        steps.extend([
-            // The name of the checkpoint is durable before there is a layer to be called so.
-            Step::WriteManifest { place: place.clone(), manifest: with_entry.clone() },
-            Step::MakeOverlay { at: overlay.clone(), overlay: new_overlay },
-            Step::Link { from: path.clone(), to: sealed.clone() },
-            // From the next step on this is the only name of the disk's content.
-            Step::SyncDirectory { path: place.layers() },
-            Step::Replace { from: overlay, to: path, kept: sealed.clone() },
-            // What guests write from the next step on is acknowledged in the overlay: its name must be durable.
-            Step::SyncDirectory { path: place.directory().to_owned() },
-            Step::Switch { sealed: sealed.clone() },
-        ]);
+    /// Seals the active layers of disks and puts overlays in their places; makes disks over layers. All new images are whole before the first has its name.
+    pub(crate) fn of(
+        place: &Place,
+        manifest: &Manifest,
+        sealings: Vec<Sealing>,
+        forkings: &[Forking],
+    ) -> Self {
+        let (mut manifest, mut ids) = (manifest.clone(), Vec::new());
+        let (mut bases, mut overlays, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut names, mut switched, mut seals) = (Vec::new(), Vec::new(), Vec::new());
+        let make = |id, over, shape, access| Step::MakeOverlay {
+            at: place.new_overlay(id),
+            overlay: NewOverlay { backing_name: Place::name_in_images(over), shape, access },
+        };
+        for Sealing { disk, active, new, below, shape } in sealings {
+            let (id, path, sealed) = (new.id, disk.path(), place.layer(new.id));
+            let base = active.bare_backing().map(str::to_owned);
+            bases.extend(base.map(|name| Step::LinkBase { place: place.clone(), name }));
+            manifest.put(Entry {
+                id,
+                parent: active.backing.layer(),
+                disk: disk.name,
+                name: new.name,
+                time_sec: new.time_sec,
+                labels: new.labels,
+                seal: None,
+                deleted: false,
+            });
+            overlays.push(make(id, below, shape, Access::of(active.metadata())));
+            links.push(Step::Link { from: path.clone(), to: sealed.clone() });
+            names.push(Step::Replace { from: place.new_overlay(id), to: path.clone(), kept: sealed.clone() });
+            seals.extend([Step::NameParent { path: sealed.clone() }, Step::Seal { path: sealed.clone() }]);
+            switched.push(Switched { disk: path, sealed });
+            ids.push(id);
+        }
+        for Forking { over, shape, access, disks } in forkings {
+            for (id, disk) in disks {
+                overlays.push(make(*id, *over, *shape, *access));
+                names.push(Step::Rename { from: place.new_overlay(*id), to: disk.path() });
+            }
+        }
+        let is_sealing = !ids.is_empty();
+        let mut steps = bases;
+        if is_sealing {
+            // The name of a checkpoint is durable before there is a layer to be called so.
+            steps.push(Step::WriteManifest { place: place.clone(), manifest: manifest.clone() });
+        }
+        steps.extend(overlays);
+        if is_sealing {
+            steps.extend(links);
+            // From the next step on this is the only name of a disk's content.
+            steps.push(Step::SyncDirectory { path: place.layers() });
+        }
+        steps.extend(names);
+        // What guests write from the next step on is acknowledged in the overlays: their names must be durable.
+        steps.push(Step::SyncDirectory { path: place.directory().to_owned() });
+        if is_sealing {
+            steps.push(Step::Switch { disks: switched });
+        }
         let settled = steps.len();
-        steps.push(Step::NameParent { path: sealed.clone() });
-        steps.push(Step::Seal { path: sealed });
-        steps.push(Step::Record { place, manifest: with_entry, id: new.id });
+        if is_sealing {
+            steps.extend(seals);
+            steps.push(Step::Record { place: place.clone(), manifest, ids });
+        }
         Self { steps, settled }
     }
 
-    /// Makes disks over a layer. All are whole before the first has its name.
-    pub(crate) fn fork(
-        place: &Place,
-        over: LayerId,
-        shape: Shape,
-        access: Access,
-        disks: &[(LayerId, DiskPlace)],
-    ) -> Self {
-        let overlay = NewOverlay { backing_name: Place::name_in_images(over), shape, access };
-        let make = disks
-            .iter()
-            .map(|(id, _)| Step::MakeOverlay { at: place.new_overlay(*id), overlay: overlay.clone() });
-        let name =
-            disks.iter().map(|(id, disk)| Step::Rename { from: place.new_overlay(*id), to: disk.path() });
-        let mut steps: Vec<Step> = make.chain(name).collect();
-        steps.push(Step::SyncDirectory { path: place.directory().to_owned() });
-        let settled = steps.len();
-        Self { steps, settled }
+    /// The steps before the switch, or, where no disk is switched, before the change has happened.
+    pub(crate) fn prepared(&self) -> usize {
+        let switch = self.steps.iter().position(|step| matches!(step, Step::Switch { .. }));
+        switch.unwrap_or(self.settled)
+    }
+
+    /// The disks that are switched, if there are some.
+    pub fn switched(&self) -> Option<&[Switched]> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Switch { disks } => Some(&**disks),
+            _ => None,
+        })
     }
 
     /// Marks layers as deleted, and removes files of `going`, in this order.

@@ -45,6 +45,15 @@ pub struct NewOverlay {
     pub access: Access,
 }
 
+/// A disk whose active layer is sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switched {
+    /// The disk's path.
+    pub disk: PathBuf,
+    /// The path of the layer that was active.
+    pub sealed: PathBuf,
+}
+
 /// One step. Each does one thing to the file system, and but for the overlay and the switch each is done here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -107,11 +116,11 @@ pub enum Step {
         /// Its path.
         path: PathBuf,
     },
-    /// The caller switches a disk that is being served to the image that the disk's path leads to now, closes the layer that was active, and waits until what
-    /// was written to that is durable.
+    /// The caller switches disks that are being served to the images that their paths lead to now, closes the layers that were active, and waits until what
+    /// was written to those is durable.
     Switch {
-        /// The layer's path.
-        sealed: PathBuf,
+        /// All of them at one moment.
+        disks: Vec<Switched>,
     },
     /// Has the header of a layer name its parent from where the layer is now: one sector.
     NameParent {
@@ -123,14 +132,14 @@ pub enum Step {
         /// Its path.
         path: PathBuf,
     },
-    /// Writes the manifest with what the sealed layer looks like now.
+    /// Writes the manifest with what sealed layers look like now.
     Record {
         /// Where.
         place: Place,
         /// Its entries.
         manifest: Manifest,
-        /// The layer.
-        id: LayerId,
+        /// The layers.
+        ids: Vec<LayerId>,
     },
 }
 
@@ -157,7 +166,7 @@ impl Step {
                 name_parent_from_layers(path).map_err(Error::io("cannot name the parent in", path))
             }
             Self::Seal { path } => seal(path).map_err(Error::io("cannot seal", path)),
-            Self::Record { place, manifest, id } => record(place, manifest, *id),
+            Self::Record { place, manifest, ids } => record(place, manifest, ids),
             Self::MakeOverlay { .. } | Self::Switch { .. } => Ok(()),
         }
     }
@@ -239,12 +248,14 @@ pub(crate) fn seal(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-fn record(place: &Place, manifest: &Manifest, id: LayerId) -> Result<(), Error> {
-    let path = place.layer(id);
-    let found = path.metadata().map_err(Error::io("cannot read", &path))?;
+fn record(place: &Place, manifest: &Manifest, ids: &[LayerId]) -> Result<(), Error> {
     let mut manifest = manifest.clone();
-    if let Some(entry) = manifest.entry_mut(id) {
-        entry.seal = Some(Seal::of(&found));
+    for id in ids {
+        let path = place.layer(*id);
+        let found = path.metadata().map_err(Error::io("cannot read", &path))?;
+        if let Some(entry) = manifest.entry_mut(*id) {
+            entry.seal = Some(Seal::of(&found));
+        }
     }
     manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
 }

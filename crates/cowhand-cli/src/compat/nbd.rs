@@ -185,6 +185,7 @@ fn export(daemon: &Daemon, args: &Args) -> Result<Option<Disk>, Failure> {
         let shown = Shown {
             writable: !disk.read_only(),
             bitmaps: args.bitmaps.clone(),
+            since: Vec::new(),
             allocation_depth: args.allocation_depth,
             writethrough: args.cache.is_some_and(|mode| mode.writethrough),
             allows_inactive: false,

@@ -131,8 +131,11 @@ fn step(daemon: &mut Daemon, devices: &mut Vec<Chardev>, name: &str, value: &str
     }
 }
 
-/// The path of a socket or a mount from the root: a server in the background leaves its directory.
-fn export(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+/// The path of a socket or a mount from the root: a server in the background leaves its directory, and one that runs may be in another.
+///
+/// # Errors
+/// When the working directory is gone.
+pub fn export(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
     if let Some(Value::String(path)) = arguments.get_mut("mountpoint") {
         *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
     }

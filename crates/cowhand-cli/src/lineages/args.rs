@@ -156,11 +156,21 @@ pub fn look(text: &OsStr) -> Result<Seen, Failure> {
             (disk.place.clone(), Some(disk))
         }
     };
-    if !place.is_lineage() {
-        return Err(lineage::Error::NoLineage { directory: place.directory().to_owned() }.into());
+    Ok(Seen::of(place, disk)?)
+}
+
+impl Seen {
+    /// The lineage at `place`. Takes no lock.
+    ///
+    /// # Errors
+    /// When there is none, or an image of it cannot be read.
+    pub fn of(place: Place, disk: Option<DiskPlace>) -> Result<Self, lineage::Error> {
+        if !place.is_lineage() {
+            return Err(lineage::Error::NoLineage { directory: place.directory().to_owned() });
+        }
+        let manifest = Manifest::read(&place)?.unwrap_or_default();
+        Ok(Self { survey: Survey::take(&place, &manifest)?, disk })
     }
-    let manifest = Manifest::read(&place)?.unwrap_or_default();
-    Ok(Seen { survey: Survey::take(&place, &manifest)?, disk })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use graph::OpenRules;
 use graph::options::DiskOptions;
-use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan};
+use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan, Switched};
 use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
 
@@ -24,16 +24,18 @@ impl Host for Offline {
         overlay::make(at, new).await
     }
 
-    async fn switch(&self, _sealed: &Path) -> Result<(), Failure> {
+    async fn switch(&self, _disks: &[Switched]) -> Result<(), Failure> {
         Ok(())
     }
+
+    async fn close_sealed(&self, _disks: &[Switched]) {}
 }
 
 /// Runs the steps of a change.
 ///
 /// # Errors
 /// As [`Change::run`].
-pub fn run(change: Change, plan: &Plan) -> Result<(), Failure> {
+pub fn run(change: Change, plan: Plan) -> Result<(), Failure> {
     copying::reactor()?.run(change.run(plan, &Offline))
 }
 

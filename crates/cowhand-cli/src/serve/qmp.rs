@@ -14,7 +14,7 @@ pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
 pub mod errors;
-mod export_schema;
+pub mod export_schema;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
@@ -22,6 +22,7 @@ mod image_info;
 mod job_schema;
 mod jobs;
 pub mod limits;
+mod lineage_queries;
 mod live;
 pub mod nbd_server;
 mod new_target;
@@ -84,6 +85,9 @@ impl Steering {
             return done;
         }
         if let Some(done) = about_objects(inventory, &command.name, arguments) {
+            return done;
+        }
+        if let Some(done) = lineage_queries::run(inventory, &command.name, arguments).await {
             return done;
         }
         match command.name.as_str() {
@@ -169,11 +173,9 @@ async fn about_history(
     name: &str,
     arguments: Arguments<'_>,
 ) -> Option<Result<Value, QmpError>> {
-    match name {
-        "cowhand-checkpoint" => Some(checkpoints::checkpoint(inventory, change, arguments).await),
-        "cowhand-fork" => Some(checkpoints::fork(inventory, change, arguments).await),
-        "cowhand-rollback" => Some(checkpoints::rollback(inventory, change, arguments).await),
-        _ => dirty_bitmaps::change(inventory, name, arguments).await,
+    match checkpoints::is_one(name) {
+        true => Some(checkpoints::run(inventory, change, name, arguments).await),
+        false => dirty_bitmaps::change(inventory, name, arguments).await,
     }
 }
 

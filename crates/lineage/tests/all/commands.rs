@@ -61,9 +61,10 @@ fn a_rollback_keeps_what_it_leaves_and_a_fork_of_a_fork_has_its_own_checkpoints(
     world.fork("h.qcow2", "one", &["i.qcow2"]);
     assert_eq!(world.read("i.qcow2"), 1);
     let change = world.begin();
-    let taken = change.checkpoint(&world.disk("h.qcow2"), new_checkpoint(Some("two")));
+    let checkpoint = |disk| change.plan(&[world.checkpoint_of(disk, new_checkpoint(Some("two")))]);
+    let taken = checkpoint("h.qcow2");
     assert!(matches!(taken, Err(Error::NameTaken { .. })), "{taken:?}");
-    assert!(change.checkpoint(&world.disk("d.qcow2"), new_checkpoint(Some("two"))).is_ok());
+    assert!(checkpoint("d.qcow2").is_ok());
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn a_layer_goes_when_nothing_is_backed_by_it_and_not_before() {
     let delete = |disk: &str, name: &str| {
         let change = world.begin();
         let (plan, outcome) = change.delete(&[(world.disk(disk), named(name))]).unwrap();
-        run(change, &plan);
+        run(change, plan);
         outcome
     };
     let outcome = delete("d.qcow2", "one");
@@ -93,8 +94,8 @@ fn a_layer_goes_when_nothing_is_backed_by_it_and_not_before() {
     assert_eq!(world.read("d.qcow2"), 2);
     let collect = |unnamed: bool| {
         let change = world.begin();
-        let (plan, outcome) = change.collect(unnamed).unwrap();
-        run(change, &plan);
+        let (plan, outcome) = change.collect(unnamed, usize::MAX).unwrap();
+        run(change, plan);
         outcome.going
     };
     // What the rollback left has no name.
@@ -115,8 +116,8 @@ fn images_that_a_lineage_cannot_have_are_refused_by_name() {
     std::fs::write(world.path("raw"), vec![0; 4096]).unwrap();
     let refused = |name: &str| {
         let change = world.begin();
-        let error = change.checkpoint(&world.disk(name), new_checkpoint(None)).expect_err("it is refused");
-        error.to_string()
+        let planned = change.plan(&[world.checkpoint_of(name, new_checkpoint(None))]);
+        planned.expect_err("it is refused").to_string()
     };
     assert!(refused("raw").contains("convert -O qcow2"));
     let make = |name: &str, change: &dyn Fn(&mut cowhand::NewImage)| {
@@ -150,6 +151,30 @@ fn a_base_beside_the_disk_is_found_from_its_layer() {
     assert_eq!(survey(&world).chain_of_disk("top.qcow2").unwrap(), [id]);
 }
 
+/// Each disk is one thing afterwards, and names of checkpoints mean what was there before.
+#[test]
+fn what_is_done_at_one_moment_concerns_each_disk_once() {
+    let world = World::new();
+    world.checkpoint("d.qcow2", "one");
+    world.fork("d.qcow2", "one", &["f.qcow2"]);
+    let change = world.begin();
+    let new = || new_checkpoint(Some("two"));
+    let (checkpoint, fork) =
+        (world.checkpoint_of("d.qcow2", new()), |new| world.fork_of("d.qcow2", "one", new));
+    for twice in [
+        [checkpoint.clone(), world.rollback_of("d.qcow2", "one", new_checkpoint(None))],
+        [fork(&["x.qcow2"]), fork(&["y.qcow2", "x.qcow2"])],
+    ] {
+        assert!(change.plan(&twice).unwrap_err().to_string().contains("twice"));
+    }
+    let unknown = change.plan(&[checkpoint.clone(), world.fork_of("d.qcow2", "two", &["x.qcow2"])]);
+    assert!(matches!(unknown, Err(Error::NoCheckpoint { .. })), "{unknown:?}");
+    drop(change);
+    world.act(&[checkpoint, world.checkpoint_of("f.qcow2", new()), fork(&["x.qcow2", "y.qcow2"])]);
+    assert_eq!(["d.qcow2", "f.qcow2", "x.qcow2", "y.qcow2"].map(|name| world.read(name)), [1; 4]);
+    assert_eq!(survey(&world).layers.len(), 3);
+}
+
 /// A guest wrote into a layer through an old path, and every fork of it changed.
 #[test]
 fn a_sealed_layer_that_has_changed_is_an_error() {
@@ -161,10 +186,11 @@ fn a_sealed_layer_that_has_changed_is_an_error() {
     let change = world.begin();
     let new = || new_checkpoint(None);
     let found = [
-        change.checkpoint(&world.disk("d.qcow2"), new()),
-        change.rollback(&world.disk("d.qcow2"), (&world.disk("d.qcow2"), &named("one")), new()),
-        change.fork(&world.disk("d.qcow2"), &named("one"), &[world.disk("f.qcow2")]),
-    ];
+        world.checkpoint_of("d.qcow2", new()),
+        world.rollback_of("d.qcow2", "one", new()),
+        world.fork_of("d.qcow2", "one", &["f.qcow2"]),
+    ]
+    .map(|action| change.plan(&[action]));
     for refused in found {
         assert!(matches!(refused, Err(Error::Changed { .. })), "{refused:?}");
     }
@@ -194,7 +220,7 @@ fn a_chain_of_a_thousand_images_takes_no_more_layers() {
     let text = serde_json::json!({ "cowhand-lineage": 1, "layers": manifest.entries().collect::<Vec<_>>() });
     std::fs::write(world.place().manifest(), text.to_string()).unwrap();
     let change = Change::begin(&world.place(), std::time::Duration::ZERO).unwrap();
-    let found = change.checkpoint(&world.disk("deep.qcow2"), new_checkpoint(None));
+    let found = change.plan(&[world.checkpoint_of("deep.qcow2", new_checkpoint(None))]);
     assert!(matches!(found, Err(Error::TooLong { found: 998, max: 1000, .. })), "{found:?}");
 }
 

@@ -26,7 +26,8 @@ fn check(directory: &Path) {
     assert_eq!(chain.len(), 2);
     survey.check_sealed(&chain).unwrap();
     let disk = place.disk("d.qcow2").unwrap();
-    assert!(change.checkpoint(&disk, new_checkpoint(Some("three"))).is_ok());
+    let new = new_checkpoint(Some("three"));
+    assert!(change.plan(&[lineage::Action::Checkpoint { disk, new }]).is_ok());
 }
 
 #[test]

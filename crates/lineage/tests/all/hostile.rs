@@ -56,8 +56,8 @@ fn what_is_no_layer_stays_and_is_not_followed() {
     let change = begin(&world).unwrap();
     assert_eq!(change.recovered().removed, [""; 0].map(std::path::PathBuf::from));
     assert_eq!(change.survey().unwrap().layers.len(), 1);
-    let (plan, _) = change.collect(true).unwrap();
-    run(change, &plan);
+    let (plan, _) = change.collect(true, usize::MAX).unwrap();
+    run(change, plan);
     for name in ["notes.txt", "new-disk.qcow2", id, "00000000000000bb.qcow2", "00000000000000cc.qcow2"] {
         assert!(layers.join(name).symlink_metadata().is_ok(), "{name}");
     }
@@ -112,7 +112,7 @@ proptest! {
         let change = begin(&world).unwrap();
         if let Ok(survey) = change.survey() {
             let _ = survey.chain_of_disk("d.qcow2");
-            let _ = change.collect(true);
+            let _ = change.collect(true, usize::MAX);
         }
         assert!(layer.exists());
     }

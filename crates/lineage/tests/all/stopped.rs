@@ -15,27 +15,39 @@ struct Case {
     contents: [u8; 2],
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         name: "checkpoint",
-        plan: |world, change| change.checkpoint(&world.disk("d.qcow2"), new_checkpoint(Some("new"))).unwrap(),
+        plan: |world, change| {
+            change.plan(&[world.checkpoint_of("d.qcow2", new_checkpoint(Some("new")))]).unwrap()
+        },
         contents: [3, 3],
     },
     Case {
         name: "rollback",
         plan: |world, change| {
-            let disk = world.disk("d.qcow2");
-            change.rollback(&disk, (&disk, &named("one")), new_checkpoint(None)).unwrap()
+            change.plan(&[world.rollback_of("d.qcow2", "one", new_checkpoint(None))]).unwrap()
         },
         contents: [3, 1],
     },
     Case {
         name: "fork",
         plan: |world, change| {
-            let new = ["x.qcow2", "y.qcow2"].map(|name| world.disk(name));
-            change.fork(&world.disk("d.qcow2"), &named("one"), &new).unwrap()
+            change.plan(&[world.fork_of("d.qcow2", "one", &["x.qcow2", "y.qcow2"])]).unwrap()
         },
         contents: [3, 3],
+    },
+    Case {
+        name: "all of it at one moment",
+        plan: |world, change| {
+            let actions = [
+                world.rollback_of("d.qcow2", "one", new_checkpoint(None)),
+                world.checkpoint_of("f.qcow2", new_checkpoint(Some("new"))),
+                world.fork_of("d.qcow2", "one", &["x.qcow2", "y.qcow2"]),
+            ];
+            change.plan(&actions).unwrap()
+        },
+        contents: [3, 1],
     },
     Case {
         name: "delete a layer that is needed",
@@ -62,8 +74,8 @@ fn world(is_first: bool) -> World {
         world.fork("d.qcow2", "two", &["f.qcow2"]);
         // Left by the rollback.
         let change = world.begin();
-        let (plan, _) = change.collect(true).unwrap();
-        run(change, &plan);
+        let (plan, _) = change.collect(true, usize::MAX).unwrap();
+        run(change, plan);
     }
     world.write("d.qcow2", 3);
     world
@@ -99,6 +111,9 @@ fn check(world: &World, context: &str) -> u8 {
         if world.path(name).exists() {
             assert_eq!(world.read(name), 1, "{context}: {name}");
         }
+    }
+    if world.path("f.qcow2").exists() {
+        assert_eq!(world.read("f.qcow2"), 2, "{context}: f.qcow2");
     }
     drop(change);
     let found = world.read("d.qcow2");
@@ -236,7 +251,7 @@ fn the_barrier_behind_a_layers_name_is_missed() {
 /// A disk that is full, or a switch that fails: what was done is undone at once, and the lock is free.
 #[test]
 fn a_step_that_fails_leaves_everything_as_it_was() {
-    use lineage::{Error, Host, NewOverlay};
+    use lineage::{Error, Host, NewOverlay, Switched};
 
     struct Failing(usize, std::cell::Cell<usize>);
 
@@ -259,9 +274,11 @@ fn a_step_that_fails_leaves_everything_as_it_was() {
             Ok(())
         }
 
-        async fn switch(&self, _sealed: &Path) -> Result<(), Error> {
+        async fn switch(&self, _disks: &[Switched]) -> Result<(), Error> {
             self.next()
         }
+
+        async fn close_sealed(&self, _disks: &[Switched]) {}
 
         async fn file_step(&self, step: &Step) -> Result<(), Error> {
             self.next()?;
@@ -278,9 +295,9 @@ fn a_step_that_fails_leaves_everything_as_it_was() {
             if fails >= plan.steps.len() {
                 break;
             }
-            let result = futures_executor::block_on(change.run(&plan, &Failing(fails, 0.into())));
-            let context = format!("{}: step {fails} failed", case.name);
             let is_settled = fails >= plan.settled;
+            let result = futures_executor::block_on(change.run(plan, &Failing(fails, 0.into())));
+            let context = format!("{}: step {fails} failed", case.name);
             assert_eq!(matches!(result, Err(Error::Unfinished { .. })), is_settled, "{context}: {result:?}");
             if !is_settled {
                 use std::os::unix::fs::MetadataExt;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use cowhand::{Disk, Existing, Format, NewImage, OpenOptions, create};
 use futures_executor::block_on;
 use lineage::{
-    Change, CheckpointName, CheckpointRef, DiskPlace, Error, Host, Labels, LayerId, NewCheckpoint,
-    NewOverlay, Place, Plan, Step,
+    Action, Change, CheckpointName, CheckpointRef, DiskPlace, Error, Host, Labels, LayerId, NewCheckpoint,
+    NewOverlay, Place, Plan, Step, Switched,
 };
 
 pub const DISK_BYTES: u64 = 1 << 20;
@@ -24,9 +24,11 @@ impl Host for Offline {
         Ok(())
     }
 
-    async fn switch(&self, _sealed: &Path) -> Result<(), Error> {
+    async fn switch(&self, _disks: &[Switched]) -> Result<(), Error> {
         Ok(())
     }
+
+    async fn close_sealed(&self, _disks: &[Switched]) {}
 }
 
 pub fn make_overlay(at: &Path, overlay: &NewOverlay) {
@@ -78,28 +80,40 @@ impl World {
     }
 
     pub fn checkpoint(&self, disk: &str, name: &str) -> LayerId {
-        let change = self.begin();
         let new = new_checkpoint(Some(name));
         let id = new.id;
-        let plan = change.checkpoint(&self.disk(disk), new).unwrap();
-        run(change, &plan);
+        self.act(&[self.checkpoint_of(disk, new)]);
         id
     }
 
     pub fn rollback(&self, disk: &str, to: &str) -> LayerId {
-        let change = self.begin();
         let new = new_checkpoint(None);
         let id = new.id;
-        let plan = change.rollback(&self.disk(disk), (&self.disk(disk), &named(to)), new).unwrap();
-        run(change, &plan);
+        self.act(&[self.rollback_of(disk, to, new)]);
         id
     }
 
     pub fn fork(&self, of: &str, checkpoint: &str, new: &[&str]) {
+        self.act(&[self.fork_of(of, checkpoint, new)]);
+    }
+
+    pub fn act(&self, actions: &[Action]) {
         let change = self.begin();
-        let disks: Vec<DiskPlace> = new.iter().map(|name| self.disk(name)).collect();
-        let plan = change.fork(&self.disk(of), &named(checkpoint), &disks).unwrap();
-        run(change, &plan);
+        let plan = change.plan(actions).unwrap();
+        run(change, plan);
+    }
+
+    pub fn checkpoint_of(&self, disk: &str, new: NewCheckpoint) -> Action {
+        Action::Checkpoint { disk: self.disk(disk), new }
+    }
+
+    pub fn rollback_of(&self, disk: &str, to: &str, new: NewCheckpoint) -> Action {
+        Action::Rollback { disk: self.disk(disk), of: self.disk(disk), to: named(to), new }
+    }
+
+    pub fn fork_of(&self, of: &str, checkpoint: &str, new: &[&str]) -> Action {
+        let disks = new.iter().map(|name| self.disk(name)).collect();
+        Action::Fork { of: self.disk(of), to: named(checkpoint), disks }
     }
 }
 
@@ -128,7 +142,7 @@ pub fn new_checkpoint(name: Option<&str>) -> NewCheckpoint {
     }
 }
 
-pub fn run(change: Change, plan: &Plan) {
+pub fn run(change: Change, plan: Plan) {
     block_on(change.run(plan, &Offline)).unwrap();
 }
 

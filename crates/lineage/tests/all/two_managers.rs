@@ -32,10 +32,9 @@ fn many_managers_at_once_take_all_their_checkpoints() {
             scope.spawn(move || {
                 for number in 0..EACH {
                     let change = Change::begin(&world.place(), Duration::from_secs(60)).unwrap();
-                    let plan = change
-                        .checkpoint(&world.disk(name), new_checkpoint(Some(&format!("n{number}"))))
-                        .unwrap();
-                    run(change, &plan);
+                    let new = new_checkpoint(Some(&format!("n{number}")));
+                    let plan = change.plan(&[world.checkpoint_of(name, new)]).unwrap();
+                    run(change, plan);
                 }
             });
         }
@@ -61,6 +60,6 @@ fn a_layer_that_a_process_has_open_does_not_go() {
     reader.close().wait().unwrap();
     drop(reader);
     let (plan, _) = change.delete(&wanted).unwrap();
-    run(change, &plan);
+    run(change, plan);
     assert!(!world.place().layer(one).exists());
 }

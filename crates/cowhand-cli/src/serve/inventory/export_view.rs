@@ -1,11 +1,14 @@
 //! A disk as one export shows it: what of it clients may see and do.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use block::Block;
 use export::{
     Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
 };
 use graph::{Disk, DiskNode};
+use lineage::LayerId;
 use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use crate::backup::is_own_bitmap;
@@ -17,12 +20,46 @@ pub struct Shown {
     pub writable: bool,
     /// Names of the bitmaps that clients may ask for.
     pub bitmaps: Vec<String>,
+    /// Checkpoints from which clients may ask what differs.
+    pub since: Vec<Since>,
     /// Clients may ask which image of the chain holds a range.
     pub allocation_depth: bool,
     /// Every write is durable when it is answered.
     pub writethrough: bool,
     /// The disk may be inactive: then clients read, and their writes fail.
     pub allows_inactive: bool,
+}
+
+/// A checkpoint that the disk is backed by: a bitmap of the export has as dirty what a layer above it says something about. That bitmap is kept nowhere; it is what the
+/// maps say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// What clients call the bitmap: `@` and the checkpoint.
+    pub bitmap: String,
+    /// The checkpoint's layer.
+    pub layer: LayerId,
+}
+
+impl Since {
+    /// How many layers a disk has above the checkpoint; `None` once it continues from another one.
+    pub fn layers_above(&self, disk: &Disk) -> Option<u32> {
+        let file_name = self.layer.file_name();
+        let is_it = |layer: Arc<dyn Block>| Path::new(layer.name()).file_name() == Some(file_name.as_ref());
+        let at = block::layers(disk.top_image()).position(is_it);
+        at.and_then(|at| u32::try_from(at).ok())
+    }
+
+    async fn status(&self, disk: &Disk, offset: u64, len: u64) -> Result<Dirtiness, Error> {
+        loop {
+            // A checkpoint puts a layer over the others: then the depth is counted from another one.
+            let above = self.layers_above(disk);
+            let Some(above) = above else { return Ok(Dirtiness { len, dirty: true }) };
+            let status = disk.block_status(offset, len).await?;
+            if self.layers_above(disk) == Some(above) {
+                return Ok(Dirtiness { len: status.len, dirty: status.depth < above });
+            }
+        }
+    }
 }
 
 /// A disk behind an export.
@@ -53,6 +90,7 @@ impl ExportView {
         Shown {
             writable: !disk.read_only(),
             bitmaps: disk.bitmap_names().into_iter().filter(|name| !is_own_bitmap(name)).collect(),
+            since: Vec::new(),
             allocation_depth: true,
             writethrough: false,
             allows_inactive: false,
@@ -91,7 +129,8 @@ impl Export for ExportView {
     }
 
     fn bitmaps(&self) -> Vec<String> {
-        self.shown.bitmaps.clone()
+        let since = self.shown.since.iter().map(|since| &since.bitmap);
+        self.shown.bitmaps.iter().chain(since).cloned().collect()
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
@@ -186,6 +225,9 @@ impl Export for ExportView {
         offset: u64,
         len: u64,
     ) -> IoFuture<'a, Result<Dirtiness, Error>> {
+        if let Some(since) = self.shown.since.iter().find(|since| since.bitmap == bitmap) {
+            return Box::pin(since.status(&self.disk, offset, len));
+        }
         let lent = self.lent.iter().find(|lent| lent.name == bitmap);
         let disk: &Disk = lent.map_or(&self.disk, |lent| &lent.of.disk);
         Export::bitmap_status(disk, bitmap, offset, len)

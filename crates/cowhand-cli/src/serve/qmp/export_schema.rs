@@ -27,6 +27,9 @@ pub static ADDRESS: Kind = Kind::Union {
     ],
 };
 
+/// Ours: checkpoints from which clients may ask what differs.
+const SINCE: Argument = optional("since", Kind::List(&Kind::Text));
+
 /// What block-export-add describes.
 pub const EXPORT: Kind = Kind::Union {
     tag: "type",
@@ -47,18 +50,10 @@ pub const EXPORT: Kind = Kind::Union {
                 optional("description", Kind::Text),
                 optional("bitmaps", Kind::List(&BITMAP)),
                 optional("allocation-depth", Kind::Switch),
+                SINCE,
             ],
         },
-        Variant {
-            tag: "vhost-user-blk",
-            members: &[
-                required("addr", Kind::Ref(&SOCKET)),
-                optional("logical-block-size", Kind::Whole(32768)),
-                optional("num-queues", Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64)),
-                optional("serial", Kind::Text),
-                optional("request-merging", Kind::Switch),
-            ],
-        },
+        Variant { tag: "vhost-user-blk", members: VHOST_USER_BLK },
         Variant {
             tag: "fuse",
             members: &[
@@ -71,6 +66,26 @@ pub const EXPORT: Kind = Kind::Union {
             tag: "ublk",
             members: &[optional("number", Kind::Whole(door_ublk::limits::NUMBER_MAX as u64))],
         },
+    ],
+};
+
+/// Of an export to virtual machines.
+const VHOST_USER_BLK: &[Argument] = &[
+    required("addr", Kind::Ref(&SOCKET)),
+    optional("logical-block-size", Kind::Whole(32768)),
+    optional("num-queues", Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64)),
+    optional("serial", Kind::Text),
+    optional("request-merging", Kind::Switch),
+];
+
+/// How forks are exported: what block-export-add describes, without what follows from the name of each.
+pub static SERVE: Kind = Kind::Union {
+    tag: "type",
+    common: &[optional("writable", Kind::Switch), optional("writethrough", Kind::Switch)],
+    variants: &[
+        Variant { tag: "nbd", members: &[optional("allocation-depth", Kind::Switch), SINCE] },
+        Variant { tag: "vhost-user-blk", members: VHOST_USER_BLK },
+        Variant { tag: "ublk", members: &[] },
     ],
 };
 

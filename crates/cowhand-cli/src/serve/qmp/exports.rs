@@ -15,7 +15,7 @@ use graph::Change;
 use serde_json::{Value, json};
 
 use super::active;
-use super::dirty_bitmaps;
+use super::{checkpoints, dirty_bitmaps};
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
 use crate::serve::inventory::exports::NewExport;
@@ -33,7 +33,7 @@ pub async fn add(
         "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
         "fuse" => add_fuse(inventory, arguments),
         "ublk" => add_ublk(inventory, arguments),
-        _ => add_nbd(inventory, arguments),
+        _ => add_nbd(inventory, arguments).await,
     }
 }
 
@@ -68,6 +68,7 @@ fn without_contexts(
     let shown = Shown {
         writable: arguments.is_on("writable"),
         bitmaps: Vec::new(),
+        since: Vec::new(),
         allocation_depth: false,
         writethrough: arguments.is_on("writethrough"),
         allows_inactive: arguments.is_on("allow-inactive"),
@@ -102,7 +103,7 @@ fn add_ublk(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value
     Ok(json!({}))
 }
 
-fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let node_name = arguments.text("node-name")?;
     // Not the id of another export.
     let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
@@ -129,9 +130,19 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         }
         bitmaps.push(name);
     }
+    let mut since = Vec::new();
+    for checkpoint in arguments.list("since").iter().filter_map(Value::as_str) {
+        let found = checkpoints::since(inventory, &disk, checkpoint).await?;
+        if bitmaps.contains(&found.bitmap) || since.contains(&found) {
+            let bitmap = &found.bitmap;
+            return Err(QmpError::generic(format!("there are two bitmaps {bitmap:?}: clients ask by name")));
+        }
+        since.push(found);
+    }
     let shown = Shown {
         writable: arguments.is_on("writable"),
         bitmaps,
+        since,
         allocation_depth: arguments.is_on("allocation-depth"),
         writethrough: arguments.is_on("writethrough"),
         allows_inactive: arguments.is_on("allow-inactive"),
@@ -168,7 +179,7 @@ pub async fn add_older(
         options["bitmaps"] = json!([bitmap]);
     }
     match &options {
-        Value::Object(options) => add_nbd(inventory, Arguments(options)),
+        Value::Object(options) => add_nbd(inventory, Arguments(options)).await,
         _ => Err(QmpError::generic("options are an object")),
     }
 }

@@ -2,8 +2,8 @@
 
 use control::{Argument, EventSpec, Kind, Variant, optional, required};
 
-use super::dirty_bitmaps;
 use super::schema::NUMBER;
+use super::{checkpoints, dirty_bitmaps};
 
 const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);
 const SYNC: Kind = Kind::Choice(&["top", "full", "none", "incremental", "bitmap"]);
@@ -108,6 +108,9 @@ static ACTION: Kind = Kind::Union {
             tag: "blockdev-snapshot-internal-sync",
             members: &[required("data", Kind::Object(SNAPSHOT_INTERNAL))],
         },
+        Variant { tag: "cowhand-checkpoint", members: &[required("data", checkpoints::CHECKPOINT)] },
+        Variant { tag: "cowhand-fork", members: &[required("data", checkpoints::FORK_ACTION)] },
+        Variant { tag: "cowhand-rollback", members: &[required("data", checkpoints::ROLLBACK)] },
         Variant { tag: "block-dirty-bitmap-add", members: &[required("data", dirty_bitmaps::ADD.arguments)] },
         Variant {
             tag: "block-dirty-bitmap-remove",

@@ -10,7 +10,8 @@ use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::object_schema;
 use super::{
-    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, job_schema, quorum, remotes,
+    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, job_schema, lineage_queries,
+    quorum, remotes,
 };
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -320,6 +321,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "cowhand-checkpoint", arguments: checkpoints::CHECKPOINT },
     CommandSpec { name: "cowhand-fork", arguments: checkpoints::FORK },
     CommandSpec { name: "cowhand-rollback", arguments: checkpoints::ROLLBACK },
+    CommandSpec { name: "cowhand-log", arguments: lineage_queries::LOG },
+    CommandSpec { name: "cowhand-diff", arguments: lineage_queries::DIFF },
+    CommandSpec { name: "cowhand-gc", arguments: lineage_queries::GC },
     command!(
         "change-backing-file",
         required("device", Kind::Text),

@@ -1,4 +1,4 @@
-//! transaction: snapshots, backups and changes of bitmaps at one moment, all of them or none.
+//! transaction: snapshots, checkpoints, backups and changes of bitmaps at one moment, all of them or none.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use graph::{Change, DiskNode};
 use job::Snapshot;
 use serde_json::{Value, json};
 
+use super::checkpoints::{self, Batch};
 use super::overlay::{self, Over};
 use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
@@ -42,6 +43,8 @@ pub async fn run(
 
 /// Does all actions while requests are kept out of all their disks. When one fails, those before it are undone, and jobs that they made are
 /// `withdrawn`: they clean up when `change` is no more.
+///
+/// Checkpoints, forks and rollbacks are prepared before that and switched last: the fewest steps are undone, and guests wait for the switch alone.
 async fn all_or_none(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
@@ -56,40 +59,74 @@ async fn all_or_none(
     let is_grouped =
         arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode"))
             == Some("grouped");
-    let resting = inventory.graph.in_order_of_rest(change, &disks(inventory, &actions, |_| true)?);
-    // What an overlay or a job's filter is put over is durable first, while requests go on.
-    for disk in disks(inventory, &actions, |kind| !kind.starts_with(BITMAPS))? {
-        let flushed = disk.disk.flush_inside().await;
-        flushed.map_err(|error| QmpError::because(format!("cannot flush {:?}", disk.name()), &error))?;
-    }
-    let at_rest = inventory.graph.keep_at_rest(change, &resting).await;
+    check_switched_once(inventory, &actions)?;
+    // A fork changes no disk that is at work.
+    let disks_at_rest = disks(inventory, &actions, |kind| kind != "cowhand-fork")?;
+    let resting = inventory.graph.in_order_of_rest(change, &disks_at_rest);
+    let batch = Batch::prepare(inventory, change, &actions).await?;
     let group = Group::new(is_grouped);
     let mut done = Vec::new();
-    for (kind, data) in &actions {
-        match act(inventory, change, kind, *data, &group).await {
-            Ok(step) => done.push(step),
-            Err(error) => {
-                let mut left = Vec::new();
-                for step in done.into_iter().rev() {
-                    match undo(inventory, step).await {
-                        Ok(job) => withdrawn.extend(job),
-                        Err(stays) => left.push(stays),
-                    }
-                }
-                drop(at_rest);
-                group.begin();
-                return Err(with_what_is_left(error, &left));
-            }
+    let result = async {
+        // What an overlay or a job's filter is put over is durable first, while requests go on.
+        for disk in disks(inventory, &actions, |kind| !kind.starts_with(BITMAPS) && kind != "cowhand-fork")? {
+            let flushed = disk.disk.flush_inside().await;
+            flushed.map_err(|error| QmpError::because(format!("cannot flush {:?}", disk.name()), &error))?;
         }
+        let _at_rest = inventory.graph.keep_at_rest(change, &resting).await;
+        let acted = async {
+            for (kind, data) in actions.iter().filter(|(kind, _)| !checkpoints::is_one(kind)) {
+                done.push(act(inventory, change, kind, *data, &group).await?);
+            }
+            batch.switch().await
+        };
+        match acted.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(undo_all(inventory, std::mem::take(&mut done), error, withdrawn).await),
+        }
+    };
+    if let Err(error) = result.await {
+        batch.undo_files().await;
+        group.begin();
+        return Err(error);
     }
-    drop(at_rest);
     for step in done {
         if let Done::Snapshot(taken) = step {
             taken.keep().await;
         }
     }
     group.begin();
+    batch.keep().await?;
     Ok(json!({}))
+}
+
+/// Undoes the steps before `error`, which gets what cannot be undone.
+async fn undo_all(
+    inventory: &Inventory,
+    done: Vec<Done<'_>>,
+    error: QmpError,
+    withdrawn: &mut Vec<Rc<Job>>,
+) -> QmpError {
+    let mut left = Vec::new();
+    for step in done.into_iter().rev() {
+        match undo(inventory, step).await {
+            Ok(job) => withdrawn.extend(job),
+            Err(stays) => left.push(stays),
+        }
+    }
+    with_what_is_left(error, &left)
+}
+
+/// Refuses other actions on a disk that is switched: they would be about the layer that is sealed, or about the one that comes, as the order would have it.
+fn check_switched_once(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<(), QmpError> {
+    let switched = disks(inventory, actions, checkpoints::switches)?;
+    let others = disks(inventory, actions, |kind| !checkpoints::is_one(kind))?;
+    match switched.iter().find(|disk| others.iter().any(|other| Arc::ptr_eq(other, disk))) {
+        Some(disk) => Err(QmpError::generic(format!(
+            "disk {:?} has a checkpoint or rollback and another action: give that a transaction of its own",
+            disk.name()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The disks of all actions of `kinds`, each once.

@@ -1,0 +1,147 @@
+//! Which ranges of two disks may differ, from their maps alone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use block::{Block, Error};
+use serde_json::{Value, json};
+
+/// What a disk says of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// Data, in a layer that is not the other one's.
+    Data,
+    /// Zeroes, likewise.
+    Zero,
+    /// What the layers say that both are backed by.
+    Shared,
+    /// It is behind the end.
+    Nothing,
+}
+
+/// What is said of a range by both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub start: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// What each of the two says.
+    pub says: [Says; 2],
+}
+
+/// A disk, and how many of its layers are not the other one's.
+struct Side {
+    top: Arc<dyn Block>,
+    own_layers: usize,
+}
+
+/// The ranges in order.
+pub struct Differences {
+    sides: [Side; 2],
+    /// Files of both chains, as they were when this began.
+    files: [Vec<PathBuf>; 2],
+    at: u64,
+    end: u64,
+    last: Option<Part>,
+}
+
+impl Says {
+    /// In listings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Zero => "zero",
+            Self::Shared => "shared",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+impl Part {
+    /// In listings.
+    pub fn json(&self) -> Value {
+        let Self { start, length, says: [one, other] } = self;
+        json!({ "start": start, "length": length, "a": one.name(), "b": other.name() })
+    }
+}
+
+impl Differences {
+    /// Those of two images with all that is below them, from an offset on.
+    pub fn of(one: Arc<dyn Block>, other: Arc<dyn Block>, from: u64) -> Self {
+        let files = [files(&one), files(&other)];
+        let [ours, others] = &files;
+        let shared =
+            ours.iter().rev().zip(others.iter().rev()).take_while(|(one, other)| one == other).count();
+        let own = [ours.len() - shared, others.len() - shared];
+        let end = one.size().max(other.size());
+        let sides = [Side { top: one, own_layers: own[0] }, Side { top: other, own_layers: own[1] }];
+        Self { sides, files, at: from, end, last: None }
+    }
+
+    /// The next range, neighbours that are alike as one: a map of any length takes no memory.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub async fn next(&mut self) -> Result<Option<Part>, Error> {
+        while self.at < self.end {
+            let part = self.look().await?;
+            self.at += part.length;
+            match &mut self.last {
+                Some(last) if last.says == part.says => last.length += part.length,
+                last => {
+                    if let Some(ended) = last.replace(part).filter(Part::differs) {
+                        return Ok(Some(ended));
+                    }
+                }
+            }
+        }
+        Ok(self.last.take().filter(Part::differs))
+    }
+
+    /// Whether both still have the layers that they had: where they stand in the chain is what counts.
+    pub fn are_of_one_chain(&self) -> bool {
+        self.sides.iter().zip(&self.files).all(|(side, before)| files(&side.top) == *before)
+    }
+
+    async fn look(&self) -> Result<Part, Error> {
+        let mut part = Part { start: self.at, length: self.end - self.at, says: [Says::Nothing; 2] };
+        for (side, says) in self.sides.iter().zip(&mut part.says) {
+            (*says, part.length) = side.look(part.start, part.length).await?;
+        }
+        Ok(part)
+    }
+}
+
+impl Part {
+    fn differs(&self) -> bool {
+        self.says != [Says::Shared; 2]
+    }
+}
+
+impl Side {
+    /// What the disk says at an offset, and for how many of `length` bytes.
+    async fn look(&self, at: u64, length: u64) -> Result<(Says, u64), Error> {
+        let size = self.top.size();
+        if at >= size {
+            return Ok((Says::Nothing, length));
+        }
+        let status = self.top.block_status(at, length.min(size - at)).await?;
+        let is_shared = status.depth as usize >= self.own_layers;
+        let says = match status {
+            _ if is_shared => Says::Shared,
+            _ if status.zero || !status.data => Says::Zero,
+            _ => Says::Data,
+        };
+        Ok((says, status.len.min(length)))
+    }
+}
+
+/// The files of a chain, links resolved.
+fn files(top: &Arc<dyn Block>) -> Vec<PathBuf> {
+    let path = |name: &str| {
+        let path = PathBuf::from(name);
+        path.canonicalize().unwrap_or(path)
+    };
+    block::layers(Arc::clone(top)).map(|layer| path(layer.name())).collect()
+}

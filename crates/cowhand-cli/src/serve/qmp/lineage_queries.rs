@@ -1,0 +1,164 @@
+//! cowhand-log, cowhand-diff, cowhand-gc: what the lineage of a disk at work has, in pages. No disk is switched, and guests go on.
+
+use std::sync::Arc;
+
+use block::Block;
+use control::{Argument, Arguments, Kind, QmpError, optional, required};
+use graph::Disk;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error};
+use serde_json::{Value, json};
+
+use super::bitmap_bits::RANGES_MAX;
+use super::checkpoints::{NODE, checkpoint_of, disk_of, refused};
+use super::schema::NUMBER;
+use crate::checkpoint::outcome_json;
+use crate::lineages::PATIENCE;
+use crate::lineages::args::Seen;
+use crate::lineages::difference::Differences;
+use crate::log;
+use crate::serve::inventory::Inventory;
+
+/// Bytes of one answer of cowhand-log, some hundred layers or disks: a client that reads slowly is cut off beyond 4 MiB.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// Layers that one cowhand-gc lists or removes: each takes a lock and a look at its file, and other commands on the lineage wait for 10 s.
+const LAYERS_MAX: usize = 4096;
+
+/// What cowhand-log takes.
+pub const LOG: Kind = Kind::Object(&[NODE, optional("from", Kind::Text)]);
+
+/// The other one of two checkpoints.
+const OTHER: Argument = optional("other", Kind::Text);
+
+/// What cowhand-diff takes.
+pub const DIFF: Kind =
+    Kind::Object(&[NODE, required("checkpoint", Kind::Text), OTHER, optional("offset", NUMBER)]);
+
+/// What cowhand-gc takes.
+pub const GC: Kind =
+    Kind::Object(&[NODE, optional("unnamed", Kind::Switch), optional("remove", Kind::Switch)]);
+
+/// One of the commands, if it is one.
+pub async fn run(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    Some(match name {
+        "cowhand-log" => log(inventory, arguments).await,
+        "cowhand-diff" => diff(inventory, arguments).await,
+        "cowhand-gc" => gc(inventory, arguments).await,
+        _ => return None,
+    })
+}
+
+/// Layers and disks from `from` on; `next` is the `from` of the next page.
+async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, arguments)?;
+    let from = arguments.maybe_text("from").map(str::to_owned);
+    in_lineage(inventory, move || {
+        let seen = Seen::of(disk.place.clone(), Some(disk))?;
+        log::page(&seen, from.as_deref(), PAGE_BYTES)
+    })
+    .await
+}
+
+/// Lists or removes layers that nothing needs.
+async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, arguments)?;
+    let (unnamed, remove) = (arguments.is_on("unnamed"), arguments.is_on("remove"));
+    in_lineage(inventory, move || {
+        let change = LineageChange::begin(&disk.place, PATIENCE)?;
+        let (plan, outcome) = change.collect(unnamed, LAYERS_MAX)?;
+        if remove {
+            change.remove(&plan)?;
+        }
+        Ok(outcome_json(&outcome, !remove))
+    })
+    .await
+}
+
+/// The ranges from `offset` on in which a checkpoint and another one, or the disk as it is, may differ; `next` where there are more.
+async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (node, disk) = disk_of(inventory, arguments)?;
+    let from = arguments.maybe_whole("offset").unwrap_or(0);
+    let one = open_checkpoint(inventory, &disk, checkpoint_of(arguments)?).await?;
+    let other = match arguments.maybe_text("other") {
+        Some(name) => {
+            let parsed = CheckpointRef::parse(name);
+            let name = parsed.map_err(|error| QmpError::generic(error.to_string()));
+            let opened = async { open_checkpoint(inventory, &disk, name?).await };
+            match opened.await {
+                Ok(other) => Some(other),
+                Err(error) => {
+                    close(one).await;
+                    return Err(error);
+                }
+            }
+        }
+        None => None,
+    };
+    let top = other.as_ref().map_or_else(|| node.disk.top_image(), |other| other.root());
+    let found = ranges(one.root(), top, from).await;
+    close(one).await;
+    if let Some(other) = other {
+        close(other).await;
+    }
+    found
+}
+
+async fn ranges(one: Arc<dyn Block>, other: Arc<dyn Block>, from: u64) -> Result<Value, QmpError> {
+    let mut differences = Differences::of(one, other, from);
+    let (mut ranges, mut next) = (Vec::new(), None);
+    let failed = |error| QmpError::because("cannot read a map", &error);
+    while let Some(part) = differences.next().await.map_err(failed)? {
+        if ranges.len() == RANGES_MAX {
+            next = Some(part.start);
+            break;
+        }
+        ranges.push(part.json());
+    }
+    if !differences.are_of_one_chain() {
+        return Err(QmpError::generic("the layers of the disk have changed meanwhile: repeat the command"));
+    }
+    let mut answer = json!({ "ranges": ranges });
+    if let Some(next) = next {
+        answer["next"] = json!(next);
+    }
+    Ok(answer)
+}
+
+/// Opens the layer of a checkpoint beside what is at work, with all that is below it.
+async fn open_checkpoint(
+    inventory: &Inventory,
+    disk: &DiskPlace,
+    wanted: CheckpointRef,
+) -> Result<Disk, QmpError> {
+    let disk = disk.clone();
+    let layer = in_lineage(inventory, move || {
+        let seen = Seen::of(disk.place.clone(), None)?;
+        let id = seen.survey.find(&disk, &wanted)?;
+        Ok(disk.place.layer(id))
+    });
+    let mut options = DiskOptions::of_path(&layer.await?);
+    options.layer.read_only = true;
+    options.layer.format = Some(Format::Qcow2);
+    let opened = graph::open(&options, inventory.graph.rules()).await;
+    opened.map_err(|error| inventory.cannot_open("cannot open a checkpoint".to_owned(), &error))
+}
+
+async fn close(disk: Disk) {
+    if let Err(error) = disk.close().await {
+        tracing::warn!(%error, "a checkpoint that was only read could not be closed in order");
+    }
+}
+
+/// Does `work` on a thread that may wait: it reads headers, and may wait for another command on the lineage.
+async fn in_lineage<T: Send + 'static>(
+    inventory: &Inventory,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, QmpError> {
+    reactor::blocking(work).await.map_err(|error| refused(inventory, &error))
+}

@@ -1,0 +1,226 @@
+//! What is asked of a lineage, and whether it can be done: checkpoints, rollbacks and forks, several at one moment.
+
+use std::collections::BTreeSet;
+
+use crate::change::Change;
+use crate::checkpoint_name::{CheckpointName, CheckpointRef};
+use crate::error::Error;
+use crate::image::{ImageFacts, Shape};
+use crate::layer_id::LayerId;
+use crate::manifest::Seal;
+use crate::place::DiskPlace;
+use crate::plan::{CHAIN_MAX, FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
+use crate::steps::Access;
+use crate::survey::Survey;
+
+/// One thing that is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The active layer of a disk is sealed, and the disk continues in an overlay of it.
+    Checkpoint {
+        /// The disk.
+        disk: DiskPlace,
+        /// What its active layer becomes.
+        new: NewCheckpoint,
+    },
+    /// A disk continues in an overlay of a checkpoint.
+    Rollback {
+        /// The disk.
+        disk: DiskPlace,
+        /// The disk that the checkpoint is of.
+        of: DiskPlace,
+        /// The checkpoint.
+        to: CheckpointRef,
+        /// What its active layer becomes.
+        new: NewCheckpoint,
+    },
+    /// New disks begin as a checkpoint is, at paths where nothing is.
+    Fork {
+        /// The disk that the checkpoint is of.
+        of: DiskPlace,
+        /// The checkpoint.
+        to: CheckpointRef,
+        /// The new ones.
+        disks: Vec<DiskPlace>,
+    },
+}
+
+impl Action {
+    /// The disk whose lineage is changed.
+    pub fn disk(&self) -> &DiskPlace {
+        match self {
+            Self::Checkpoint { disk, .. } | Self::Rollback { disk, .. } => disk,
+            Self::Fork { of, .. } => of,
+        }
+    }
+
+    /// Disks that are other images afterwards.
+    fn changed(&self) -> &[DiskPlace] {
+        match self {
+            Self::Checkpoint { disk, .. } | Self::Rollback { disk, .. } => std::slice::from_ref(disk),
+            Self::Fork { disks, .. } => disks,
+        }
+    }
+}
+
+impl Change {
+    /// The steps of all `actions`, of this lineage, at one moment. Checkpoints that they name are there before. The caller keeps others from writing the disks, by
+    /// their locks or by serving them.
+    ///
+    /// # Errors
+    /// When one of them cannot be done: an image cannot be a layer, a name is taken, there is no such checkpoint, a chain would be too long, a layer has
+    /// changed, a new disk is there or would be outside the lineage; when two concern one disk.
+    pub fn plan(&self, actions: &[Action]) -> Result<Plan, Error> {
+        let mut changed = BTreeSet::new();
+        for disk in actions.iter().flat_map(Action::changed) {
+            if !changed.insert(&disk.name) {
+                return Err(Error::Invalid(format!("{} is named twice", disk.path().display())));
+            }
+        }
+        let needs_survey = |action: &Action| !matches!(action, Action::Checkpoint { .. });
+        let survey = match actions.iter().any(needs_survey) {
+            true => Some(self.survey()?),
+            false => None,
+        };
+        let (mut sealings, mut forkings) = (Vec::new(), Vec::new());
+        for action in actions {
+            match (action, &survey) {
+                (Action::Rollback { disk, of, to, new }, Some(survey)) => {
+                    sealings.push(self.rollback(survey, disk, (of, to), new)?);
+                }
+                (Action::Fork { of, to, disks }, Some(survey)) => {
+                    forkings.push(self.fork(survey, (of, to), disks)?);
+                }
+                (Action::Checkpoint { disk, new }, _) => sealings.push(self.checkpoint(disk, new)?),
+                (Action::Rollback { .. } | Action::Fork { .. }, None) => {}
+            }
+        }
+        Ok(Plan::of(self.place(), self.manifest(), sealings, &forkings))
+    }
+
+    fn checkpoint(&self, disk: &DiskPlace, new: &NewCheckpoint) -> Result<Sealing, Error> {
+        let active = ImageFacts::must_read(self.place(), &disk.path())?;
+        active.check_sealable()?;
+        let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
+        if let Some(name) = &new.name {
+            self.check_name_free(disk, name, &chain)?;
+        }
+        // The new overlay, the layer that the active one becomes, those below, and a base.
+        if chain.len() + 3 > CHAIN_MAX {
+            return Err(Error::TooLong { disk: disk.path(), found: chain.len(), max: CHAIN_MAX });
+        }
+        self.check_parent(&active, &chain)?;
+        let shape = active.shape;
+        Ok(Sealing { disk: disk.clone(), active, new: new.clone(), below: new.id, shape })
+    }
+
+    fn check_name_free(
+        &self,
+        disk: &DiskPlace,
+        name: &CheckpointName,
+        chain: &[LayerId],
+    ) -> Result<(), Error> {
+        let taken = self.manifest().entries().any(|entry| {
+            let is_seen = entry.disk == disk.name || chain.contains(&entry.id);
+            !entry.deleted && entry.name.as_ref() == Some(name) && is_seen
+        });
+        match taken {
+            true => Err(Error::NameTaken { disk: disk.path(), name: name.to_string() }),
+            false => Ok(()),
+        }
+    }
+
+    /// One look at the uppermost layer: to look at all of them takes longer than the checkpoint.
+    fn check_parent(&self, active: &ImageFacts, chain: &[LayerId]) -> Result<(), Error> {
+        let Some(id) = chain.first() else { return Ok(()) };
+        let path = self.place().layer(*id);
+        let found = match path.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::Missing { id: *id, path: active.path.clone() });
+            }
+            found => found.map_err(Error::io("cannot read", &path))?,
+        };
+        let seal: Option<Seal> = self.manifest().entry(*id).and_then(|entry| entry.seal);
+        match seal.and_then(|seal| seal.difference(&found)) {
+            Some(reason) => Err(Error::Changed { path, reason }),
+            None => Ok(()),
+        }
+    }
+
+    fn rollback(
+        &self,
+        survey: &Survey,
+        disk: &DiskPlace,
+        (of, wanted): (&DiskPlace, &CheckpointRef),
+        new: &NewCheckpoint,
+    ) -> Result<Sealing, Error> {
+        if of.place != *self.place() {
+            return Err(Error::Invalid(format!(
+                "{} is a checkpoint of another lineage",
+                wanted.shown(&of.path())
+            )));
+        }
+        let below = survey.find(of, wanted)?;
+        let shape = self.check_base(survey, below)?;
+        let active = ImageFacts::must_read(self.place(), &disk.path())?;
+        active.check_sealable()?;
+        Ok(Sealing { disk: disk.clone(), active, new: new.clone(), below, shape })
+    }
+
+    /// What an overlay of a layer has of it, if it may have one.
+    fn check_base(&self, survey: &Survey, id: LayerId) -> Result<Shape, Error> {
+        let layer =
+            survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })?;
+        let (mut chain, _) = survey.chain(&layer.image.path, &layer.image.backing)?;
+        chain.insert(0, id);
+        survey.check_sealed(&chain)?;
+        match chain.len() + 2 > CHAIN_MAX {
+            true => {
+                Err(Error::TooLong { disk: layer.image.path.clone(), found: chain.len(), max: CHAIN_MAX })
+            }
+            false => Ok(layer.image.shape),
+        }
+    }
+
+    fn fork(
+        &self,
+        survey: &Survey,
+        (of, wanted): (&DiskPlace, &CheckpointRef),
+        disks: &[DiskPlace],
+    ) -> Result<Forking, Error> {
+        if disks.len() > FORKS_MAX as usize {
+            return Err(Error::Invalid(format!(
+                "{} forks; one command makes up to {FORKS_MAX}",
+                disks.len()
+            )));
+        }
+        for disk in disks {
+            if disk.place != *self.place() {
+                let (found, needed) = (disk.path(), self.place().directory());
+                return Err(Error::Invalid(format!(
+                    "{}: a fork must be in the directory of its lineage, {}: what is there is looked at before a layer is removed",
+                    found.display(),
+                    needed.display()
+                )));
+            }
+            if disk.path().symlink_metadata().is_ok() {
+                return Err(Error::io("cannot make", &disk.path())(std::io::ErrorKind::AlreadyExists.into()));
+            }
+        }
+        let over = survey.find(of, wanted)?;
+        let shape = self.check_base(survey, over)?;
+        // A fork is as private as the disk; of a disk that is gone the layer's readers are known.
+        let access = match of.path().metadata() {
+            Ok(found) => Access::of(&found),
+            Err(_) => {
+                let layer = self.place().layer(over);
+                let access = Access::of(&layer.metadata().map_err(Error::io("cannot read", &layer))?);
+                Access { mode: access.mode | 0o600, ..access }
+            }
+        };
+        let ids =
+            disks.iter().map(|disk| Ok((LayerId::new()?, disk.clone()))).collect::<std::io::Result<Vec<_>>>();
+        let disks = ids.map_err(Error::io("cannot make an id for", self.place().directory()))?;
+        Ok(Forking { over, shape, access, disks })
+    }
+}
