@@ -33,6 +33,7 @@ pub mod diff;
 pub mod drive;
 pub mod failure;
 pub mod flatten;
+pub mod forget;
 pub mod fork;
 pub mod gc;
 pub mod info;
@@ -148,6 +149,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Log(Deferred(args)) => log::run(&args, out),
         Command::Diff(Deferred(args)) => diff::run(&args, out),
         Command::Gc(Deferred(args)) => gc::run(&args, out),
+        Command::Forget(Deferred(args)) => forget::run(&args, out),
         Command::Amend(Deferred(args)) => amend::run(&args, out),
         Command::Backup(Deferred(args)) => backup::run(&args, out),
         Command::Mirror(Deferred(args)) => mirror::run(&args, out),

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod difference;
+pub mod merged;
 pub mod offline;
 pub mod overlay;
 

@@ -17,7 +17,7 @@ use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::recover::{Recovered, recover};
-use crate::steps::{NewOverlay, Step, Switched};
+use crate::steps::{MergedLayer, NewOverlay, Step, Switched};
 use crate::survey::Survey;
 
 /// What the caller of a change does.
@@ -28,6 +28,9 @@ pub trait Host {
 
     /// Makes an overlay at a path where nothing is: durable, its name too.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
+
+    /// Makes a layer of several at a path where nothing is: durable, its name too. It reads as the uppermost of them.
+    async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Self::Error>;
 
     /// Switches disks to the images that their paths lead to now: all of them, or none. What clients write from then on is written there. Nothing to do for
     /// disks that no process has open.
@@ -145,7 +148,7 @@ impl Change {
         Ok(())
     }
 
-    fn removal(
+    pub(crate) fn removal(
         &self,
         survey: &Survey,
         deleted: &BTreeSet<LayerId>,
@@ -196,6 +199,7 @@ impl Change {
         for (at, step) in steps.iter().enumerate() {
             let done = match step {
                 Step::MakeOverlay { at, overlay } => host.make_overlay(at, overlay).await,
+                Step::MakeMerged { at, merged } => host.make_merged(at, merged).await,
                 step => host.file_step(step).await.map_err(H::Error::from),
             };
             if let Err(error) = done {
@@ -252,7 +256,7 @@ impl Prepared {
 }
 
 /// Refuses to remove a layer that a process has open.
-fn check_unused(path: &Path) -> Result<(), Error> {
+pub(crate) fn check_unused(path: &Path) -> Result<(), Error> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
     let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| Error::io("cannot open", path)(error.into()))?);
     match FileLock::acquire_role(&file, Role::Writer) {

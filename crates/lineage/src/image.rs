@@ -191,6 +191,12 @@ impl ImageFacts {
         }
     }
 
+    /// What the header says of the image below: its name and its format.
+    pub(crate) fn backing_in_header(&self) -> Option<(String, Option<String>)> {
+        let name = self.header.backing.clone()?;
+        Some((name, self.header.extensions.backing_format.clone()))
+    }
+
     /// The name of the file beside the disk that it is backed by, if that is one.
     pub fn bare_backing(&self) -> Option<&str> {
         match &self.backing {

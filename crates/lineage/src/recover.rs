@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::error::Error;
+use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
 use crate::lock::Lock;
@@ -83,7 +84,7 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
     let entry = found.manifest.take(id).unwrap_or_else(|| Entry {
         id,
         parent: None,
-        disk: String::from("unknown"),
+        disk: String::from(UNKNOWN_DISK),
         name: None,
         time_sec: u64::try_from(metadata.mtime()).unwrap_or(0),
         labels: Default::default(),

@@ -45,6 +45,21 @@ pub struct NewOverlay {
     pub access: Access,
 }
 
+/// A layer that is to be made of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergedLayer {
+    /// The uppermost of them, as which it reads.
+    pub top: PathBuf,
+    /// How many, that one included.
+    pub layers: usize,
+    /// What it is backed by, if it is: the name, as the header of the lowest has it, and the format.
+    pub backing: Option<(String, Option<String>)>,
+    /// Its size and its clusters.
+    pub shape: Shape,
+    /// Who may use it.
+    pub access: Access,
+}
+
 /// A disk whose active layer is sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switched {
@@ -82,6 +97,20 @@ pub enum Step {
         at: PathBuf,
         /// What it is.
         overlay: NewOverlay,
+    },
+    /// The caller makes a layer of several, in the directory of the layers: durable, its name too.
+    MakeMerged {
+        /// Its path.
+        at: PathBuf,
+        /// What it is.
+        merged: MergedLayer,
+    },
+    /// Renames a layer over one that reads the same, which is lost.
+    ReplaceLayer {
+        /// Its name.
+        from: PathBuf,
+        /// The name of the file that it replaces.
+        to: PathBuf,
     },
     /// Gives a file one more name.
     Link {
@@ -156,7 +185,7 @@ impl Step {
                 manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
             }
             Self::Link { from, to } => std::fs::hard_link(from, to).map_err(Error::io("cannot link as", to)),
-            Self::Replace { from, to, .. } => {
+            Self::Replace { from, to, .. } | Self::ReplaceLayer { from, to } => {
                 std::fs::rename(from, to).map_err(Error::io("cannot rename over", to))
             }
             Self::Rename { from, to } => rename_new(from, to).map_err(Error::io("cannot make", to)),
@@ -167,14 +196,14 @@ impl Step {
             }
             Self::Seal { path } => seal(path).map_err(Error::io("cannot seal", path)),
             Self::Record { place, manifest, ids } => record(place, manifest, ids),
-            Self::MakeOverlay { .. } | Self::Switch { .. } => Ok(()),
+            Self::MakeOverlay { .. } | Self::MakeMerged { .. } | Self::Switch { .. } => Ok(()),
         }
     }
 
     /// Takes back what it did, while nothing of it is in use.
     pub(crate) fn undo(&self) -> io::Result<()> {
         match self {
-            Self::MakeOverlay { at, .. } => remove(at),
+            Self::MakeOverlay { at, .. } | Self::MakeMerged { at, .. } => remove(at),
             Self::Link { to, .. } => remove(to),
             Self::Rename { from, to } => std::fs::rename(to, from),
             Self::Replace { to, kept, .. } => {

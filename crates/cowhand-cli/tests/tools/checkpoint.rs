@@ -277,3 +277,94 @@ fn a_deep_chain_opens_by_qemu() {
     io(&bench, "d.qcow2", &["read -P 0 0 1M"]);
     all_are_sound(&bench);
 }
+
+/// Layers of other clusters, shorter ones, zeroes: merged, every disk and every checkpoint that stays reads as QEMU read it before.
+#[test]
+fn unlike_layers_are_merged_and_all_that_stays_reads_the_same() {
+    let bench = Bench::new();
+    let checkpoint = |disk: &str, name: &[&str]| {
+        let taken = ok(&bench, &[&["checkpoint", "--output", "json", disk], name].concat()).json();
+        taken["id"].as_str().unwrap().to_owned()
+    };
+    let raw = |image: &str| {
+        bench.qemu("qemu-img", &["convert", "-U", "-f", "qcow2", "-O", "raw", image, "out.raw"]);
+        std::fs::read(bench.path("out.raw")).unwrap()
+    };
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "s.qcow2", "4M"]);
+    io(&bench, "s.qcow2", &["write -P 1 0 4M"]);
+    let mut below = checkpoint("s.qcow2", &[]);
+    let bottom = below.clone();
+    std::fs::remove_file(bench.path("s.qcow2")).unwrap();
+    // Each disk is over the last one's checkpoint, and goes when it has one itself.
+    let disks: [(&str, &str, &str, &[&str], &[&str]); 7] = [
+        ("a", "cluster_size=4k", "6M", &["write -P 2 0 12k", "write -z 1M 64k", "write -P 3 5M 8k"], &[]),
+        // The end of it hides what is below, for all above it.
+        ("b", "cluster_size=2M", "3M", &["write -P 4 2M 64k", "write -z -u 0 2M", "write -P 4 64k 4k"], &[]),
+        ("c", "cluster_size=512", "6M", &["write -P 5 4M 512", "discard 2M 64k"], &["kept"]),
+        ("e", "cluster_size=64k,extended_l2=on", "6M", &["write -P 6 2k 2k", "write -z 2M 128k"], &[]),
+        ("f", "compat=0.10,cluster_size=16k", "5M", &["write -P 7 3M 16k", "write -z 4M 64k"], &[]),
+        ("g", "cluster_size=64k", "8M", &["write -P 8 7M 4k", "write -P 8 2M 4k"], &[]),
+        ("h", "cluster_size=1M", "7M", &["write -P 9 1M 4k"], &["last"]),
+    ];
+    let mut kept = Vec::new();
+    for (name, options, size, commands, checkpoint_name) in disks {
+        let (disk, backing) = (format!("{name}.qcow2"), format!("layers/{below}.qcow2"));
+        let create =
+            ["create", "-q", "-f", "qcow2", "-o", options, "-b", &backing, "-F", "qcow2", &disk, size];
+        bench.qemu("qemu-img", &create);
+        io(&bench, &disk, commands);
+        below = checkpoint(&disk, checkpoint_name);
+        if name == "h" || !checkpoint_name.is_empty() {
+            kept.push((format!("layers/{below}.qcow2"), raw(&format!("layers/{below}.qcow2"))));
+        }
+        if name != "h" {
+            std::fs::remove_file(bench.path(&disk)).unwrap();
+        }
+    }
+    io(&bench, "h.qcow2", &["write -P 10 0 4k"]);
+    ok(&bench, &["fork", "-q", "h.qcow2@kept", "k.qcow2"]);
+    let disks = ["h.qcow2", "k.qcow2"].map(|disk| (disk.to_owned(), raw(disk)));
+    let forget = ["forget", "--keep", "last:0", "--output", "json", "."];
+    let listed = ok(&bench, &[&forget[..], &["-n"]].concat()).json();
+    let merged = listed["merged"].as_array().unwrap();
+    assert_eq!(
+        merged.iter().map(|merge| merge["layers"].as_array().unwrap().len()).collect::<Vec<_>>(),
+        [3, 3]
+    );
+    assert!(merged.iter().any(|merge| merge["layers"].as_array().unwrap().contains(&json!(bottom))));
+    assert_eq!(log(&bench)["layers"].as_array().unwrap().len(), 8);
+    let done = ok(&bench, &forget).json();
+    assert_eq!((&done["merged"], &done["forgotten"]), (&listed["merged"], &listed["forgotten"]));
+    let log = log(&bench);
+    assert_eq!(log["layers"].as_array().unwrap().len(), 2, "{log}");
+    for (image, before) in kept.iter().chain(&disks) {
+        assert!(raw(image) == *before, "{image} reads otherwise");
+    }
+    all_are_sound(&bench);
+    for layer in log["layers"].as_array().unwrap() {
+        assert_eq!(layer.get("changed"), None);
+    }
+    // A layer that goes on being used has the same name, so that a disk in another directory finds it.
+    ok(&bench, &["fork", "-q", "k.qcow2@kept", "l.qcow2"]);
+    ok(&bench, &["checkpoint", "-q", "h.qcow2", "next"]);
+    assert!(ok(&bench, &["forget", "."]).out.contains("no layers are merged"));
+}
+
+#[test]
+fn a_policy_that_means_nothing_is_refused_by_name() {
+    let bench = built();
+    std::fs::create_dir(bench.path("sub")).unwrap();
+    for (words, why) in [
+        (&["forget", "--keep", "hourly", "."][..], "SPAN:NUMBER"),
+        (&["forget", "--keep", "minutely:3", "."], "hourly, daily"),
+        (&["forget", "--max-depth", "0", "."], "1.."),
+        (&["forget", "sub"], "no lineage"),
+    ] {
+        let said = refused(&bench, words);
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+    // All have names.
+    let said = ok(&bench, &["forget", "--keep", "last:0", "--max-depth", "1", "d.qcow2"]);
+    assert!(said.err.contains("backed by 2 layers, and --max-depth is 1"), "{}", said.err);
+    assert_eq!(log(&bench)["layers"].as_array().unwrap().len(), 2);
+}

@@ -4,6 +4,7 @@
 
 mod commands;
 mod copied;
+mod forgotten;
 mod hostile;
 mod stopped;
 mod support;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lineage::{Change, Plan, Step};
+use lineage::{Change, Plan, Policy, Step};
 
 use crate::support::*;
 
@@ -15,7 +15,7 @@ struct Case {
     contents: [u8; 2],
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 8] = [
     Case {
         name: "checkpoint",
         plan: |world, change| {
@@ -55,6 +55,19 @@ const CASES: [Case; 6] = [
         contents: [3, 3],
     },
     Case {
+        name: "forget",
+        plan: |world, change| {
+            let policy = Policy { keep: Some("last:0".parse().unwrap()), depth_max: None };
+            change.forget(Some(&world.disk("d.qcow2")), &policy).unwrap().0
+        },
+        contents: [3, 3],
+    },
+    Case {
+        name: "merge",
+        plan: |_, change| change.merge().unwrap().expect("layers are deleted").0,
+        contents: [3, 3],
+    },
+    Case {
         name: "delete a layer that is not",
         plan: |world, change| change.delete(&[(world.disk("d.qcow2"), named("side"))]).unwrap().0,
         contents: [3, 3],
@@ -69,8 +82,14 @@ fn world(is_first: bool) -> World {
         world.write("d.qcow2", 9);
         world.checkpoint("d.qcow2", "side");
         world.rollback("d.qcow2", "one");
+        for name in ["a", "b", "c"] {
+            world.write("d.qcow2", 7);
+            world.checkpoint("d.qcow2", name);
+        }
+        world.act(&[world.checkpoint_of("d.qcow2", new_checkpoint(None))]);
         world.write("d.qcow2", 2);
         world.checkpoint("d.qcow2", "two");
+        world.delete("d.qcow2", &["a", "b", "c"]);
         world.fork("d.qcow2", "two", &["f.qcow2"]);
         // Left by the rollback.
         let change = world.begin();
@@ -153,7 +172,10 @@ fn a_killed_command_leaves_each_disk_as_before_or_as_after() {
 /// Which step makes the names durable that a step changes.
 fn is_durable_by(step: &Step, later: &Step) -> bool {
     let directory = match step {
-        Step::Link { to, .. } | Step::Rename { to, .. } | Step::Replace { to, .. } => to.parent(),
+        Step::Link { to, .. }
+        | Step::Rename { to, .. }
+        | Step::Replace { to, .. }
+        | Step::ReplaceLayer { to, .. } => to.parent(),
         Step::Remove { path } => path.parent(),
         _ => return true,
     };
@@ -165,7 +187,11 @@ fn droppable(steps: &[Step]) -> Vec<usize> {
     let is_open = |at: &usize| {
         let changes_names = matches!(
             steps[*at],
-            Step::Link { .. } | Step::Rename { .. } | Step::Replace { .. } | Step::Remove { .. }
+            Step::Link { .. }
+                | Step::Rename { .. }
+                | Step::Replace { .. }
+                | Step::ReplaceLayer { .. }
+                | Step::Remove { .. }
         );
         changes_names && !steps[at + 1..].iter().any(|later| is_durable_by(&steps[*at], later))
     };
@@ -176,7 +202,7 @@ fn droppable(steps: &[Step]) -> Vec<usize> {
 fn run_without(steps: &[Step], dropped: &[usize]) -> bool {
     for (at, one) in steps.iter().enumerate().filter(|(at, _)| !dropped.contains(at)) {
         match one {
-            Step::MakeOverlay { .. } => step(one),
+            Step::MakeOverlay { .. } | Step::MakeMerged { .. } => step(one),
             one => {
                 if let Err(error) = one.run() {
                     assert!(!dropped.is_empty(), "step {at}: {error}");
@@ -248,10 +274,24 @@ fn the_barrier_behind_a_layers_name_is_missed() {
     assert!(found.is_err(), "{found:?}");
 }
 
+/// Without the barrier between the name of the merged layer and the end of those that it replaces, a power cut loses what they had.
+#[test]
+fn the_barrier_behind_a_merged_layers_name_is_missed() {
+    let without = |plan: &mut Plan| {
+        plan.steps.retain(|step| !matches!(step, Step::SyncDirectory { .. }));
+    };
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let merge = CASES.iter().find(|case| case.name == "merge").unwrap();
+    let found = after_power_cuts(merge, false, without);
+    std::panic::set_hook(quiet);
+    assert!(found.is_err(), "{found:?}");
+}
+
 /// A disk that is full, or a switch that fails: what was done is undone at once, and the lock is free.
 #[test]
 fn a_step_that_fails_leaves_everything_as_it_was() {
-    use lineage::{Error, Host, NewOverlay, Switched};
+    use lineage::{Error, Host, MergedLayer, NewOverlay, Switched};
 
     struct Failing(usize, std::cell::Cell<usize>);
 
@@ -271,6 +311,12 @@ fn a_step_that_fails_leaves_everything_as_it_was() {
         async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Error> {
             self.next()?;
             make_overlay(at, overlay);
+            Ok(())
+        }
+
+        async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Error> {
+            self.next()?;
+            make_merged(at, merged);
             Ok(())
         }
 

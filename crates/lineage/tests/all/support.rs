@@ -7,8 +7,8 @@ use std::time::Duration;
 use cowhand::{Disk, Existing, Format, NewImage, OpenOptions, create};
 use futures_executor::block_on;
 use lineage::{
-    Action, Change, CheckpointName, CheckpointRef, DiskPlace, Error, Host, Labels, LayerId, NewCheckpoint,
-    NewOverlay, Place, Plan, Step, Switched,
+    Action, Change, CheckpointName, CheckpointRef, DiskPlace, Error, Host, Labels, LayerId, MergedLayer,
+    NewCheckpoint, NewOverlay, Place, Plan, Step, Switched,
 };
 
 pub const DISK_BYTES: u64 = 1 << 20;
@@ -21,6 +21,11 @@ impl Host for Offline {
 
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Error> {
         make_overlay(at, overlay);
+        Ok(())
+    }
+
+    async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Error> {
+        make_merged(at, merged);
         Ok(())
     }
 
@@ -37,6 +42,29 @@ pub fn make_overlay(at: &Path, overlay: &NewOverlay) {
     image.existing = Existing::Refuse;
     create(at, image).wait().unwrap();
     std::fs::set_permissions(at, std::fs::Permissions::from_mode(overlay.access.mode)).unwrap();
+}
+
+/// Made of what the uppermost layer reads as where that is not what it is backed by: slow, and without the engine's maps.
+pub fn make_merged(at: &Path, merged: &MergedLayer) {
+    let mut image = NewImage::qcow2(merged.shape.disk_bytes);
+    image.options.cluster_size = merged.shape.cluster_bytes;
+    if let Some((name, format)) = &merged.backing {
+        (image.options.backing_file, image.options.backing_format) = (Some(name.clone()), format.clone());
+    }
+    image.existing = Existing::Refuse;
+    create(at, image).wait().unwrap();
+    let source = OpenOptions::new(&merged.top).read_only(true).open().wait().unwrap();
+    let target = Disk::open(at).wait().unwrap();
+    let (mut wanted, mut found) = ([0; 4096], [0; 4096]);
+    for offset in (0..merged.shape.disk_bytes).step_by(wanted.len()) {
+        source.read_at(offset, &mut wanted).unwrap();
+        target.read_at(offset, &mut found).unwrap();
+        if wanted != found {
+            target.write_at(offset, &wanted).unwrap();
+        }
+    }
+    source.close().wait().unwrap();
+    target.close().wait().unwrap();
 }
 
 pub struct World {
@@ -97,6 +125,14 @@ impl World {
         self.act(&[self.fork_of(of, checkpoint, new)]);
     }
 
+    /// Deletes checkpoints without removing layers that are needed.
+    pub fn delete(&self, disk: &str, names: &[&str]) {
+        let change = self.begin();
+        let names: Vec<_> = names.iter().map(|name| (self.disk(disk), named(name))).collect();
+        let (plan, _) = change.delete(&names).unwrap();
+        run(change, plan);
+    }
+
     pub fn act(&self, actions: &[Action]) {
         let change = self.begin();
         let plan = change.plan(actions).unwrap();
@@ -150,6 +186,7 @@ pub fn run(change: Change, plan: Plan) {
 pub fn step(step: &Step) {
     match step {
         Step::MakeOverlay { at, overlay } => make_overlay(at, overlay),
+        Step::MakeMerged { at, merged } => make_merged(at, merged),
         step => step.run().unwrap(),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::Block;
 use control::QmpError;
 use graph::{BeforeExchange, Change, DiskNode, OpenedLayers, RemovedLayers};
-use lineage::{Error, Host, NewOverlay, Step, Switched};
+use lineage::{Error, Host, MergedLayer, NewOverlay, Step, Switched};
 use serde_json::{Value, json};
 
 use crate::lineages::overlay;
@@ -71,6 +71,11 @@ impl Host for Served<'_> {
     async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Refusal> {
         let made = overlay::make(at, new).await;
         made.map_err(|failure| Refusal(self.refused(failure.to_string(), failure.is_forbidden())))
+    }
+
+    async fn make_merged(&self, at: &Path, _merged: &MergedLayer) -> Result<(), Refusal> {
+        let what = format!("cannot create {}: layers of disks at work are not merged", at.display());
+        Err(Refusal(QmpError::generic(what)))
     }
 
     async fn switch(&self, disks: &[Switched]) -> Result<(), Refusal> {

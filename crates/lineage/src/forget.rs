@@ -1,0 +1,223 @@
+//! Checkpoints that a policy does not keep are forgotten, and layers that nothing needs by themselves are merged into the layer above them.
+//!
+//! A layer is merged away if it is deleted and one other layer alone is backed by it: that layer's file gets what the merged ones have, under the name that it
+//! has. Whatever is backed by it reads the same, and its header stays as it is. A layer that two others or a disk are backed by stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::change::{Change, Outcome, check_unused};
+use crate::error::Error;
+use crate::image::Backing;
+use crate::keep::Keep;
+use crate::layer_id::LayerId;
+use crate::manifest::Entry;
+use crate::place::DiskPlace;
+use crate::plan::Plan;
+use crate::steps::{Access, MergedLayer, Step};
+use crate::survey::{Layer, Survey};
+
+/// The disk of layers whose manifest was lost: they may have had names.
+pub(crate) const UNKNOWN_DISK: &str = "unknown";
+
+/// What is to be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Which checkpoints without a name stay; all of them without.
+    pub keep: Option<Keep>,
+    /// Layers below a disk at most: beyond that the oldest checkpoints without a name are forgotten, whatever `keep` says.
+    pub depth_max: Option<usize>,
+}
+
+/// Layers that become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// The layer that has all of it afterwards, and its name and id.
+    pub into: LayerId,
+    /// Those that go, from the upper to the lower.
+    pub going: Vec<LayerId>,
+    /// Bytes that the files of all take.
+    pub bytes: u64,
+}
+
+/// What a policy comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Checkpoints that it does not keep, by layer.
+    pub checkpoints: Vec<LayerId>,
+    /// Layers that go at once, and those that stay for others.
+    pub removal: Outcome,
+    /// What is merged then, the oldest first.
+    pub merges: Vec<Merge>,
+    /// Disks that are backed by more layers than the policy wants all the same, with their number: the rest is named, or others need it.
+    pub too_deep: Vec<(String, usize)>,
+}
+
+impl Change {
+    /// The steps by which checkpoints are forgotten that `policy` does not keep: those of `disk`, or of all disks. A checkpoint with a name stays, and counts as
+    /// one of its time. What is to be merged then follows from [`Change::merge`].
+    ///
+    /// # Errors
+    /// When a layer has changed since it was sealed, or a process has a layer open that would go.
+    pub fn forget(&self, disk: Option<&DiskPlace>, policy: &Policy) -> Result<(Plan, Forgotten), Error> {
+        let survey = self.survey()?;
+        let is_deleted = |id| self.manifest().entry(id).is_some_and(|entry| entry.deleted);
+        let mut gone: BTreeSet<LayerId> =
+            survey.layers.keys().copied().filter(|id| is_deleted(*id)).collect();
+        let mut forgotten = BTreeSet::new();
+        if let Some(keep) = &policy.keep {
+            forgotten = self.not_kept(keep, disk);
+            gone.extend(&forgotten);
+        }
+        let mut too_deep = Vec::new();
+        if let Some(max) = policy.depth_max {
+            let named = |name: &str| disk.is_none_or(|disk| disk.name == name);
+            for disk in survey.disks.iter().filter(|disk| named(&disk.name)) {
+                let chain = survey.chain(&disk.image.path, &disk.image.backing)?.0;
+                let depth = self.shorten(&survey, &chain, max, &mut gone, &mut forgotten);
+                if depth > max {
+                    too_deep.push((disk.name.clone(), depth));
+                }
+            }
+        }
+        let (plan, removal) = self.removal(&survey, &forgotten, usize::MAX, |id, _| gone.contains(&id))?;
+        let merges = merges(&survey, &gone, &removal.going);
+        let checkpoints = forgotten.into_iter().collect();
+        Ok((plan, Forgotten { checkpoints, removal, merges, too_deep }))
+    }
+
+    /// Checkpoints without a name that are not kept.
+    fn not_kept(&self, keep: &Keep, disk: Option<&DiskPlace>) -> BTreeSet<LayerId> {
+        let mut of_disks: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        let counts = |entry: &&Entry| {
+            let is_named = disk.is_none_or(|disk| disk.name == entry.disk);
+            is_named && !entry.deleted && entry.disk != UNKNOWN_DISK
+        };
+        for entry in self.manifest().entries().filter(counts) {
+            of_disks.entry(&entry.disk).or_default().push(entry);
+        }
+        let mut not_kept = BTreeSet::new();
+        for entries in of_disks.values() {
+            let times: Vec<u64> = entries.iter().map(|entry| entry.time_sec).collect();
+            let kept = keep.kept(&times);
+            let others = entries.iter().enumerate().filter(|(at, _)| !kept.contains(at));
+            not_kept.extend(others.filter(|(_, entry)| entry.name.is_none()).map(|(_, entry)| entry.id));
+        }
+        not_kept
+    }
+
+    /// Forgets the oldest checkpoints without a name of a chain until it is at most `max` layers deep. Gives how deep it is then.
+    fn shorten(
+        &self,
+        survey: &Survey,
+        chain: &[LayerId],
+        max: usize,
+        gone: &mut BTreeSet<LayerId>,
+        forgotten: &mut BTreeSet<LayerId>,
+    ) -> usize {
+        let users = survey.all_users();
+        let is_single = |id: &LayerId| is_for_one_layer(&users, *id);
+        let mut depth = chain.iter().filter(|id| !(gone.contains(id) && is_single(id))).count();
+        for id in chain.iter().rev().filter(|id| is_single(id)) {
+            let entry = self.manifest().entry(*id);
+            let is_free = entry.is_some_and(|entry| entry.name.is_none() && entry.disk != UNKNOWN_DISK);
+            if depth > max && is_free && gone.insert(*id) {
+                forgotten.insert(*id);
+                depth -= 1;
+            }
+        }
+        depth
+    }
+
+    /// The steps of the oldest merge of layers that are deleted, if there is one. `None`: there is nothing to be merged.
+    ///
+    /// # Errors
+    /// When a layer has changed since it was sealed, or a process has one of them open.
+    pub fn merge(&self) -> Result<Option<(Plan, Merge)>, Error> {
+        let survey = self.survey()?;
+        let is_deleted = |id: &LayerId| self.manifest().entry(*id).is_some_and(|entry| entry.deleted);
+        let gone = survey.layers.keys().copied().filter(is_deleted).collect();
+        let Some(merge) = merges(&survey, &gone, &[]).into_iter().next() else { return Ok(None) };
+        let layer = |id: LayerId| {
+            survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })
+        };
+        let into = layer(merge.into)?;
+        let (chain, _) = survey.chain(&into.image.path, &into.image.backing)?;
+        survey.check_sealed(&[&[merge.into][..], &chain].concat())?;
+        for id in merge.going.iter().chain([&merge.into]) {
+            check_unused(&self.place().layer(*id))?;
+        }
+        let lowest = layer(merge.going.last().copied().unwrap_or(merge.into))?;
+        Ok(Some((self.plan_of_merge(&merge, into, lowest), merge)))
+    }
+
+    fn plan_of_merge(&self, merge: &Merge, into: &Layer, lowest: &Layer) -> Plan {
+        let (place, path) = (self.place(), self.place().layer(merge.into));
+        let new = place.new_overlay(merge.into);
+        let merged = MergedLayer {
+            top: path.clone(),
+            layers: merge.going.len() + 1,
+            backing: lowest.image.backing_in_header(),
+            shape: into.image.shape,
+            access: Access::of(into.image.metadata()),
+        };
+        // Without a seal: which of the two files is there, the next command finds out.
+        let mut open = self.manifest().clone();
+        if let Some(entry) = open.entry_mut(merge.into) {
+            (entry.seal, entry.parent) = (None, lowest.image.backing.layer());
+        }
+        let mut after = open.clone();
+        for id in &merge.going {
+            after.take(*id);
+        }
+        let place = || place.clone();
+        let mut steps = vec![
+            Step::MakeMerged { at: new.clone(), merged },
+            Step::Seal { path: new.clone() },
+            Step::WriteManifest { place: place(), manifest: open.clone() },
+            Step::ReplaceLayer { from: new, to: path },
+        ];
+        let settled = steps.len();
+        // The files that go are needed until the new one has the name for good.
+        steps.push(Step::SyncDirectory { path: self.place().layers() });
+        steps.push(Step::Record { place: place(), manifest: open, ids: vec![merge.into] });
+        steps.extend(merge.going.iter().map(|id| Step::Remove { path: self.place().layer(*id) }));
+        steps.push(Step::SyncDirectory { path: self.place().layers() });
+        steps.push(Step::Record { place: place(), manifest: after, ids: vec![merge.into] });
+        Plan { steps, settled }
+    }
+}
+
+/// Whether one layer is backed by a layer, and nothing else.
+fn is_for_one_layer(users: &BTreeMap<LayerId, Vec<String>>, id: LayerId) -> bool {
+    let users = users.get(&id).map_or(&[][..], Vec::as_slice);
+    matches!(users, [only] if LayerId::of_file_name(only).is_some())
+}
+
+/// Runs of layers that become one when `gone` are deleted, and `removed` are not there any more; the oldest first.
+fn merges(survey: &Survey, gone: &BTreeSet<LayerId>, removed: &[LayerId]) -> Vec<Merge> {
+    let mut users = survey.all_users();
+    for id in removed {
+        let name = id.file_name();
+        users.values_mut().for_each(|users| users.retain(|user| *user != name));
+    }
+    let goes = |id: LayerId| gone.contains(&id) && !removed.contains(&id) && is_for_one_layer(&users, id);
+    let mut merges = Vec::new();
+    for (id, layer) in survey.layers.iter().filter(|(id, _)| !goes(**id) && !removed.contains(id)) {
+        let (mut going, mut bytes) = (Vec::new(), layer.image.allocated_bytes);
+        let mut below = &layer.image.backing;
+        while let Backing::Layer(next) = below
+            && goes(*next)
+            && let Some(layer) = survey.layers.get(next)
+        {
+            going.push(*next);
+            bytes += layer.image.allocated_bytes;
+            below = &layer.image.backing;
+        }
+        if !going.is_empty() {
+            merges.push(Merge { into: *id, going, bytes });
+        }
+    }
+    let time = |id: &LayerId| survey.layers.get(id)?.entry.as_ref().map(|entry| entry.time_sec);
+    merges.sort_by_key(|merge| (merge.going.last().and_then(time), merge.into));
+    merges
+}
