@@ -179,6 +179,22 @@ impl L2Entry {
         Some(L2Entry::Standard(Cluster { host: Some(host), ..Cluster::UNALLOCATED }))
     }
 
+    /// The words of an entry whose place is no start of a cluster, without that place. Only where nothing is read there: the cluster was
+    /// preallocated or made zeroes.
+    pub fn without_unaligned_place(words: [u64; 2], geometry: &Geometry) -> Option<[u64; 2]> {
+        let [entry, bitmap] = words;
+        let Err(EntryError::Unaligned { .. }) = Self::decode(words, geometry) else { return None };
+        // The error comes before the flags are looked at: of the same entry with a place that is one they are.
+        let aligned = entry & !(geometry.cluster_size() - 1) | entry & ZERO;
+        let reads_nothing = match Self::decode([aligned, bitmap], geometry) {
+            Ok(L2Entry::Standard(cluster)) => {
+                cluster.alloc == 0 && (geometry.extended_l2 || entry & ZERO != 0)
+            }
+            Ok(L2Entry::Compressed(_)) | Err(_) => false,
+        };
+        reads_nothing.then_some([entry & ZERO, bitmap])
+    }
+
     /// The words of an entry with only its COPIED bit changed.
     #[inline]
     pub fn with_copied(words: [u64; 2], copied: bool) -> [u64; 2] {
@@ -353,6 +369,23 @@ mod tests {
         assert!(matches!(decode([0, 2]), Err(EntryError::AllocatedNowhere { alloc: 2, .. })));
         assert!(matches!(decode([COMPRESSED | 5, 1]), Err(EntryError::CompressedWithBitmap { .. })));
         assert!(matches!(decode([0x5_0001, 0]), Err(EntryError::Reserved { bits: 1, .. })));
+    }
+
+    #[test]
+    fn an_unaligned_place_is_given_up_where_nothing_is_read_there() {
+        let without = |words, extended, version| {
+            L2Entry::without_unaligned_place(words, &geometry(extended, false, version))
+        };
+        let standard = |entry| without([entry, 0], false, Version::V3);
+        assert_eq!(standard(COPIED | 0x5_0201), Some([ZERO, 0]));
+        assert_eq!(standard(COPIED | 0x5_0200), None);
+        assert_eq!(standard(0x200), None);
+        assert_eq!(standard(0x5_0001), None);
+        assert_eq!(without([0x5_0201, 0], false, Version::V2), None);
+        let extended = |bitmap| without([COPIED | 0x5_0200, bitmap], true, Version::V3);
+        assert_eq!(extended(0), Some([0, 0]));
+        assert_eq!(extended(4 << 32), Some([0, 4 << 32]));
+        assert_eq!(extended(4 << 32 | 1), None);
     }
 
     #[test]

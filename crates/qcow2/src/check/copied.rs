@@ -127,8 +127,12 @@ impl Pass<'_> {
                 Some(L2Entry::with_copied(words, copied)[0])
             }
             Ok(L2Entry::Compressed(_)) => None,
-            // A compressed cluster never carries the flag; clearing it mends the entry.
             Err(_) if flags == Flags::Clear(Repair::All) => {
+                // The bitmap of an extended entry stays.
+                if let Some([entry, _]) = L2Entry::without_unaligned_place(words, &self.geometry) {
+                    return Some(entry);
+                }
+                // A compressed cluster never carries the flag; clearing it mends the entry.
                 let cleared = L2Entry::with_copied(words, false);
                 let mended = matches!(L2Entry::decode(cleared, &self.geometry), Ok(L2Entry::Compressed(_)));
                 mended.then_some(cleared[0])

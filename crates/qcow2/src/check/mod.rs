@@ -88,7 +88,7 @@ async fn check_with(
         return Err(CheckError::ReadOnly { name: file.name().to_owned() });
     }
     progress(Progress::Stage(Stage::Check));
-    let mut first = Pass::run(reader.clone(), progress).await?;
+    let mut first = Pass::run_before(repair, reader.clone(), progress).await?;
     if repair == Repair::None {
         return Ok(first.report);
     }
@@ -135,7 +135,7 @@ async fn repair_rest(
         Progress::Found(_) | Progress::Stage(_) => {}
     };
     loop {
-        let mut pass = Pass::run(reader.clone(), &mut some).await?;
+        let mut pass = Pass::run_before(Repair::All, reader.clone(), &mut some).await?;
         if !pass.part(&mut added).await? {
             return pass.repair(Repair::All).await;
         }

@@ -8,7 +8,7 @@ use storage::{ExtentKind, IoBuf, Storage};
 use super::claims::Claims;
 use super::counts::{Counts, Full};
 use super::reading::{Reader, batch_len};
-use super::report::{CheckReport, Finding, Owner, Progress, Severity};
+use super::report::{CheckReport, Finding, Owner, Progress, Repair, Severity};
 use super::{CheckError, compare::Comparison};
 use crate::table_io::read_bytes;
 
@@ -49,6 +49,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) complete: bool,
     /// The refcount structure cannot be mended in place.
     pub(crate) rebuild: bool,
+    /// What the caller is going to have repaired: entries that this changes refer to nothing already.
+    pub(super) repair: Repair,
     pub(crate) report: CheckReport,
     /// Bytes of tables that may still be read; none is left once there was one too many.
     pub(crate) read_bytes_left: u64,
@@ -85,7 +87,17 @@ impl<'a> Pass<'a> {
         reader: Reader<'a>,
         progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Result<Self, CheckError> {
+        Self::run_before(Repair::None, reader, progress).await
+    }
+
+    /// The same, before a repair.
+    pub(super) async fn run_before(
+        repair: Repair,
+        reader: Reader<'a>,
+        progress: &'a mut dyn FnMut(Progress<'_>),
+    ) -> Result<Self, CheckError> {
         let mut pass = Self::new(reader, progress, REFERENCE_BYTES_BASE).await?;
+        pass.repair = repair;
         pass.count_references().await?;
         pass.compare().await?;
         pass.check_copied().await?;
@@ -117,6 +129,7 @@ impl<'a> Pass<'a> {
             snapshots: Snapshots { beyond, ..Snapshots::default() },
             complete: true,
             rebuild: false,
+            repair: Repair::None,
             report: CheckReport {
                 total_clusters: geometry.clusters_for(header.guest_size()),
                 ..CheckReport::default()

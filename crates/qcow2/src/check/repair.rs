@@ -5,7 +5,7 @@
 //! 3. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
 //!    clusters, and one sector of the header then switches to it, see `rebuild.rs`). Flush.
 //! 4. COPIED is cleared where more than one reference remains: from here on nothing shared is written in
-//!    place. Flush.
+//!    place. Entries of preallocated or zeroed clusters lose a place that is no start of a cluster. Flush.
 //! 5. Refcounts that are too high are lowered, only if every reference was found. Flush.
 //! 6. COPIED is set where exactly one reference remains. Flush.
 //! 7. All is read again; if no corruption is left, dirty and corrupt bits are cleared. Flush.
