@@ -103,7 +103,7 @@ impl<'a> Walk<'a> {
 
     /// The file of the layer at `depth` that has what is at `start`. A vmdk image has several.
     fn file_of(&self, start: u64, depth: u32) -> Option<String> {
-        let layer = self.has_vmdk.then(|| block::layers(self.disk.root()).nth(depth as usize)).flatten();
+        let layer = self.has_vmdk.then(|| images(self.disk.root()).into_iter().nth(depth as usize)).flatten();
         if let Some(image) = layer.as_ref().and_then(|layer| layer.downcast_ref::<Vmdk>())
             && image.file_at(start) != image.name()
         {
@@ -165,5 +165,17 @@ pub fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
         let rest = place.as_ref().and_then(|place| Path::new(name).strip_prefix(place).ok());
         rest.map_or_else(|| name.to_owned(), |rest| directory.join(rest).to_string_lossy().into_owned())
     };
-    block::layers(top).map(|layer| from_there(layer.name())).collect()
+    images(top).into_iter().map(|layer| from_there(layer.name())).collect()
+}
+
+/// The layers of a chain, as depths count them: a filter is none, and has the name of what it is put over.
+fn images(top: Arc<dyn Block>) -> Vec<Arc<dyn Block>> {
+    let mut images: Vec<Arc<dyn Block>> = Vec::new();
+    for layer in block::layers(top) {
+        match images.last_mut() {
+            Some(above) if above.name() == layer.name() => *above = layer,
+            _ => images.push(layer),
+        }
+    }
+    images
 }

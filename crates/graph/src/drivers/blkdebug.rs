@@ -82,7 +82,7 @@ const OPTIONS: &[Entry<Options>] = &in_group(
         bound(Entry::size(
             "opt-discard",
             at!(Options, bounds.opt_discard),
-            "multiples of this are discarded, the rest stays",
+            "multiples of this are discarded together, what is around them apart",
         )),
         bound(Entry::size(
             "max-discard",

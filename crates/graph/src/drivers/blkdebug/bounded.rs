@@ -1,8 +1,9 @@
 //! Requests of bounded size and alignment: what `align`, `max-transfer` and the like of blkdebug ask for.
 //!
-//! The file below gets only requests that keep to the bounds, however long and unaligned those from above are. At the end of a file whose length is
-//! no multiple of the alignment a request ends with the file.
+//! The file or disk below gets only requests that keep to the bounds, however long and unaligned those from above are. At the end of one whose length
+//! is no multiple of the alignment a request ends with it.
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub struct Bounds {
     pub opt_write_zero: u64,
     /// `max-write-zero`: bytes of one request to zero.
     pub max_write_zero: u64,
-    /// `opt-discard`: whole multiples are discarded, the rest stays.
+    /// `opt-discard`: whole multiples are discarded together, what is before and behind them apart.
     pub opt_discard: u64,
     /// `max-discard`: bytes of one request to discard.
     pub max_discard: u64,
@@ -69,19 +70,90 @@ fn pieces(range: Range<u64>, max: u64) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// The file below, with bounds.
+/// What gets the requests: a file or a disk.
+pub trait Target: fmt::Debug + Send + Sync {
+    /// How a range is zeroed.
+    type Zeroing: Copy;
+    /// What a request fails with.
+    type Error;
+
+    /// Bytes in all.
+    fn length(&self) -> u64;
+    /// Whether a range that is not zeroed at once is an error.
+    fn is_fast_only(how: Self::Zeroing) -> bool;
+    /// An error of this side.
+    fn failure(&self, error: io::Error) -> Self::Error;
+    /// Says what comes next.
+    fn about_to(&self, step: Step);
+    /// Fills `buf`.
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (Result<(), Self::Error>, IoBuf)>;
+    /// Writes all of `data`.
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, Result<(), Self::Error>>;
+    /// Makes the range read as zeroes.
+    fn zero(&self, offset: u64, len: u64, how: Self::Zeroing) -> IoFuture<'_, Result<(), Self::Error>>;
+    /// Gives the range back.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), Self::Error>>;
+}
+
+impl Target for Arc<dyn Storage> {
+    type Zeroing = Zeroing;
+    type Error = io::Error;
+
+    fn length(&self) -> u64 {
+        (**self).length()
+    }
+
+    fn is_fast_only(how: Zeroing) -> bool {
+        how == Zeroing::FastOnly
+    }
+
+    fn failure(&self, error: io::Error) -> io::Error {
+        error
+    }
+
+    fn about_to(&self, step: Step) {
+        about_to(&**self, step);
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        (**self).read(offset, buf, hints)
+    }
+
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        (**self).write(offset, data, hints)
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        (**self).zero(offset, len, how)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        (**self).discard(offset, len)
+    }
+}
+
+/// A file or a disk, with bounds.
 #[derive(Debug)]
-pub struct Bounded {
-    below: Arc<dyn Storage>,
+pub struct Bounded<T> {
+    below: T,
     bounds: Bounds,
     /// Writes of parts of a block are alone in it.
     blocks: RangeLocks,
 }
 
-impl Bounded {
+impl<T: Target> Bounded<T> {
+    /// What is below.
+    pub fn below(&self) -> &T {
+        &self.below
+    }
+
     /// Over `below`.
-    pub fn new(below: Arc<dyn Storage>, bounds: Bounds) -> Self {
+    pub fn new(below: T, bounds: Bounds) -> Self {
         Self { below, bounds, blocks: RangeLocks::default() }
+    }
+
+    fn count(&self, range: &Range<u64>) -> Result<usize, T::Error> {
+        usize::try_from(range.end - range.start).map_err(|error| self.below.failure(io::Error::other(error)))
     }
 
     /// The aligned range that holds `range`, or as much of it as the file has.
@@ -91,12 +163,11 @@ impl Bounded {
         range.start - range.start % align..end.min(self.below.length().max(range.end))
     }
 
-    async fn read_range(&self, range: Range<u64>, hints: Hints) -> io::Result<IoBuf> {
-        let bytes = |range: &Range<u64>| usize::try_from(range.end - range.start).map_err(io::Error::other);
+    async fn read_range(&self, range: Range<u64>, hints: Hints) -> Result<IoBuf, T::Error> {
         let mut whole: Option<IoBuf> = None;
-        let mut rest = IoBuf::for_request(bytes(&range)?)?;
+        let mut rest = IoBuf::for_request(self.count(&range)?).map_err(|error| self.below.failure(error))?;
         for piece in pieces(range, self.bounds.max_transfer) {
-            let next = rest.split_off(bytes(&piece)?);
+            let next = rest.split_off(self.count(&piece)?);
             let (result, read) =
                 self.below.read(piece.start, std::mem::replace(&mut rest, next), hints).await;
             result?;
@@ -108,17 +179,28 @@ impl Bounded {
         Ok(whole.unwrap_or(rest))
     }
 
+    /// Fills `buf`.
+    pub async fn read_any(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> (Result<(), T::Error>, IoBuf) {
+        match self.read_part(offset..offset.saturating_add(buf.len() as u64), hints).await {
+            Ok(read) => {
+                buf.copy_from_slice(&read);
+                (Ok(()), buf)
+            }
+            Err(error) => (Err(error), buf),
+        }
+    }
+
     /// Reads what `wanted` needs, and gives that alone.
-    async fn read_part(&self, wanted: Range<u64>, hints: Hints) -> io::Result<IoBytes> {
+    async fn read_part(&self, wanted: Range<u64>, hints: Hints) -> Result<IoBytes, T::Error> {
         let around = self.around(&wanted);
         let start = around.start;
         let read = self.read_range(around, hints).await?.freeze();
-        let place = |at: u64| usize::try_from(at - start).map_err(io::Error::other);
+        let place = |at: u64| self.count(&(start..at));
         Ok(read.slice(place(wanted.start)?, place(wanted.end)?))
     }
 
-    async fn write_range(&self, offset: u64, data: &IoVec, hints: Hints) -> io::Result<()> {
-        let place = |at: u64| usize::try_from(at - offset).map_err(io::Error::other);
+    async fn write_range(&self, offset: u64, data: &IoVec, hints: Hints) -> Result<(), T::Error> {
+        let place = |at: u64| self.count(&(offset..at));
         for piece in pieces(offset..offset + data.len() as u64, self.bounds.max_transfer) {
             let part = data.slice(place(piece.start)?, place(piece.end)?);
             self.below.write(piece.start, part, hints).await?;
@@ -127,7 +209,7 @@ impl Bounded {
     }
 
     /// Writes `data`, with what is around it where it is no whole blocks.
-    async fn write_any(&self, offset: u64, data: IoVec, hints: Hints) -> io::Result<()> {
+    pub async fn write_any(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), T::Error> {
         let range = offset..offset.saturating_add(data.len() as u64);
         let around = self.around(&range);
         if around == range {
@@ -137,31 +219,32 @@ impl Bounded {
         let _held = self.blocks.acquire(around.start, around.end, RangeMode::Exclusive).await;
         let mut whole = IoVec::new();
         if around.start < range.start {
-            about_to(&*self.below, Step::PwritevRmwHead);
+            self.below.about_to(Step::PwritevRmwHead);
             whole.push(self.read_part(around.start..range.start, hints).await?);
-            about_to(&*self.below, Step::PwritevRmwAfterHead);
+            self.below.about_to(Step::PwritevRmwAfterHead);
         }
         whole.append(data);
         if range.end < around.end {
-            about_to(&*self.below, Step::PwritevRmwTail);
+            self.below.about_to(Step::PwritevRmwTail);
             whole.push(self.read_part(range.end..around.end, hints).await?);
-            about_to(&*self.below, Step::PwritevRmwAfterTail);
+            self.below.about_to(Step::PwritevRmwAfterTail);
         }
         self.write_range(around.start, &whole, hints).await
     }
 
-    async fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+    async fn write_zeroes(&self, range: Range<u64>) -> Result<(), T::Error> {
         for piece in pieces(range, ZEROES_BYTES) {
-            let len = usize::try_from(piece.end - piece.start).map_err(io::Error::other)?;
+            let len = self.count(&piece)?;
             self.write_any(piece.start, IoBytes::zeroed(len).into(), Hints::NONE).await?;
         }
         Ok(())
     }
 
-    async fn zero_any(&self, range: Range<u64>, how: Zeroing) -> io::Result<()> {
+    /// Zeroes whole units, writes the rest.
+    pub async fn zero_any(&self, range: Range<u64>, how: T::Zeroing) -> Result<(), T::Error> {
         let whole = inner(&range, self.bounds.opt_write_zero.max(self.bounds.align));
-        if how == Zeroing::FastOnly && whole != range {
-            return Err(io::ErrorKind::Unsupported.into());
+        if T::is_fast_only(how) && whole != range {
+            return Err(self.below.failure(io::ErrorKind::Unsupported.into()));
         }
         if whole.is_empty() {
             return self.write_zeroes(range).await;
@@ -175,17 +258,23 @@ impl Bounded {
         self.write_zeroes(whole.end..range.end).await
     }
 
-    async fn discard_any(&self, range: Range<u64>) -> io::Result<()> {
-        let whole = inner(&range, self.bounds.opt_discard.max(self.bounds.align));
-        let _held = self.blocks.acquire(whole.start, whole.end, RangeMode::Shared).await;
-        for piece in pieces(whole, self.bounds.max_discard) {
-            self.below.discard(piece.start, piece.end - piece.start).await?;
+    /// Gives whole blocks back, keeps the rest. No request crosses a multiple of the best size unless it is of whole ones.
+    pub async fn discard_any(&self, range: Range<u64>) -> Result<(), T::Error> {
+        let blocks = inner(&range, self.bounds.align);
+        let _held = self.blocks.acquire(blocks.start, blocks.end, RangeMode::Shared).await;
+        let whole = inner(&blocks, self.bounds.opt_discard);
+        // Without a whole one there may be a multiple inside nonetheless.
+        let middle = whole.start.min(blocks.end)..whole.end.min(blocks.end);
+        for part in [blocks.start..middle.start, middle.clone(), middle.end..blocks.end] {
+            for piece in pieces(part, self.bounds.max_discard) {
+                self.below.discard(piece.start, piece.end - piece.start).await?;
+            }
         }
         Ok(())
     }
 }
 
-impl Storage for Bounded {
+impl Storage for Bounded<Arc<dyn Storage>> {
     fn over(&self) -> Option<&dyn Storage> {
         Some(&*self.below)
     }
@@ -193,20 +282,12 @@ impl Storage for Bounded {
     fn capabilities(&self) -> Capabilities {
         let below = self.below.capabilities();
         // Parts of what is discarded stay.
-        let discards_to_zero = below.discards_to_zero && self.bounds.opt_discard.max(self.bounds.align) <= 1;
+        let discards_to_zero = below.discards_to_zero && self.bounds.align <= 1;
         Capabilities { cached: false, discards_to_zero, ..below }
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        Box::pin(async move {
-            match self.read_part(offset..offset.saturating_add(buf.len() as u64), hints).await {
-                Ok(read) => {
-                    buf.copy_from_slice(&read);
-                    (Ok(()), buf)
-                }
-                Err(error) => (Err(error), buf),
-            }
-        })
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(self.read_any(offset, buf, hints))
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
@@ -278,7 +359,7 @@ mod tests {
         (0..SIZE).map(|at| (at % 251) as u8).collect()
     }
 
-    async fn bounded(bounds: Bounds) -> (Arc<Noting>, Bounded) {
+    async fn bounded(bounds: Bounds) -> (Arc<Noting>, Bounded<Arc<dyn Storage>>) {
         let below = MemoryStorage::new(SIZE as u64);
         below.write(0, IoBytes::copy_from(&first_bytes()).into(), Hints::NONE).await.unwrap();
         let below = Arc::new(Noting { below, seen: Mutex::default() });
@@ -321,10 +402,12 @@ mod tests {
             for (what, offset, len) in noting.seen.lock().iter() {
                 let (unit, max) = match *what {
                     "zero" => (2048, 4096),
-                    "discard" => (2048, 2048),
+                    "discard" => (512, 2048),
                     _ => (512, 1024),
                 };
                 assert!(offset % unit == 0 && len % unit == 0 && *len <= max, "{what} {offset} {len}");
+                let crosses = offset / 2048 != (offset + len - 1) / 2048;
+                assert!(*what != "discard" || !crosses, "{what} {offset} {len}");
             }
         });
     }

@@ -1,13 +1,13 @@
-//! The same over a disk: its requests fail as rules say. No image engine is above that would come to steps.
+//! The same over a disk: its requests fail as rules say, and keep to bounds. No image engine is above that would come to steps.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Error, Hints, ReadKind, Step, ZeroOptions};
 use buffer::{IoBuf, IoVec};
 use parking_lot::Mutex;
 
+use super::bounded::{Bounded, Target};
 use super::rules::{IoType, Rules};
 use super::{OPTIONS, Options, specs};
 use crate::drivers::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
@@ -33,34 +33,102 @@ impl MakeFilter for Options {
 
     fn make(&self, below: &Below) -> Result<Arc<dyn Block>, Error> {
         let over = below.get("image")?;
-        if self.bounds.are_given() {
-            let why = "blkdebug over a disk has rules, and neither align nor limits: give them to the file below the disk";
-            return Err(Blame::new(over.name()).unsupported(why));
-        }
         let rules = self.all_rules().map_err(Blame::new(over.name()).io("reading the rules"))?;
-        Ok(Arc::new(OverDisk { over, rules: Mutex::new(rules) }))
+        let disk = RuledDisk { over, rules: Mutex::new(rules) };
+        Ok(Arc::new(OverDisk { disk: Bounded::new(disk, self.bounds) }))
     }
 }
 
 /// A disk that obeys rules.
 #[derive(Debug)]
-struct OverDisk {
+struct RuledDisk {
     over: Arc<dyn Block>,
     rules: Mutex<Rules>,
 }
 
-impl OverDisk {
+impl RuledDisk {
     /// Fails as the rules say of a request.
-    fn pass(&self, io_type: IoType, range: Range<u64>) -> Result<(), Error> {
+    fn pass(&self, io_type: IoType, offset: u64, len: u64) -> Result<(), Error> {
+        let range = offset..offset.saturating_add(len);
         let failure = self.rules.lock().failure(io_type, range).filter(|failure| failure.errno != 0);
         let Some(failure) = failure else { return Ok(()) };
-        let error = io::Error::from_raw_os_error(i32::try_from(failure.errno).unwrap_or(libc::EIO));
-        Err(Blame::new(self.over.name()).io("passing blkdebug")(error))
+        Err(self.failure(io::Error::from_raw_os_error(i32::try_from(failure.errno).unwrap_or(libc::EIO))))
     }
 }
 
-fn range(offset: u64, len: u64) -> Range<u64> {
-    offset..offset.saturating_add(len)
+impl Target for RuledDisk {
+    type Zeroing = ZeroOptions;
+    type Error = Error;
+
+    fn length(&self) -> u64 {
+        self.over.size()
+    }
+
+    fn is_fast_only(how: ZeroOptions) -> bool {
+        how.fast_only
+    }
+
+    fn failure(&self, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::Unsupported => Blame::new(self.over.name()).unsupported(error.to_string()),
+            _ => Blame::new(self.over.name()).io("passing blkdebug")(error),
+        }
+    }
+
+    fn about_to(&self, step: Step) {
+        self.rules.lock().about_to(step);
+        self.over.about_to(step);
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> BlockFuture<'_, (Result<(), Error>, IoBuf)> {
+        Box::pin(async move {
+            match self.pass(IoType::Read, offset, buf.len() as u64) {
+                Ok(()) => {
+                    let (result, buf) = self.over.read(offset, buf, hints).await;
+                    (result.map(drop), buf)
+                }
+                Err(error) => (Err(error), buf),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.pass(IoType::Write, offset, data.len() as u64)?;
+            self.over.write(offset, data, hints).await
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.pass(IoType::WriteZeroes, offset, len)?;
+            self.over.zero(offset, len, how).await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.pass(IoType::Discard, offset, len)?;
+            self.over.discard(offset, len).await
+        })
+    }
+}
+
+/// A disk that obeys rules and gets requests within bounds.
+#[derive(Debug)]
+struct OverDisk {
+    disk: Bounded<RuledDisk>,
+}
+
+impl OverDisk {
+    /// A request beyond the end is refused before it is widened: what it would read around itself may be there.
+    fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let over = &self.disk.below().over;
+        match offset.checked_add(len).is_some_and(|end| end <= over.size()) {
+            true => Ok(()),
+            false => Err(Blame::new(over.name()).past_end(offset, len, over.size())),
+        }
+    }
 }
 
 impl Block for OverDisk {
@@ -69,12 +137,11 @@ impl Block for OverDisk {
     }
 
     fn over(&self) -> Option<&Arc<dyn Block>> {
-        Some(&self.over)
+        Some(&self.disk.below().over)
     }
 
     fn about_to(&self, step: Step) {
-        self.rules.lock().about_to(step);
-        self.over.about_to(step);
+        self.disk.below().about_to(step);
     }
 
     fn try_read(&self, _offset: u64, _buf: &mut [u8], _hints: Hints) -> Option<ReadKind> {
@@ -89,45 +156,46 @@ impl Block for OverDisk {
         hints: Hints,
     ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
-            match self.pass(IoType::Read, range(offset, buf.len() as u64)) {
-                Ok(()) => self.over.read(offset, buf, hints).await,
-                Err(error) => (Err(error), buf),
+            if let Err(error) = self.check(offset, buf.len() as u64) {
+                return (Err(error), buf);
             }
+            let (result, buf) = self.disk.read_any(offset, buf, hints).await;
+            (result.map(|()| ReadKind::Data), buf)
         })
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.pass(IoType::Write, range(offset, data.len() as u64))?;
-            self.over.write(offset, data, hints).await
+            self.check(offset, data.len() as u64)?;
+            self.disk.write_any(offset, data, hints).await
         })
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.pass(IoType::WriteZeroes, range(offset, len))?;
-            self.over.zero(offset, len, options).await
+            self.check(offset, len)?;
+            self.disk.zero_any(offset..offset + len, options).await
         })
     }
 
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.pass(IoType::Discard, range(offset, len))?;
-            self.over.discard(offset, len).await
+            self.check(offset, len)?;
+            self.disk.discard_any(offset..offset + len).await
         })
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.pass(IoType::Flush, 0..0)?;
-            self.over.flush().await
+            self.disk.below().pass(IoType::Flush, 0, 0)?;
+            self.disk.below().over.flush().await
         })
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
-            self.pass(IoType::BlockStatus, range(offset, len))?;
-            self.over.block_status(offset, len).await
+            self.disk.below().pass(IoType::BlockStatus, offset, len)?;
+            self.disk.below().over.block_status(offset, len).await
         })
     }
 }
