@@ -234,10 +234,15 @@ pub fn is_creatable(name: &str) -> bool {
     matches!(target_of(name), Some(Ok((_, target))) if target.is_creatable())
 }
 
-/// Makes what a file name of a driver means, with so many bytes, which read as zeroes.
+/// Whether [`create`] takes what is there, to be overwritten, for what a file name of a driver means.
+pub fn is_overwritable(name: &str) -> bool {
+    matches!(target_of(name), Some(Ok((_, target))) if target.is_overwritable())
+}
+
+/// Makes what a file name of a driver means, with so many bytes, which read as zeroes; or prepares what is there, whose bytes may be any.
 ///
 /// # Errors
-/// When the name means nothing that can be made, when it is there already, or the driver's.
+/// When the name means nothing that can be made, when it is there already, when it is too short to be overwritten, or the driver's.
 pub async fn create(name: &str, bytes: u64) -> io::Result<()> {
     meant(name)?.create(bytes).await
 }

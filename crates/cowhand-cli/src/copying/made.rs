@@ -80,6 +80,7 @@ impl Made {
     pub fn content(&self) -> Content<'static> {
         match self {
             Self::Device(device) if device.holds_something() => Content::Unknown,
+            Self::Elsewhere(image) if image.holds_something() => Content::Unknown,
             Self::File(_) | Self::Device(_) | Self::Elsewhere(_) => Content::Zeroes,
         }
     }

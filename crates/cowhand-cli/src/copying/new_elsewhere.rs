@@ -1,4 +1,4 @@
-//! A new image that a storage driver keeps elsewhere: in a Ceph cluster.
+//! A new image that a storage driver keeps elsewhere: in a Ceph cluster, or under QEMU's names in what an NBD server exports.
 
 use std::error::Error;
 use std::io;
@@ -13,17 +13,21 @@ use super::reactor;
 use crate::create::options::NewImage;
 use crate::drive::disk_options;
 use crate::failure::Failure;
+use crate::voice;
 
 /// The image. It has its name from the beginning: a cluster has no place to keep it in before it is whole.
 #[derive(Debug)]
 pub struct NewElsewhere {
     options: DiskOptions,
+    /// It was there before, and what the copy does not write reads as anything.
+    holds_something: bool,
 }
 
 impl NewElsewhere {
     /// Whether a driver makes what `name` means.
     pub fn is_meant(name: &Path) -> bool {
-        name.to_str().is_some_and(drivers::is_creatable) && name.symlink_metadata().is_err()
+        let is_made = |name: &str| drivers::is_creatable(name) || is_overwritten(name);
+        name.to_str().is_some_and(is_made) && name.symlink_metadata().is_err()
     }
 
     /// Makes an image of `size` bytes called `name`.
@@ -41,7 +45,13 @@ impl NewElsewhere {
         options.layer.discard = Discard::Unmap;
         options.layer.qcow2.allocation_reserve = Some(0);
         reactor()?.run(fill(&shown, image, size)).map_err(|error| refused(&*error))?;
-        Ok(Self { options })
+        let holds_something = is_overwritten(&shown) && image.format == Format::Raw;
+        Ok(Self { options, holds_something })
+    }
+
+    /// Whether what is not written reads as anything but zeroes.
+    pub fn holds_something(&self) -> bool {
+        self.holds_something
     }
 
     /// How it is opened to be filled.
@@ -53,6 +63,11 @@ impl NewElsewhere {
     pub fn explain(&self, failure: Failure) -> Failure {
         failure.with_hint("the image was made and holds a part of the copy; remove it before the next try")
     }
+}
+
+/// Whether an image is written over what `name` means, as qemu-img does it. Under our own name that needs `-n`.
+fn is_overwritten(name: &str) -> bool {
+    voice::is_qemu() && drivers::is_overwritable(name)
 }
 
 /// Refuses what a driver cannot keep.

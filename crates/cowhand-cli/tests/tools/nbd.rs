@@ -164,6 +164,37 @@ fn what_is_behind_a_driver_is_not_created() {
     assert_eq!(fs::read(bench.path("plain")).unwrap(), before);
 }
 
+/// oVirt has qemu-img write a compressed image into an export that is a part of an OVA: under QEMU's name ours said that nothing is created there.
+#[test]
+fn under_qemus_name_an_image_is_written_over_an_export() {
+    let bench = Bench::new();
+    images(&bench);
+    fs::create_dir(bench.path("bin")).unwrap();
+    assert_eq!(bench.cowhand(&["compat", "install", "bin"]).code, 0);
+    let ours = bench.path("bin").join("qemu-img");
+    for program in SERVERS {
+        // Nothing of what was there may be seen in the image.
+        fs::write(bench.path("room"), vec![0x5a; 8 << 20]).unwrap();
+        let server = Server::of_bytes(&bench, program, "room");
+        let target = uri(&bench, "room");
+        for words in [
+            &["convert", "-f", "raw", "-O", "qcow2", "-c", "a.raw", &target][..],
+            &["convert", "-f", "raw", "-O", "qcow2", "a.raw", &target],
+            &["check", "-f", "qcow2", &target],
+            &["compare", "-f", "raw", "-F", "qcow2", "a.raw", &target],
+        ] {
+            let ran = bench.run(&ours, words);
+            assert_eq!(ran.code, 0, "{program} {words:?}: {}{}", ran.out, ran.err);
+        }
+        let refused = bench.run(&ours, &["create", "-f", "raw", &target, "9M"]);
+        assert!(refused.code == 1 && refused.err.contains("the export has 8388608 bytes"), "{}", refused.err);
+        drop(server);
+        bench.qemu("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", "a.raw", "room"]);
+        bench.qemu("qemu-img", &["check", "room"]);
+        fs::remove_file(bench.path("room.sock")).ok();
+    }
+}
+
 #[test]
 fn a_name_in_an_image_leads_to_no_server_unless_it_is_allowed_and_an_option_does() {
     let bench = Bench::new();

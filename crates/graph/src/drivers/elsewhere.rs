@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use storage::{IoFuture, Storage};
+use storage::{IoFuture, Storage, Zeroing};
 
 use crate::drive::OptionTree;
 use crate::options::{OptionError, Reader, Spec};
@@ -57,10 +57,15 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Makes it, with so many bytes, which read as zeroes.
+    /// Whether [`Target::create`] makes nothing new: it prepares what is there to be overwritten.
+    fn is_overwritable(&self) -> bool {
+        false
+    }
+
+    /// Makes it, with so many bytes, which read as zeroes; or finds that what is there has them at least, and that it may be overwritten.
     ///
     /// # Errors
-    /// When it is there, or the driver makes nothing.
+    /// When something new would be made and is there, when what is there is too short, or the driver makes nothing.
     fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
         let _ = bytes;
         Box::pin(async { Err(io::Error::new(io::ErrorKind::Unsupported, "its driver creates nothing")) })
@@ -68,6 +73,23 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
 
     /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
+}
+
+/// Prepares storage for a new image of `bytes` bytes that is written over it: its first sector is zeroed, so that nothing takes it for the old one.
+///
+/// # Errors
+/// When it is too short, and when it cannot be written.
+pub async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Result<()> {
+    let length = storage.length();
+    if length < bytes {
+        let what = format!(
+            "the export has {length} bytes; {bytes} are needed, and the client cannot make it longer"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    storage.zero(0, length.min(block::SECTOR_BYTES), Zeroing::Keep).await?;
+    storage.flush().await?;
+    storage.end_writing().await
 }
 
 impl PartialEq for dyn Target {

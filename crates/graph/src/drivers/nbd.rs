@@ -11,6 +11,7 @@ use storage::{IoFuture, Storage};
 use storage_nbd::{Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
 
+use super::elsewhere::prepare_to_overwrite;
 use super::not_built::prefixes;
 use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
@@ -369,6 +370,17 @@ impl Target for Nbd {
 
     fn check(&self) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async { storage_nbd::check_reachable(&self.export_name()?.server) })
+    }
+
+    fn is_overwritable(&self) -> bool {
+        true
+    }
+
+    fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let access = Access { writable: true, direct: false, no_flush: false };
+            prepare_to_overwrite(&*self.open(access).await?, bytes).await
+        })
     }
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
