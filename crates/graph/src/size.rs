@@ -55,22 +55,24 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     if let Some(hex) = found.strip_prefix("0x").or_else(|| found.strip_prefix("0X")) {
         return parse_hex(found, hex);
     }
-    let number_end = found.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(found.len());
-    let (number, suffix) = found.split_at(number_end);
+    // As the C library reads numbers: a sign, and a point at either end.
+    let unsigned = found.strip_prefix('+').unwrap_or(found);
+    let number_end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(number_end);
     let scale = scale_of(found, number, suffix)?;
     let (whole, fraction) = match number.split_once('.') {
         None => (number, ""),
         Some((whole, fraction)) => (whole, fraction),
     };
     let not_a_number = || SizeError::NotANumber(found.into());
-    let misplaced_point = number.contains('.') && (whole.is_empty() || fraction.is_empty());
-    if whole.is_empty() || misplaced_point || fraction.contains('.') {
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return Err(not_a_number());
     }
     if scale == 1 && fraction.bytes().any(|digit| digit != b'0') {
         return Err(SizeError::PartOfAByte(found.into()));
     }
     let too_large = || SizeError::TooLarge(found.into());
+    let whole = if whole.is_empty() { "0" } else { whole };
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let bytes = u128::from(whole) * u128::from(scale) + fraction_bytes(fraction, scale);
     u64::try_from(bytes).map_err(|_| too_large())
@@ -149,6 +151,10 @@ mod tests {
             ("1k", 1024),
             ("1K", 1024),
             ("64k", 65536),
+            ("+5", 5),
+            (".5G", 1 << 29),
+            ("5.G", 5 << 30),
+            ("1.", 1),
             ("1.5k", 1536),
             ("2M", 2 << 20),
             ("1.5G", 3 << 29),
@@ -179,11 +185,11 @@ mod tests {
             ("-1", SizeError::Negative("-1".into())),
             ("k", SizeError::NotANumber("k".into())),
             ("1..5G", SizeError::NotANumber("1..5G".into())),
-            (".5G", SizeError::NotANumber(".5G".into())),
-            ("5.G", SizeError::NotANumber("5.G".into())),
+            (".", SizeError::NotANumber(".".into())),
+            ("+", SizeError::NotANumber("+".into())),
+            ("++5", SizeError::NotANumber("++5".into())),
             ("0xg", SizeError::NotANumber("0xg".into())),
             ("0x", SizeError::NotANumber("0x".into())),
-            ("+5", SizeError::NotANumber("+5".into())),
             ("1.5", SizeError::PartOfAByte("1.5".into())),
             ("1.5B", SizeError::PartOfAByte("1.5B".into())),
             ("1KiB", suffix("1KiB", "KiB")),
