@@ -26,9 +26,9 @@ use crate::failure::{FAILED, Failure, usage};
 use crate::policy;
 
 /// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
-pub const VERSION: &str = concat!("version 10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+pub const VERSION: &str = concat!("version 11.1.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 /// What qemu-nbd calls itself: programs read the second word as the version's number.
-const NBD_VERSION: &str = concat!("10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+const NBD_VERSION: &str = concat!("11.1.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ mod tests {
             (program.command)().render_version()
         };
         let second = |name: &str| version(name).split_whitespace().nth(1).unwrap().to_owned();
-        assert_eq!((second("qemu-nbd"), second("qemu-img")), ("10.0.0".to_owned(), "version".to_owned()));
+        assert_eq!((second("qemu-nbd"), second("qemu-img")), ("11.1.0".to_owned(), "version".to_owned()));
     }
 
     #[test]

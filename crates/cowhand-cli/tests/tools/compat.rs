@@ -56,7 +56,7 @@ fn every_program_tells_its_version_where_scripts_look_for_it() {
         let link = bench.path("bin").join(program.name);
         let told = bench.run(&link, &["--version"]);
         // As QEMU's own: scripts read the number as the second word of qemu-nbd's, and as the third of the others.
-        let version = if program.name == "qemu-nbd" { "10.0.0" } else { "version 10.0.0" };
+        let version = if program.name == "qemu-nbd" { "11.1.0" } else { "version 11.1.0" };
         let expected = format!("{} {version} (cowhand {})\n", program.name, env!("CARGO_PKG_VERSION"));
         assert_eq!((told.code, told.out), (0, expected));
         let helped = bench.run(&link, &["--help"]);
