@@ -273,9 +273,7 @@ fn the_format_of_a_target_that_is_there_is_found_out() {
     client.flush().expect("a flush");
     create(&steered.scratch, "there.qcow2", "64M");
     qemu_img(["create", "-q", "-f", "raw", &steered.scratch.name("there.raw"), "64M"]).ok();
-    let copy = |name: &str| {
-        json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full", "mode": "existing" })
-    };
+    let copy = |name: &str| json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full", "mode": "existing" });
     for (name, format) in [("there.qcow2", "qcow2"), ("there.raw", "raw")] {
         qmp.ok("drive-backup", copy(name));
         completed(&mut qmp, "j");

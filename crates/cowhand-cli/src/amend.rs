@@ -85,7 +85,7 @@ pub struct Args {
 /// Amends an image.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if asks_for_help(&args.options) {
-        out.write_all(options::help(args.format.unwrap_or(Format::Qcow2)).as_bytes())?;
+        out.write_all(options::help(args.format_of_help()?).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(drive) = &args.drive else { return Err(Failure::new("no DRIVE is given")) };
@@ -107,6 +107,28 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let job = Job { args, wanted, keys, options, rules, watch };
     reactor.run(job.run())?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// The format whose options are listed. qemu-img has no default: it looks into the file.
+    fn format_of_help(&self) -> Result<Format, Failure> {
+        if !voice::is_qemu() {
+            return Ok(self.format.unwrap_or(Format::Qcow2));
+        }
+        let format = match (self.format, &self.drive) {
+            (Some(format), _) => format,
+            (None, None) => return Err(Failure::new("no DRIVE is given")),
+            (None, Some(drive)) => {
+                let options = self.opening.options(drive, "-f", None)?;
+                let failed = |error: &dyn Error| copying::because("amend", &options, error);
+                copying::reactor()?.run(luks::format_of(&options)).map_err(|error| failed(&error))?
+            }
+        };
+        match format {
+            Format::Qcow2 | Format::Luks => Ok(format),
+            _ => Err(Failure::new(format!("images of format {format} have no options to amend"))),
+        }
+    }
 }
 
 /// One image on its way.

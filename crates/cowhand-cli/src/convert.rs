@@ -182,7 +182,7 @@ pub struct Args {
 /// Converts.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if options::asks_for_help(&args.options) {
-        out.write_all(options::help(args.target_format).as_bytes())?;
+        out.write_all(options::help(args.target_format, !args.names.is_empty()).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     args.check()?;

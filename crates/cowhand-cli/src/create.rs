@@ -99,7 +99,7 @@ pub struct Args {
 /// Creates the image.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if options::asks_for_help(&args.options) {
-        out.write_all(options::help(args.format).as_bytes())?;
+        out.write_all(options::help(args.format, args.file.is_some()).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(size) = &args.suggest {

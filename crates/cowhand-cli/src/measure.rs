@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
 use crate::output::{OutputFormat, write_json};
+use crate::voice;
 
 /// Arguments of `cowhand measure`.
 #[derive(Debug, clap::Args)]
@@ -82,8 +83,9 @@ struct Measured {
 
 /// Measures.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    if options::asks_for_help(&args.options) {
-        out.write_all(options::help(args.target).as_bytes())?;
+    // qemu-img has no list there.
+    if options::asks_for_help(&args.options) && !voice::is_qemu() {
+        out.write_all(options::help(args.target, false).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     if formats::sink::NewImage::of_name(args.target.name()).is_some() {

@@ -241,7 +241,7 @@ fn files_of_disks(inventory: &Inventory) -> Vec<PathBuf> {
 fn list_options(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     if options::asks_for_help(&args.create_options) {
         let format = args.format.unwrap_or(graph::probe::Format::Qcow2);
-        out.write_all(options::help(format).as_bytes())?;
+        out.write_all(options::help(format, false).as_bytes())?;
     } else if let Some(format) = args.drive_options {
         drive_options::list(format, out)?;
     } else {

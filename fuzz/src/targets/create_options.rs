@@ -50,7 +50,7 @@ pub(super) fn run(data: &[u8]) {
     let how = input.byte();
     let format = if how & 1 == 1 { Format::Raw } else { Format::Qcow2 };
     let texts = texts(&mut input, how);
-    assert!(!help(format).is_empty());
+    assert!(!help(format, true).is_empty());
     let _ = asks_for_help(&texts);
     match NewImage::parse(&texts, format) {
         Err(error) => assert!(!error.to_string().is_empty(), "an error says what is wrong"),

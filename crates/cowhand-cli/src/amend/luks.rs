@@ -15,15 +15,23 @@ use super::keys::{Change, KeyOptions};
 /// # Errors
 /// When it cannot be opened.
 pub async fn is_meant(options: &DiskOptions) -> Result<bool, OpenError> {
+    Ok(format_of(options).await? == Format::Luks)
+}
+
+/// The format of the image that `options` mean: they say it, or its first bytes do.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn format_of(options: &DiskOptions) -> Result<Format, OpenError> {
     if let Some(format) = options.layer.format {
-        return Ok(format == Format::Luks);
+        return Ok(format);
     }
     let mut options = options.clone();
     options.layer.read_only = true;
     let format = open_bare(&options).await?.format;
     let refused = |source| OpenError::Options { path: options.filename.clone(), source };
     options.layer.check_format(format).map_err(refused)?;
-    Ok(format == Format::Luks)
+    Ok(format)
 }
 
 /// Changes keys as the `-o` arguments `texts` ask for; the last one is removed only if that is `forced`.

@@ -7,7 +7,9 @@ use qcow2::Amendment;
 use qcow2_layout::Header;
 
 use super::keys;
+use crate::compat::img::option_list;
 use crate::create::options::{BadOption, split_commas, switch, version};
+use crate::voice;
 
 /// What the `-o` options ask to be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +116,17 @@ const FOR_LIFE: [&str; 4] = ["cluster_size", "compression_type", "extended_l2", 
 
 /// The list that `-o help` prints for images of `format`.
 pub fn help(format: Format) -> String {
+    if voice::is_qemu() {
+        let keys = keys::KNOWN.iter().map(|known| (known.name, known.takes, known.help));
+        if format == Format::Luks {
+            return option_list::of_amendment(format, keys);
+        }
+        let keys: Vec<_> =
+            keys.map(|(name, takes, help)| (format!("{}{name}", keys::ENCRYPT), takes, help)).collect();
+        let keys = keys.iter().map(|(name, takes, help)| (name.as_str(), *takes, *help));
+        let own = KNOWN.iter().map(|known| (known.name, known.takes, known.help));
+        return option_list::of_amendment(format, own.chain(keys));
+    }
     let lines = match format {
         Format::Luks => keys::KNOWN.iter().map(|known| line("", known)).collect(),
         _ => {

@@ -6,6 +6,7 @@
 pub mod check;
 pub mod create;
 mod long_names;
+pub mod option_list;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -78,16 +79,18 @@ fn arguments_of(command: &Command) -> Option<Arguments> {
 /// A command of ours with its arguments and what is qemu-img's way: long options may be shortened, and the last of several
 /// counts.
 fn of_qemu(command: Command) -> Command {
-    let is_create = command.get_name() == "create";
+    let name = command.get_name().to_owned();
     let command = match arguments_of(&command) {
         Some(arguments) => arguments(command),
         None => command,
     };
     let command = long_names::add_to(objects::add_to(command));
     let command = command.infer_long_args(true).args_override_self(true);
-    match is_create {
-        true => command.mut_arg("format", |argument| argument.default_value(Format::Raw.name())),
-        false => command,
+    match name.as_str() {
+        "create" => command.mut_arg("format", |argument| argument.default_value(Format::Raw.name())),
+        // qemu-img's has no such letter: a script learns here what it would learn there.
+        "check" => command.mut_arg("progress", |argument| argument.short(None)),
+        _ => command,
     }
 }
 
@@ -155,6 +158,7 @@ mod tests {
         assert!(refused(&["-T", "bdrv_*", "info", "x"]).contains("-T bdrv_*"));
         assert!(refused(&["info", "--object", "iothread,id=a", "x"]).contains("iothread"));
         assert!(refused(&["info", "--nonsense", "x"]).contains("--nonsense"));
+        assert!(refused(&["check", "-p", "x"]).contains("-p"));
         for foreign in ["serve", "top", "help"] {
             assert!(refused(&[foreign, "x"]).contains(foreign));
         }

@@ -3,13 +3,14 @@
 use graph::probe::Format;
 
 use super::foreign::SWITCH;
-use super::{OptionDef, Sets, options_of, split_commas};
+use super::{Sets, options_of, split_commas};
+use crate::compat::img::option_list;
 use crate::voice;
 
-/// The list that `-o help` prints.
-pub fn help(format: Format) -> String {
+/// The list that `-o help` prints. `names_file`: the user gave the name of the image, too.
+pub fn help(format: Format, names_file: bool) -> String {
     if voice::is_qemu() {
-        return qemu_help(format);
+        return option_list::of_creation(format, listed(format), names_file);
     }
     let lines = options_of(format).map(|(name, known)| {
         let takes = known.sets.takes();
@@ -18,21 +19,12 @@ pub fn help(format: Format) -> String {
     format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
 }
 
-/// The list in qemu-img's form: by name, with types.
-fn qemu_help(format: Format) -> String {
-    let line = |(name, known): (&str, &OptionDef)| {
-        let takes = match known.sets {
-            Sets::Size(_) => "size",
-            Sets::Switch(_) => "bool (on/off)",
-            Sets::Word(SWITCH, _) => "bool (on/off)",
-            Sets::Word(..) if ["refcount_bits", "iter-time"].contains(&name) => "num",
-            Sets::Word(..) => "str",
-        };
-        format!("  {:<22} - {}\n", format!("{name}=<{takes}>"), known.help)
-    };
-    let mut lines: Vec<_> = options_of(format).map(line).collect();
-    lines.sort_unstable();
-    format!("Supported {format} options:\n{}", lines.concat())
+fn listed(format: Format) -> impl Iterator<Item = option_list::Listed<'static>> {
+    options_of(format).map(|(name, known)| match known.sets {
+        // A word of two.
+        Sets::Word(SWITCH, _) => (name, "on|off", known.help),
+        _ => (name, known.sets.takes(), known.help),
+    })
 }
 
 /// Whether the user asks for the list instead. A text that is no list of options is an error, whatever else is in it.
@@ -50,6 +42,18 @@ fn is_list(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn under_qemus_names_the_list_has_its_form() {
+        for format in Format::ALL {
+            let list = option_list::of_creation(format, listed(format), true);
+            assert_eq!(list.lines().count(), options_of(format).count() + 1, "{list}");
+            assert!(list.lines().skip(1).all(|line| line.contains("> - ")), "{list}");
+        }
+        let list = option_list::of_creation(Format::Raw, listed(Format::Raw), false);
+        assert!(list.starts_with("Supported raw options:\n  size=<size>            - "), "{list}");
+        assert!(!list.contains("nocow") && !list.contains("preallocation"), "{list}");
+    }
 
     #[test]
     fn help_is_asked_for_in_a_list_of_options() {

@@ -111,7 +111,7 @@ fn raw_images_have_few_options() {
     assert_eq!(parse("size=1k,preallocation=full").unwrap().size, Some(1024));
     assert!(parse("preallocation=metadata").is_err());
     assert_eq!(parse("compat=1.1"), Err("-o compat is for qcow2 images, not for raw".to_owned()));
-    assert!(!help(Format::Raw).contains("compat") && help(Format::Qcow2).contains("cluster_size=SIZE"));
+    assert!(!help(Format::Raw, true).contains("compat") && help(Format::Qcow2, true).contains("cluster_size=SIZE"));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn luks_files_have_the_options_of_encryption_by_their_short_names() {
     for (text, error) in table {
         assert_eq!(parse(text).map(drop), Err(error.to_owned()), "{text}");
     }
-    let help = help(Format::Luks);
+    let help = help(Format::Luks, true);
     assert!(
         help.contains("  key-secret=ID ") && !help.contains("encrypt.") && !help.contains("format="),
         "{help}"
