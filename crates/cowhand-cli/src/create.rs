@@ -18,7 +18,8 @@ use graph::names::{Located, Policy, Reason, Refused, Role};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::{human_size, parse_size};
-use qcow2::CreateOptions;
+use qcow2::{CreateOptions, Preallocation};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use self::encryption::Encryption;
 use self::options::NewImage;
@@ -143,6 +144,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     if voice::is_qemu() && image.format == Format::Raw && !is_elsewhere {
         allocate_first_block(file, size)?;
+        if image.options.preallocation == Preallocation::Off {
+            give_last_block_back(file, size);
+        }
     }
     warn_of_names(file, &image.options);
     if !voice::is_qemu() && !args.quiet {
@@ -159,6 +163,17 @@ fn allocate_first_block(file: &Path, size: u64) -> Result<(), Failure> {
     let written = std::fs::OpenOptions::new().write(true).open(file);
     let written = written.and_then(|file| file.write_all_at(&BLOCK[..len], 0));
     written.map_err(|error| Failure::because(format!("cannot create {}", file.display()), &error))
+}
+
+/// A file is made as long as it is by its last byte, which takes a block (`storage/src/file/length.rs`). A new one that qemu-img makes has none there; no
+/// harm is done where the file system keeps it.
+fn give_last_block_back(file: &Path, size: u64) {
+    const FIRST_BYTES: u64 = 4096;
+    let Some(offset) = size.checked_sub(1).filter(|last| *last >= FIRST_BYTES) else { return };
+    if let Ok(file) = std::fs::OpenOptions::new().write(true).open(file) {
+        let start = offset - offset % FIRST_BYTES;
+        let _ = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, size - start);
+    }
 }
 
 /// Whether a file of that name can be made.
