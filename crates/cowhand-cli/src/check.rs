@@ -12,6 +12,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use graph::cache_mode::CacheMode;
 use graph::drivers::OnLoop;
+use graph::options::DiskOptions;
 use graph::probe::Format;
 use qcow2::{Finding, Progress as Seen, Repair};
 use qcow2_layout::SnapshotError;
@@ -91,6 +92,16 @@ impl What {
     }
 }
 
+impl Args {
+    /// What results call the image. qemu-img repeats what the user gave, options too.
+    fn shown_name(&self, options: &DiskOptions) -> String {
+        match voice::is_qemu() {
+            true => self.drive.drive.to_string_lossy().into_owned(),
+            false => options.filename.display().to_string(),
+        }
+    }
+}
+
 /// Checks an image.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
@@ -134,8 +145,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let what = format!("cannot check {}: its snapshot table is not valid", options.filename.display());
         return Err(Failure::new(what).with_hint("-r all removes what is too much of it"));
     }
-    let report =
-        CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
+    let report = CheckReport::of(&args.shown_name(&options), &result.map_err(|error| failed(&error))?);
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => write_json(out, &report)?,

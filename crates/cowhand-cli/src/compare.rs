@@ -160,7 +160,7 @@ async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, F
     if args.strict && sizes[0] != sizes[1] {
         return Ok(outcome(Some(Difference::Size)));
     }
-    let mut progress = Progress::begin(args.progress, sizes[0].max(sizes[1]), Instant::now());
+    let mut progress = Progress::begin(args.progress && !args.quiet, sizes[0].max(sizes[1]), Instant::now());
     let difference = first_difference(disks, args.strict, &mut progress).await;
     if matches!(difference, Ok(None)) {
         progress.at(sizes[0].max(sizes[1]), Instant::now());

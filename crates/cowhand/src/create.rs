@@ -98,6 +98,11 @@ async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
     let file = Target::open(&place, image.existing)?;
     let data = match &image.options.data_file {
         Some(name) if image.format == Format::Qcow2 => {
+            let name_of_data = beside(path, name);
+            if image.options.keeps_data_file && !name_of_data.exists() {
+                let what = io::Error::new(io::ErrorKind::NotFound, "the data file to be kept is not there");
+                return Err(Error::of_system(name_of_data.display().to_string(), what));
+            }
             Some(Target::open(&beside(path, name), Existing::Replace)?)
         }
         _ => None,

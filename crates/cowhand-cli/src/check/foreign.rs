@@ -71,7 +71,7 @@ pub fn run(
         tell(format_args!("... and {} more", findings - FINDINGS_SHOWN_MAX));
     }
     let report = CheckReport {
-        filename: options.filename.display().to_string(),
+        filename: args.shown_name(&options),
         format: format.name().to_owned(),
         corruptions,
         ..CheckReport::default()

@@ -5,6 +5,7 @@ use std::path::Path;
 use block::SECTOR_BYTES;
 use graph::probe::Format;
 use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
+use qcow2::Preallocation;
 
 use super::Args;
 use crate::copying::new_device::is_device;
@@ -63,6 +64,11 @@ impl Plan {
             return Err(Failure::new(format!(
                 "-c: this {format} image has no compressed clusters; convert to qcow2 (-O qcow2)"
             )));
+        }
+        if args.compress && image.options.preallocation != Preallocation::Off && voice::is_qemu() {
+            return Err(Failure::new(
+                "-c: a compressed copy takes none of the space that preallocation reserves",
+            ));
         }
         set_backing(args, &mut image, count)?;
         let size = image.size.unwrap_or(source_bytes).next_multiple_of(SECTOR_BYTES);

@@ -19,7 +19,7 @@ use super::encryption::Encryption;
 use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
-use qcow2::CreateOptions;
+use qcow2::{CreateOptions, Preallocation};
 
 /// What can be wrong with a creation option, as a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,6 +202,13 @@ impl NewImage {
         }
         if image.options.keeps_data_file && image.options.data_file.is_none() {
             return Err(BadOption("-o keep_data_file: it goes with data_file=PATH".to_owned()));
+        }
+        let shows_data =
+            image.options.data_file_raw || image.options.preallocation == Preallocation::Metadata;
+        if image.options.keeps_data_file && !shows_data {
+            let what = "-o keep_data_file: nothing of the file would be seen in an image without a map; \
+                it goes with data_file_raw=on or preallocation=metadata";
+            return Err(BadOption(what.to_owned()));
         }
         if let Some(encryption) = &image.encryption {
             image.options.encrypt = Some(encryption.cipher(format)?);

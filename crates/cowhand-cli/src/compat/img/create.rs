@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use graph::size::parse_size;
+
 use crate::create::options::{Assignments, NewImage};
 
 /// Options of qcow2 images in qemu-img's order; those with a value are shown also where they were not given.
@@ -19,13 +21,13 @@ const QCOW2: [(&str, Option<&str>); 24] = [
     ("extended_l2", Some("off")),
     ("preallocation", None),
     ("compression_type", Some("zlib")),
+    ("keep_data_file", None),
     ("size", Some("")),
     ("compat", None),
     ("backing_file", None),
     ("backing_fmt", None),
     ("data_file", None),
     ("data_file_raw", None),
-    ("keep_data_file", None),
     ("lazy_refcounts", Some("off")),
     ("refcount_bits", Some("16")),
     ("nocow", None),
@@ -78,6 +80,11 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
         Some(match name {
             "size" => size.to_string(),
             "cluster_size" => options.cluster_size.to_string(),
+            // A size is shown in bytes, whatever its form was.
+            "extent_size_hint" => {
+                let given = given.get(name)?;
+                parse_size(given).map_or_else(|_| given.clone(), |bytes| bytes.to_string())
+            }
             "backing_file" => options.backing_file.as_ref()?.replace(',', ",,"),
             "backing_fmt" => options.backing_format.clone()?,
             _ => {

@@ -7,6 +7,7 @@ use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
 use super::{Formats, OptionDef, Sets, known};
 use crate::create::encryption::{Encryption, named};
+use crate::voice;
 
 const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
     OptionDef { formats: Formats::Encrypted, ..known(name, sets, help) }
@@ -179,7 +180,8 @@ pub(super) const KNOWN: [OptionDef; 25] = [
     encrypted(
         "encrypt.iter-time",
         Sets::Word("MILLISECONDS", |image, word| {
-            Encryption::of(image).iter_time_ms = word.parse().ok().filter(|&ms| ms > 0)?;
+            Encryption::of(image).iter_time_ms =
+                word.parse().ok().filter(|&ms| ms > 0 || voice::is_qemu())?;
             Some(())
         }),
         "time that trying a password takes here (default 2000)",
