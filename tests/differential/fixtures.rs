@@ -33,6 +33,18 @@ pub const COMPRESSED: [&str; 2] = ["deflate.qcow2", "zstd.qcow2"];
 /// Images over others.
 pub const OVERLAYS: [&str; 4] = ["mid.qcow2", "top.qcow2", "over-raw.qcow2", "short-over.qcow2"];
 
+/// Images of other hypervisors, and the format of each. All have the disk of `data.qcow2`.
+pub const FOREIGN: [(&str, &str); 8] = [
+    ("sparse.vmdk", "vmdk"),
+    ("stream.vmdk", "vmdk"),
+    ("flat.vmdk", "vmdk"),
+    ("disk.vhdx", "vhdx"),
+    ("disk.vdi", "vdi"),
+    ("dynamic.vpc", "vpc"),
+    ("fixed.vpc", "vpc"),
+    ("old.qcow", "qcow"),
+];
+
 /// Images whose metadata is wrong.
 pub const WRONG: [&str; 2] = ["leak.qcow2", "corrupt.qcow2"];
 
@@ -73,6 +85,7 @@ pub fn named(line: &str) -> Vec<String> {
         "mid.qcow2" | "short-over.qcow2" => &["base.qcow2"],
         "over-raw.qcow2" => &["base.raw"],
         "kept.qcow2" => &["kept.raw"],
+        "flat.vmdk" => &["flat-flat.vmdk"],
         _ => &[],
     };
     let more: Vec<_> = names.iter().flat_map(|name| below(name)).map(|name| (*name).to_owned()).collect();
@@ -113,6 +126,18 @@ fn make() -> Scratch {
     qemu("create -f qcow2 -b base.qcow2 -F qcow2 short-over.qcow2 1M");
     qemu("convert -c -O qcow2 data.qcow2 deflate.qcow2");
     qemu("convert -c -O qcow2 -o compression_type=zstd data.qcow2 zstd.qcow2");
+    for words in [
+        "vmdk data.qcow2 sparse.vmdk",
+        "vmdk -o subformat=streamOptimized data.qcow2 stream.vmdk",
+        "vmdk -o subformat=monolithicFlat data.qcow2 flat.vmdk",
+        "vhdx data.qcow2 disk.vhdx",
+        "vdi data.qcow2 disk.vdi",
+        "vpc -o force_size=on data.qcow2 dynamic.vpc",
+        "vpc -o subformat=fixed,force_size=on data.qcow2 fixed.vpc",
+        "qcow data.qcow2 old.qcow",
+    ] {
+        qemu(&format!("convert -O {words}"));
+    }
     qemu("create -f qcow2 -o data_file=kept.raw,data_file_raw=on kept.qcow2 2M");
     write("kept.qcow2", &["write -P 4 0 512k"]);
     qemu("create -f qcow2 -o preallocation=metadata allocated.qcow2 2M");

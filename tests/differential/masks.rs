@@ -3,13 +3,12 @@
 use serde_json::Value;
 
 /// A result without what may differ.
-pub fn output(words: &[&str], text: &str) -> String {
+pub fn output(words: &[&str], is_newest: bool, text: &str) -> String {
     let is_json = words.iter().any(|word| word.ends_with("json"));
     match words.first().copied().unwrap_or_default() {
-        "info" | "check" | "measure" if is_json => match serde_json::from_str(text) {
-            Ok(value) => format!("{:#}", printed(value)),
-            Err(_) => text.to_owned(),
-        },
+        "info" | "check" | "measure" if is_json && let Ok(value) = serde_json::from_str(text) => {
+            format!("{:#}", printed(value))
+        }
         // Since 8.2 rows say whether they are compressed.
         "map" => text.replace(", \"compressed\": false", "").replace(", \"compressed\": true", ""),
         "info" => human_info(text),
@@ -17,8 +16,8 @@ pub fn output(words: &[&str], text: &str) -> String {
         "bench" => duration(text),
         _ if text.contains(" ops; ") => rates(text),
         "convert" | "commit" | "rebase" | "compare" if words.contains(&"-p") => progress(text),
-        // Words about options are our own.
-        _ if words.iter().any(|word| word.contains("help")) => option_names(text),
+        // Older versions have other lists.
+        _ if !is_newest && words.iter().any(|word| word.contains("help")) => option_names(text),
         _ => text.to_owned(),
     }
 }
@@ -34,7 +33,7 @@ pub fn of_file(mut value: Value) -> Value {
     let more = ["children", "filename", "actual-size", "full-backing-filename", "date-sec", "date-nsec"];
     strip(&mut value, &more);
     // Random, and what this machine did at that moment.
-    strip(&mut value, &["uuid", "iters", "master-key-iters"]);
+    strip(&mut value, &["uuid", "iters", "master-key-iters", "cid"]);
     // Since 9.0.
     strip(&mut value, &["detached-header"]);
     // Since 8.0 plain files have something of their own, which says nothing of the image.

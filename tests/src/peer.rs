@@ -83,9 +83,22 @@ pub fn newer_qemu(program: &str) -> PathBuf {
     path
 }
 
-/// Version of QEMU, major number first.
+/// Where the programs of the newest release of QEMU are, if `cargo xtask peers` has unpacked them.
+pub fn newest_qemu() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's directory");
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let programs = root.join(target).join("peers/qemu-sid/bin");
+    programs.is_dir().then_some(programs)
+}
+
+/// Version of the system's QEMU, major number first.
 pub fn qemu_version() -> (u32, u32) {
-    let text = qemu_img(["--version"]).ok();
+    version_of(Path::new("qemu-img"))
+}
+
+/// Version of this `qemu-img`, major number first.
+pub fn version_of(qemu_img: &Path) -> (u32, u32) {
+    let text = Run::new(qemu_img).args(["--version"]).ok();
     let version = text.split_whitespace().nth(2).unwrap_or_default();
     let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse().ok());
     (numbers.next().expect("qemu-img --version"), numbers.next().unwrap_or(0))

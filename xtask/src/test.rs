@@ -19,6 +19,7 @@ use crate::interleave;
 use crate::library;
 use crate::packages::Packages;
 use crate::peers;
+use crate::peers::qemu_releases;
 use crate::schema_diff;
 use crate::stage::Stages;
 use crate::test_programs::TestPrograms;
@@ -130,8 +131,8 @@ pub fn run(args: &Args) -> ExitCode {
     println!("==== {}: docs/internals/testing.md says what it proves", args.tier().name());
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
-    let programs =
-        stages.making("build of the tests and the program, and what they compare with", build_beside_peers);
+    let build = || build_beside_peers(args.tier());
+    let programs = stages.making("build of the tests and the program, and what they compare with", build);
     let mut left_out = Vec::new();
     if let Some(programs) = programs {
         run_built(args, &programs, &mut stages);
@@ -333,9 +334,17 @@ fn plan(args: &Args) -> Result<Plan, String> {
 }
 
 /// Builds the tests, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
-fn build_beside_peers() -> Result<TestPrograms, String> {
+fn build_beside_peers(tier: Tier) -> Result<TestPrograms, String> {
     std::thread::scope(|scope| {
-        let peers = scope.spawn(|| peers::ensure().inspect_err(|missing| eprintln!("{missing}")));
+        let peers = scope.spawn(move || {
+            peers::ensure().inspect_err(|missing| eprintln!("{missing}"))?;
+            if matches!(tier, Tier::Full)
+                && let Err(missing) = qemu_releases::ensure()
+            {
+                println!("nothing is compared with QEMU's newest release: {missing}");
+            }
+            Ok::<(), String>(())
+        });
         let programs = TestPrograms::build(&["--workspace"]);
         peers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         programs

@@ -44,7 +44,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 pub const SUITES: [Suite; 37] = [
     Suite {
         name: "differential",
-        takes: 70,
+        takes: 240,
         about: &["crates/cowhand-cli/src/compat", "crates/qcow2", "crates/job"],
         first: &[
             "commit_makes_what_qemu_img_makes",
