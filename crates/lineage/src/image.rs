@@ -191,7 +191,7 @@ impl ImageFacts {
         }
     }
 
-    /// What the header says of the image below: its name and its format.
+    /// What the header says of the backing file: its name and its format.
     pub(crate) fn backing_in_header(&self) -> Option<(String, Option<String>)> {
         let name = self.header.backing.clone()?;
         Some((name, self.header.extensions.backing_format.clone()))

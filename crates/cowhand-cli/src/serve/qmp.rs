@@ -87,7 +87,7 @@ impl Steering {
         if let Some(done) = about_objects(inventory, &command.name, arguments) {
             return done;
         }
-        if let Some(done) = lineage_queries::run(inventory, &command.name, arguments).await {
+        if let Some(done) = about_descriptors(inventory, &command.name, arguments, passed) {
             return done;
         }
         match command.name.as_str() {
@@ -100,11 +100,13 @@ impl Steering {
             "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
             "x-query-remotes" => return Ok(remotes::query()),
-            "query-fdsets" => return Ok(fd_sets::query(inventory)),
             "query-block-exports" => return Ok(exports::query(inventory)),
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
+            "cowhand-log" => return lineage_queries::log(inventory, arguments).await,
+            "cowhand-diff" => return lineage_queries::diff(inventory, arguments).await,
+            "cowhand-gc" => return lineage_queries::gc(inventory, arguments).await,
             "quit" => return self.end().await,
             _ => {}
         }
@@ -151,10 +153,6 @@ impl Steering {
             "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory, change).await,
-            "add-fd" => fd_sets::add(inventory, arguments, passed),
-            "remove-fd" => fd_sets::remove(inventory, arguments),
-            "getfd" => fd_sets::get(arguments, passed),
-            "closefd" => fd_sets::close(arguments),
             "object-add" => objects::add(inventory, &command.arguments),
             "object-del" => objects::del(inventory, arguments),
             "qom-set" => objects::set(inventory, arguments),
@@ -173,9 +171,11 @@ async fn about_history(
     name: &str,
     arguments: Arguments<'_>,
 ) -> Option<Result<Value, QmpError>> {
-    match checkpoints::is_one(name) {
-        true => Some(checkpoints::run(inventory, change, name, arguments).await),
-        false => dirty_bitmaps::change(inventory, name, arguments).await,
+    match name {
+        "cowhand-checkpoint" | "cowhand-fork" | "cowhand-rollback" => {
+            Some(checkpoints::run(inventory, change, name, arguments).await)
+        }
+        _ => dirty_bitmaps::change(inventory, name, arguments).await,
     }
 }
 
@@ -191,6 +191,23 @@ fn about_objects(
         "qom-list-types" => Ok(object_types::types(arguments)),
         "qom-list-properties" => object_types::properties(arguments),
         "qom-list-get" => object_types::values(inventory, arguments),
+        _ => return None,
+    })
+}
+
+/// Files and connections that the client opened.
+fn about_descriptors(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+    passed: &Passed,
+) -> Option<Result<Value, QmpError>> {
+    Some(match name {
+        "add-fd" => fd_sets::add(inventory, arguments, passed),
+        "remove-fd" => fd_sets::remove(inventory, arguments),
+        "query-fdsets" => Ok(fd_sets::query(inventory)),
+        "getfd" => fd_sets::get(arguments, passed),
+        "closefd" => fd_sets::close(arguments),
         _ => return None,
     })
 }

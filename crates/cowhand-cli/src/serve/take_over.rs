@@ -4,13 +4,13 @@
 //! messages of [`message`]. The order:
 //!
 //! 1. The successor asks; the predecessor offers its listening sockets. Each checks whether the other can do
-//! it.
+//!    it.
 //! 2. The successor checks everything it can without opening a disk for writing, then reports that it is
-//! ready.
+//!    ready.
 //! 3. The predecessor admits no more requests, answers those in flight, closes its disks (locks released) and
-//! sends clients and state.
+//!    sends clients and state.
 //! 4. The successor opens the disks, accepts the clients, and reports that it serves. The predecessor
-//! confirms and ends.
+//!    confirms and ends.
 //!
 //! Until that report the predecessor keeps a copy of every descriptor: if the successor fails, dies or takes
 //! too long, the predecessor opens the disks again and continues. A disk is never open in both: each takes

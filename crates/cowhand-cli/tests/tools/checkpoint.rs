@@ -296,7 +296,8 @@ fn unlike_layers_are_merged_and_all_that_stays_reads_the_same() {
     let bottom = below.clone();
     std::fs::remove_file(bench.path("s.qcow2")).unwrap();
     // Each disk is over the last one's checkpoint, and goes when it has one itself.
-    let disks: [(&str, &str, &str, &[&str], &[&str]); 7] = [
+    type Layer<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], &'a [&'a str]);
+    let disks: [Layer<'_>; 7] = [
         ("a", "cluster_size=4k", "6M", &["write -P 2 0 12k", "write -z 1M 64k", "write -P 3 5M 8k"], &[]),
         // The end of it hides what is below, for all above it.
         ("b", "cluster_size=2M", "3M", &["write -P 4 2M 64k", "write -z -u 0 2M", "write -P 4 64k 4k"], &[]),

@@ -1,8 +1,9 @@
 //! `nbd`: the export of an NBD server.
 
+mod families;
+
 use std::any::Any;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use storage::{IoFuture, Storage};
 use storage_nbd::{Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
 
+use self::families::Families;
 use super::elsewhere::prepare_to_overwrite;
 use super::not_built::prefixes;
 use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
@@ -265,44 +267,6 @@ impl Nbd {
             }
         };
         Ok(ExportName { server, export: self.export.clone().unwrap_or_default(), tls: self.tls() })
-    }
-}
-
-/// Families of addresses, of which one at least is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Families {
-    v4: bool,
-    v6: bool,
-}
-
-impl Families {
-    fn any(self) -> bool {
-        self.v4 || self.v6
-    }
-
-    fn allow(self, address: IpAddr) -> bool {
-        if address.is_ipv4() { self.v4 } else { self.v6 }
-    }
-
-    /// `server`, by an address of an allowed family where not both are. A name is looked up when the disk is opened, and not again.
-    async fn choose(self, server: Server) -> io::Result<Server> {
-        let Server::Tcp { host, port } = server else { return Ok(server) };
-        if self.v4 && self.v6 {
-            return Ok(Server::Tcp { host, port });
-        }
-        let name = host.clone();
-        let found = match host.parse::<IpAddr>() {
-            Ok(address) => vec![address],
-            Err(_) => {
-                let found = reactor::blocking(move || (host.as_str(), port).to_socket_addrs()).await?;
-                found.map(|found| found.ip()).collect()
-            }
-        };
-        let address = found.into_iter().find(|address| self.allow(*address)).ok_or_else(|| {
-            let family = if self.v4 { "IPv4" } else { "IPv6" };
-            io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{name} has no {family} address"))
-        })?;
-        Ok(Server::Tcp { host: address.to_string(), port })
     }
 }
 

@@ -111,7 +111,10 @@ fn raw_images_have_few_options() {
     assert_eq!(parse("size=1k,preallocation=full").unwrap().size, Some(1024));
     assert!(parse("preallocation=metadata").is_err());
     assert_eq!(parse("compat=1.1"), Err("-o compat is for qcow2 images, not for raw".to_owned()));
-    assert!(!help(Format::Raw, true).contains("compat") && help(Format::Qcow2, true).contains("cluster_size=SIZE"));
+    assert!(
+        !help(Format::Raw, true).contains("compat")
+            && help(Format::Qcow2, true).contains("cluster_size=SIZE")
+    );
 }
 
 #[test]

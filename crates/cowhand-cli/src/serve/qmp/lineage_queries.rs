@@ -40,22 +40,8 @@ pub const DIFF: Kind =
 pub const GC: Kind =
     Kind::Object(&[NODE, optional("unnamed", Kind::Switch), optional("remove", Kind::Switch)]);
 
-/// One of the commands, if it is one.
-pub async fn run(
-    inventory: &Inventory,
-    name: &str,
-    arguments: Arguments<'_>,
-) -> Option<Result<Value, QmpError>> {
-    Some(match name {
-        "cowhand-log" => log(inventory, arguments).await,
-        "cowhand-diff" => diff(inventory, arguments).await,
-        "cowhand-gc" => gc(inventory, arguments).await,
-        _ => return None,
-    })
-}
-
 /// Layers and disks from `from` on; `next` is the `from` of the next page.
-async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (_, disk) = disk_of(inventory, arguments)?;
     let from = arguments.maybe_text("from").map(str::to_owned);
     in_lineage(inventory, move || {
@@ -66,7 +52,7 @@ async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
 }
 
 /// Lists or removes layers that nothing needs.
-async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (_, disk) = disk_of(inventory, arguments)?;
     let (unnamed, remove) = (arguments.is_on("unnamed"), arguments.is_on("remove"));
     in_lineage(inventory, move || {
@@ -81,7 +67,7 @@ async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
 }
 
 /// The ranges from `offset` on in which a checkpoint and another one, or the disk as it is, may differ; `next` where there are more.
-async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (node, disk) = disk_of(inventory, arguments)?;
     let from = arguments.maybe_whole("offset").unwrap_or(0);
     let one = open_checkpoint(inventory, &disk, checkpoint_of(arguments)?).await?;
