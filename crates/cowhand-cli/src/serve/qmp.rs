@@ -92,9 +92,7 @@ impl Steering {
         }
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
-            "query-status" => {
-                return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
-            }
+            "query-status" => return Ok(status()),
             "query-block" => return Ok(query::devices(inventory, arguments.is_on("flat")).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory, arguments.is_on("flat")).await),
             "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
@@ -119,7 +117,6 @@ impl Steering {
             return done;
         }
         match command.name.as_str() {
-            "x-block-dirty-bitmap-mark" => bitmap_bits::mark(inventory, arguments).await,
             "blockdev-add" => blockdev::add(inventory, &change, &command.arguments).await,
             "blockdev-del" => blockdev::del(inventory, &change, arguments).await,
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
@@ -164,6 +161,11 @@ impl Steering {
     }
 }
 
+/// There is no machine that could be stopped.
+fn status() -> Value {
+    json!({ "status": "running", "singlestep": false, "running": true })
+}
+
 /// Checkpoints, and bitmaps of what changed.
 async fn about_history(
     inventory: &Rc<Inventory>,
@@ -175,6 +177,7 @@ async fn about_history(
         "cowhand-checkpoint" | "cowhand-fork" | "cowhand-rollback" => {
             Some(checkpoints::run(inventory, change, name, arguments).await)
         }
+        "x-block-dirty-bitmap-mark" => Some(bitmap_bits::mark(inventory, arguments).await),
         _ => dirty_bitmaps::change(inventory, name, arguments).await,
     }
 }
