@@ -1,5 +1,7 @@
 //! `qemu-storage-daemon`.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use black_box::Run;
@@ -414,4 +416,35 @@ fn monitors_are_where_their_character_devices_are_as_qemus() {
         assert_eq!(look(&ours("qemu-storage-daemon"), chardev, monitor), theirs, "{chardev} {monitor}");
         assert_eq!(theirs.0.len(), 3, "{theirs:?}");
     }
+}
+
+/// QEMU's Python package listens, and has the daemon connect.
+#[test]
+fn a_monitor_connects_to_the_client_that_listens_as_qemus() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let listener = UnixListener::bind(scratch.file("listening")).expect("a socket");
+        let words = ["--chardev", "socket,id=c,path=listening", "--monitor", "c"];
+        let returned = std::thread::scope(|scope| {
+            let run = scope.spawn(|| Run::new(program).args(words).current_dir(scratch.path()).outcome());
+            let (mut stream, _) = listener.accept().expect("it connects");
+            let commands = "{\"execute\":\"qmp_capabilities\"}{\"execute\":\"query-block-exports\"}{\"execute\":\"quit\"}\n";
+            stream.write_all(commands.as_bytes()).expect("it reads");
+            let mut text = String::new();
+            stream.read_to_string(&mut text).expect("it answers");
+            let values = serde_json::Deserializer::from_str(&text)
+                .into_iter()
+                .map(|value: Result<Value, _>| value.expect("JSON"));
+            let returned: Vec<Value> = values.filter(|value| value.get("return").is_some()).collect();
+            let run = run.join().expect("it ends");
+            assert!(run.status.success(), "{run}");
+            returned
+        });
+        let refused = Run::new(program).args(["--chardev", "socket,id=c,path=none", "--monitor", "c"]);
+        assert!(!refused.current_dir(scratch.path()).outcome().status.success());
+        returned
+    };
+    let theirs = look(Path::new("qemu-storage-daemon"));
+    assert_eq!(theirs.len(), 3);
+    assert_eq!(look(&ours("qemu-storage-daemon")), theirs);
 }

@@ -20,8 +20,10 @@ pub struct Chardev {
 /// Where the client of a monitor is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At a Unix socket.
+    /// It connects to a Unix socket, at which the daemon listens.
     Socket(PathBuf),
+    /// It listens at a Unix socket, to which the daemon connects once.
+    Client(PathBuf),
     /// On standard input and output.
     Stdio,
     /// A file takes answers and events.
@@ -46,6 +48,7 @@ impl Place {
         let failed = |error| Failure::because(option, &error);
         match self {
             Self::Socket(path) => daemon.listen_for_commands(path, form),
+            Self::Client(path) => daemon.connect_for_commands(path, form),
             Self::Stdio => daemon.carry_commands("standard output", carried::stdio().map_err(failed)?, form),
             Self::File { path, append, commands } => {
                 let files = carried::files(path, *append, commands.as_deref()).map_err(failed)?;
@@ -90,16 +93,19 @@ pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Fai
         },
         "socket" => {
             let (server, wait) = (take("server"), take("wait"));
-            if !is_on(server.as_deref()) || is_on(wait.as_deref()) {
-                return Err(refused(
-                    "the socket is listened at, and no client is waited for: write server=on,wait=off",
-                ));
+            let is_server = is_on(server.as_deref());
+            if is_on(wait.as_deref()) {
+                return Err(refused("no client is waited for: write server=on,wait=off"));
             }
-            Place::Socket(needed(path.clone())?)
+            if !is_server && wait.is_some() {
+                return Err(refused("wait is for a socket that is listened at (server=on)"));
+            }
+            let path = needed(path.clone())?;
+            if is_server { Place::Socket(path) } else { Place::Client(path) }
         }
         _ => {
             return Err(refused(
-                "a monitor is at a Unix socket (socket,id=ID,path=PATH,server=on,wait=off), stdio, file, pipe or null",
+                "a monitor is at a Unix socket (socket,id=ID,path=PATH[,server=on,wait=off]), stdio, file, pipe or null",
             ));
         }
     };
@@ -163,6 +169,8 @@ mod tests {
         };
         for (text, place) in [
             ("socket,id=c,path=/x,server=on,wait=off", Place::Socket("/x".into())),
+            ("socket,id=c,path=/x", Place::Client("/x".into())),
+            ("socket,id=c,path=/x,server=off", Place::Client("/x".into())),
             ("stdio,id=c", Place::Stdio),
             ("stdio,id=c,signal=off", Place::Stdio),
             ("null,id=c", Place::Null),
@@ -179,7 +187,7 @@ mod tests {
             "file,id=c",
             "pipe,id=c",
             "pty,id=c",
-            "socket,id=c,path=/x",
+            "socket,id=c,path=/x,wait=off",
             "socket,id=c,path=/x,server=on,wait=on",
             "socket,id=c,server=on,wait=off",
             "socket,id=c,path=/x,server=on,wait=off,port=1",

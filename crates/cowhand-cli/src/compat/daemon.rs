@@ -1,6 +1,7 @@
 //! What the servers among QEMU's programs share: nodes, exports and sockets are made by the commands of the control socket, in the
 //! order of the command line.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -11,6 +12,7 @@ use door_nbd::{Server, ServerOptions};
 use door_vhost_user_blk::FilePolicy;
 use export::{Exports, Loops, Shutdown};
 use graph::OpenRules;
+use reactor::net::Stream;
 use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
@@ -89,6 +91,20 @@ impl Daemon {
     /// When a socket cannot be had there.
     pub fn listen_for_commands(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
         self.sockets()?.listen_too(path, form)
+    }
+
+    /// Takes the commands of the client that listens at `path`.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn connect_for_commands(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
+        let connected =
+            UnixStream::connect(path).and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
+        let stream = connected.map_err(|error| {
+            Failure::because(format!("cannot connect a monitor to {}", path.display()), &error)
+        })?;
+        self.sockets()?.serve_too(Stream::from_fd(stream.into()), form);
+        Ok(())
     }
 
     /// Takes commands from `input`, and answers on `output`; messages call them `name`.
