@@ -48,7 +48,7 @@ mod tests {
         for format in Format::ALL {
             let list = option_list::of_creation(format, listed(format), true);
             assert_eq!(list.lines().count(), options_of(format).count() + 1, "{list}");
-            assert!(list.lines().skip(1).all(|line| line.contains("> - ")), "{list}");
+            assert!(list.lines().skip(1).all(|line| line.contains(" - ")), "{list}");
         }
         let list = option_list::of_creation(Format::Raw, listed(Format::Raw), false);
         assert!(list.starts_with("Supported raw options:\n  size=<size>            - "), "{list}");
