@@ -17,7 +17,13 @@ pub fn output(words: &[&str], is_newest: bool, text: &str) -> String {
         _ if text.contains(" ops; ") => rates(text),
         "convert" | "commit" | "rebase" | "compare" if words.contains(&"-p") => progress(text),
         // Older versions have other lists.
-        _ if !is_newest && words.iter().any(|word| word.contains("help")) => option_names(text),
+        _ if words.iter().any(|word| word.contains("help")) => {
+            if is_newest {
+                option_list(text)
+            } else {
+                option_names(text)
+            }
+        }
         _ => text.to_owned(),
     }
 }
@@ -115,6 +121,13 @@ fn progress(text: &str) -> String {
     }
     let (first, last) = (shares.first(), shares.last());
     format!("{first:?} {last:?} {rest:?}")
+}
+
+/// A list of options with what they take. Each program describes them in its own words.
+fn option_list(text: &str) -> String {
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    let lines = lines.map(|line| line.split(" - ").next().unwrap_or_default().trim_end());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The first words of a list of options.

@@ -42,6 +42,8 @@ fn lines<'a>(options: impl Iterator<Item = Listed<'a>>) -> String {
         let takes = match takes {
             "SIZE" => "size",
             "on|off" => "bool (on/off)",
+            // Only off is taken.
+            _ if name == "encryption" => "bool (on/off)",
             _ if NUMBERS.contains(&name.strip_prefix("encrypt.").unwrap_or(name)) => "num",
             _ => "str",
         };
