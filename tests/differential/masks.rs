@@ -15,7 +15,11 @@ pub fn output(words: &[&str], is_newest: bool, text: &str) -> String {
         "snapshot" => snapshots(text),
         "bench" => duration(text),
         _ if text.contains(" ops; ") => rates(text),
-        "convert" | "commit" | "rebase" | "compare" if words.contains(&"-p") => progress(text),
+        "convert" | "commit" | "rebase" | "compare"
+            if words.iter().any(|word| ["-p", "--progress"].contains(word)) =>
+        {
+            progress(text)
+        }
         // Older versions have other lists.
         _ if words.iter().any(|word| word.contains("help")) => {
             if is_newest {

@@ -137,7 +137,8 @@ pub fn run(line: &Line, rival: &Rival) -> Result<(), String> {
     let words: Vec<String> = line.words.split(' ').map(word).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let command = words.first().copied().unwrap_or_default();
-    let reads = READING.contains(&command) && !words.contains(&"-r");
+    let reads = READING.contains(&command)
+        && !words.iter().any(|word| word.starts_with("-r") || word.starts_with("--repair"));
     let scratch = [Scratch::new(), Scratch::new()];
     let names = fixtures::named(&line.words);
     for directory in scratch.iter().filter(|_| !reads) {
