@@ -1,17 +1,14 @@
 //! One layer made of several, by the copy engine.
 
-use std::fs::File;
 use std::path::Path;
 
-use cowhand::{Existing, NewImage};
 use graph::OpenRules;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use lineage::MergedLayer;
-use qcow2::CreateOptions;
 
-use crate::copying::replaced_access::{ReplacedAccess, create_beside};
+use super::overlay;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::failure::Failure;
@@ -35,32 +32,8 @@ impl Merging {
     /// # Errors
     /// When it cannot be made or copied, or a signal ends it. Then nothing is there.
     pub async fn make(&self, at: &Path, merged: &MergedLayer) -> Result<(), Failure> {
-        let failed = |error: &dyn std::error::Error| {
-            Failure::because(format!("cannot create {}", at.display()), error)
-        };
-        let MergedLayer { backing, shape, access, .. } = merged;
-        let access = ReplacedAccess::from(*access);
-        let file: File = create_beside(at, Some(&access)).map_err(|error| failed(&error))?;
-        let (backing_file, backing_format) = backing.clone().unzip();
-        let options = CreateOptions {
-            size: shape.disk_bytes,
-            version: shape.version,
-            cluster_size: shape.cluster_bytes,
-            refcount_bits: shape.refcount_bits,
-            extended_l2: shape.extended_l2,
-            compression: shape.compression,
-            backing_file,
-            backing_format: backing_format.flatten(),
-            ..CreateOptions::default()
-        };
-        let image =
-            NewImage { format: Format::Qcow2, options, existing: Existing::Replace, encryption: None };
-        let made = match cowhand::create(at, image).await {
-            Ok(()) => self.copy(at, merged).await,
-            Err(error) => Err(failed(&error)),
-        };
-        let made = made.and_then(|()| access.give_to(&file).map_err(|error| failed(&error)));
-        made.inspect_err(|_| drop(std::fs::remove_file(at)))
+        let filled = async || self.copy(at, merged).await;
+        overlay::make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
     }
 
     async fn copy(&self, at: &Path, merged: &MergedLayer) -> Result<(), Failure> {
