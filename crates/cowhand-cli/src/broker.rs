@@ -122,7 +122,7 @@ fn connect(allowed: &Allowed) -> std::io::Result<ExitCode> {
     }
 }
 
-/// Which files the names lead to: device and number; `None` for those that are not there. The fences permit
+/// Which files the names lead to: device and number; `None` for a missing file. The fences permit
 /// that query.
 fn identities() -> Vec<(OsString, Option<(u64, u64)>)> {
     let identity = |path: &&str| {

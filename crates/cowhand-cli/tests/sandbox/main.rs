@@ -32,7 +32,7 @@ fn is_inside(test: &str) -> Option<std::path::PathBuf> {
     None
 }
 
-/// Files that the sandboxed process must not touch, and those that it may use.
+/// Files that the sandboxed process must not touch, and files that it may use.
 fn prepare(directory: &Path) {
     for name in ["own", "elsewhere", "allowed"] {
         std::fs::create_dir(directory.join(name)).unwrap();

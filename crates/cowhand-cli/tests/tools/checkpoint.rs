@@ -299,7 +299,7 @@ fn unlike_layers_are_merged_and_all_that_stays_reads_the_same() {
     type Layer<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], &'a [&'a str]);
     let disks: [Layer<'_>; 7] = [
         ("a", "cluster_size=4k", "6M", &["write -P 2 0 12k", "write -z 1M 64k", "write -P 3 5M 8k"], &[]),
-        // The end of it hides what is below, for all above it.
+        // Behind its end the layers above read zeroes, whatever the layers below hold.
         ("b", "cluster_size=2M", "3M", &["write -P 4 2M 64k", "write -z -u 0 2M", "write -P 4 64k 4k"], &[]),
         ("c", "cluster_size=512", "6M", &["write -P 5 4M 512", "discard 2M 64k"], &["kept"]),
         ("e", "cluster_size=64k,extended_l2=on", "6M", &["write -P 6 2k 2k", "write -z 2M 128k"], &[]),

@@ -173,7 +173,7 @@ fn under_qemus_name_an_image_is_written_over_an_export() {
     assert_eq!(bench.cowhand(&["compat", "install", "bin"]).code, 0);
     let ours = bench.path("bin").join("qemu-img");
     for program in SERVERS {
-        // Nothing of what was there may be seen in the image.
+        // The image must show no old bytes of the export.
         fs::write(bench.path("room"), vec![0x5a; 8 << 20]).unwrap();
         let server = Server::of_bytes(&bench, program, "room");
         let target = uri(&bench, "room");

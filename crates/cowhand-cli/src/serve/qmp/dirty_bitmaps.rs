@@ -58,7 +58,7 @@ pub const MERGE: CommandSpec = CommandSpec {
     ]),
 };
 
-/// Runs the command `name`, if it is one of those that change a bitmap.
+/// Runs the command `name`, if it changes a bitmap.
 ///
 /// # Errors
 /// When there is no such bitmap, it is in use, or it cannot be changed in this way.

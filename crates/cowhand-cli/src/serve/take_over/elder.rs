@@ -36,7 +36,7 @@ pub struct Exchange {
     began: Instant,
 }
 
-/// Waits for a successor that is ready. `sockets` are those that clients connect to. A process that may not
+/// Waits for a successor that is ready. Clients connect to `sockets`. A process that may not
 /// take over gets the reason.
 pub async fn wait_for_heir(
     socket: &OwnersSocket,
