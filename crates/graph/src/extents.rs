@@ -97,6 +97,7 @@ impl VmdkFiles {
     }
 }
 
+#[cfg(feature = "http")]
 impl VmdkOrigins {
     /// Whether the disk is in other files than the image's own.
     pub(crate) fn has_extents(&self) -> bool {

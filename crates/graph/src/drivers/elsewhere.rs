@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use storage::{IoFuture, Storage, Zeroing};
+use storage::{IoFuture, Storage};
 
 use crate::drive::OptionTree;
 use crate::options::{OptionError, Reader, Spec};
@@ -79,6 +79,7 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
 ///
 /// # Errors
 /// When it is too short, and when it cannot be written.
+#[cfg(feature = "nbd")]
 pub async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Result<()> {
     let length = storage.length();
     if length < bytes {
@@ -87,7 +88,7 @@ pub async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Resu
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    storage.zero(0, length.min(block::SECTOR_BYTES), Zeroing::Keep).await?;
+    storage.zero(0, length.min(block::SECTOR_BYTES), storage::Zeroing::Keep).await?;
     storage.flush().await?;
     storage.end_writing().await
 }
