@@ -38,8 +38,8 @@ pub fn new_checkpoint(name: Option<&str>, labels: &[String]) -> Result<NewCheckp
     let name = name.map(CheckpointName::parse).transpose().map_err(|error| error.to_string())?;
     let labels = Labels::parse(labels.iter().map(String::as_str))?;
     let id = LayerId::new().map_err(|error| format!("there is no id: {error}"))?;
-    let time_sec = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Ok(NewCheckpoint { id, name, labels, time_sec })
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(NewCheckpoint { id, name, labels, time })
 }
 
 /// What a checkpoint is called: its name, or else the id of its layer.

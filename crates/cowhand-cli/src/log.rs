@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use graph::size::human_size;
-use lineage::{Backing, Disk, ImageFacts, Layer, LayerId, Place, Survey};
+use lineage::{Backing, Disk, Entry, ImageFacts, Layer, LayerId, Place, Survey};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -85,8 +86,8 @@ impl<'a> Tree<'a> {
         let mut layers: Vec<_> = survey.layers.iter().map(|(id, layer)| Node::Layer(*id, layer)).collect();
         // Children in the order in which they were made.
         layers.sort_by_key(|node| match node {
-            Node::Layer(_, layer) => layer.entry.as_ref().map_or(0, |entry| entry.time_sec),
-            Node::Disk(_) => u64::MAX,
+            Node::Layer(_, layer) => layer.entry.as_ref().map_or(Duration::ZERO, Entry::time),
+            Node::Disk(_) => Duration::MAX,
         });
         for node in layers.into_iter().chain(disks) {
             match &node.image().backing {

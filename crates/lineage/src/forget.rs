@@ -4,6 +4,7 @@
 //! has. Whatever is backed by it reads the same, and its header stays as it is. A layer that two others or a disk are backed by stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::change::{Change, Outcome, check_unused};
 use crate::error::Error;
@@ -97,7 +98,7 @@ impl Change {
         }
         let mut not_kept = BTreeSet::new();
         for entries in of_disks.values() {
-            let times: Vec<u64> = entries.iter().map(|entry| entry.time_sec).collect();
+            let times: Vec<Duration> = entries.iter().map(|entry| entry.time()).collect();
             let kept = keep.kept(&times);
             let others = entries.iter().enumerate().filter(|(at, _)| !kept.contains(at));
             not_kept.extend(others.filter(|(_, entry)| entry.name.is_none()).map(|(_, entry)| entry.id));
@@ -217,7 +218,7 @@ fn merges(survey: &Survey, gone: &BTreeSet<LayerId>, removed: &[LayerId]) -> Vec
             merges.push(Merge { into: *id, going, bytes });
         }
     }
-    let time = |id: &LayerId| survey.layers.get(id)?.entry.as_ref().map(|entry| entry.time_sec);
+    let time = |id: &LayerId| survey.layers.get(id)?.entry.as_ref().map(Entry::time);
     merges.sort_by_key(|merge| (merge.going.last().and_then(time), merge.into));
     merges
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 86_400;
@@ -34,11 +35,11 @@ const SPANS: [(&str, Span); 6] = [
 ];
 
 impl Keep {
-    /// Of checkpoints with these times, in seconds since 1970, the ones that stay: their places in `times`. Days begin at midnight UTC: the same checkpoints stay
+    /// Of checkpoints with these times since 1970, the ones that stay: their places in `times`. Days begin at midnight UTC: the same checkpoints stay
     /// on every machine.
-    pub fn kept(&self, times: &[u64]) -> BTreeSet<usize> {
+    pub fn kept(&self, times: &[Duration]) -> BTreeSet<usize> {
         let mut newest_first: Vec<usize> = (0..times.len()).collect();
-        // Of two of one second the later in the list is the newer.
+        // Of two of one moment the later in the list is the newer.
         newest_first.sort_by_key(|at| std::cmp::Reverse((times[*at], *at)));
         let mut kept = BTreeSet::new();
         for (span, count) in &self.0 {
@@ -47,7 +48,7 @@ impl Keep {
                 if left == 0 {
                     break;
                 }
-                let number = span.number(times[*at]);
+                let number = span.number(times[*at].as_secs());
                 if number.is_none() || number != last {
                     (last, left) = (number, left - 1);
                     kept.insert(*at);
@@ -124,7 +125,8 @@ mod tests {
     const START: u64 = 1_709_078_400;
 
     fn kept(policy: &str, times: &[u64]) -> Vec<usize> {
-        policy.parse::<Keep>().unwrap().kept(times).into_iter().collect()
+        let times: Vec<Duration> = times.iter().copied().map(Duration::from_secs).collect();
+        policy.parse::<Keep>().unwrap().kept(&times).into_iter().collect()
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,9 @@ pub struct Entry {
     pub name: Option<CheckpointName>,
     /// When it was sealed, in seconds since 1970.
     pub time_sec: u64,
+    /// And the part of a second: a sandbox takes several in one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub time_nsec: u32,
     /// Words of its user.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
@@ -49,6 +53,19 @@ pub struct Entry {
     /// Its user has no use for it: it goes when nothing is backed by it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
+}
+
+impl Entry {
+    /// When it was sealed, since 1970.
+    pub fn time(&self) -> Duration {
+        // A manifest may say anything: more than a second is cut off.
+        Duration::new(self.time_sec, self.time_nsec.min(999_999_999))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What a sealed file looks like from outside. `cp -a` and `rsync -a` keep it.

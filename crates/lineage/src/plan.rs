@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::checkpoint_name::CheckpointName;
 use crate::error::Error;
@@ -26,8 +27,8 @@ pub struct NewCheckpoint {
     pub name: Option<CheckpointName>,
     /// Its labels.
     pub labels: Labels,
-    /// Now, in seconds since 1970.
-    pub time_sec: u64,
+    /// Now, since 1970.
+    pub time: Duration,
 }
 
 /// A change, as steps in order.
@@ -84,7 +85,8 @@ impl Plan {
                 parent: active.backing.layer(),
                 disk: disk.name,
                 name: new.name,
-                time_sec: new.time_sec,
+                time_sec: new.time.as_secs(),
+                time_nsec: new.time.subsec_nanos(),
                 labels: new.labels,
                 seal: None,
                 deleted: false,

@@ -87,6 +87,7 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
         disk: String::from(UNKNOWN_DISK),
         name: None,
         time_sec: u64::try_from(metadata.mtime()).unwrap_or(0),
+        time_nsec: u32::try_from(metadata.mtime_nsec()).unwrap_or(0),
         labels: Default::default(),
         seal: None,
         deleted: false,

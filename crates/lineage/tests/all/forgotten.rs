@@ -1,6 +1,7 @@
 //! What a policy keeps, and what becomes of layers that nothing needs by themselves.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use lineage::{Action, Error, Forgotten, LayerId, Merge, NewCheckpoint, Policy};
 
@@ -16,7 +17,7 @@ fn hours(world: &World, disk: &str, count: u8) -> Vec<LayerId> {
         world.write(disk, hour + 1);
         let name = format!("h{hour}");
         let new = new_checkpoint((hour % 4 == 3).then_some(&*name));
-        let new = NewCheckpoint { time_sec: u64::from(hour) * 3600, ..new };
+        let new = NewCheckpoint { time: Duration::from_secs(u64::from(hour) * 3600), ..new };
         let id = new.id;
         world.act(&[Action::Checkpoint { disk: world.disk(disk), new }]);
         id
@@ -88,6 +89,23 @@ fn what_a_fork_or_a_name_needs_stays() {
     let (forgotten, _) = forget(&world, &policy(Some("last:0"), None));
     assert_eq!(forgotten.removal.going, [left]);
     assert_eq!(world.read("d.qcow2"), 4);
+}
+
+/// A sandbox takes many in one second; their ids are random.
+#[test]
+fn of_checkpoints_of_one_second_the_newest_stays() {
+    let world = World::new();
+    let checkpoint = |nanos: u32| {
+        world.write("d.qcow2", 1);
+        let new = NewCheckpoint { time: Duration::new(7200, nanos), ..new_checkpoint(None) };
+        let id = new.id;
+        world.act(&[Action::Checkpoint { disk: world.disk("d.qcow2"), new }]);
+        id
+    };
+    let ids: Vec<LayerId> = (0..8).map(checkpoint).collect();
+    let (forgotten, _) = forget(&world, &policy(Some("last:1"), None));
+    assert_eq!(forgotten.checkpoints.iter().collect::<BTreeSet<_>>(), ids[..7].iter().collect());
+    assert_eq!(layers(&world), BTreeSet::from([ids[7]]));
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub fn new_checkpoint(name: Option<&str>) -> NewCheckpoint {
         id: LayerId::new().unwrap(),
         name: name.map(|name| CheckpointName::parse(name).unwrap()),
         labels: Labels::default(),
-        time_sec: 1_800_000_000,
+        time: Duration::from_secs(1_800_000_000),
     }
 }
 
