@@ -2,14 +2,11 @@
 //!
 //! A target that fails costs guests nothing but the try: the copy is broken from then on, and the job fails, not the guest's write.
 
-use std::future::pending;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, ZeroOptions};
 use buffer::IoVec;
-use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Event;
@@ -280,7 +277,7 @@ impl Backup {
 
     /// Copies what of one piece is left, again until it succeeds or the job fails of it.
     async fn copy(&self, piece: Range<u64>, life: &Life) -> Result<(), Error> {
-        if !charged(piece.end - piece.start, life).await? {
+        if !life.charge_unless_paused(piece.end - piece.start).await? {
             return Ok(());
         }
         loop {
@@ -318,19 +315,5 @@ impl Backup {
             at = end;
         }
         Ok(())
-    }
-}
-
-/// Waits until `bytes` may be copied; `false` if the job is to rest first.
-async fn charged(bytes: u64, life: &Life) -> Result<bool, Error> {
-    let mut charge = pin!(life.charge(bytes));
-    loop {
-        if life.is_paused() {
-            return Ok(false);
-        }
-        match select(&mut charge, pin!(life.changed_or(pending()))).await {
-            Either::Left((charged, _)) => return charged.map(|()| true),
-            Either::Right(_) => {}
-        }
     }
 }

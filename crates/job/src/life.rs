@@ -1,6 +1,7 @@
 //! A job's life: what its users ask of it, and what it tells them. The work itself is elsewhere ([`crate::Mirror`], [`crate::Stream`],
 //! [`crate::Backup`], [`crate::Merge`]); between two steps it asks here whether to rest, to slow down or to end.
 
+mod charge;
 mod ending;
 
 use std::cell::{Cell, RefCell};
@@ -8,7 +9,7 @@ use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use sync::Event;
 
 use crate::error::Error;
@@ -319,24 +320,6 @@ impl Life {
             Status::Paused => self.enter(Status::Running),
             Status::Standby => self.enter(Status::Ready),
             _ => {}
-        }
-    }
-
-    /// Waits until `bytes` may be copied, under the limit of the moment.
-    ///
-    /// # Errors
-    /// [`Error::Cancelled`] when the job is given up.
-    pub async fn charge(&self, bytes: u64) -> Result<(), Error> {
-        loop {
-            let changed = self.changed.listen();
-            if self.is_given_up() {
-                return Err(Error::Cancelled);
-            }
-            match select(pin!(self.rate.take(bytes)), changed).await {
-                Either::Left(_) => return Ok(()),
-                // Another limit, perhaps.
-                Either::Right(_) => {}
-            }
         }
     }
 

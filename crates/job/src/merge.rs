@@ -55,7 +55,7 @@ impl Merge {
                 }
             }
             life.set_progress(at, size);
-            life.charge(counters.progress().written - before).await?;
+            life.charge_copied(counters.progress().written - before).await?;
         }
         while let Err(error) = self.zero_behind_end(&counters).await {
             life.judge(error).await?;

@@ -227,10 +227,14 @@ impl Mirror {
         self.tracked.dirty.bytes() + self.in_flight.get()
     }
 
-    /// Copies one piece, again until it succeeds or the job fails of it.
+    /// Copies one piece, again until it succeeds or the job fails of it. One that waits for the limit when the job is to rest is left for later.
     async fn copy(&self, piece: Range<u64>, life: &Life) -> Result<(), Error> {
         let len = piece.end - piece.start;
-        life.charge(len).await?;
+        if !life.charge_unless_paused(len).await? {
+            self.tracked.mark(piece);
+            self.in_flight.set(self.in_flight.get() - len);
+            return Ok(());
+        }
         loop {
             match self.copy_once(piece.clone()).await {
                 Ok(()) => {
