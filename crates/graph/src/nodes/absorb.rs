@@ -21,7 +21,7 @@ impl Graph {
         let disk = self.disk(name)?;
         let Some(node) = self.nodes().into_iter().find(|node| node.is_of(&disk)) else { return Ok(()) };
         // A job knows the layers that it began with.
-        let has_job = node.holders.all().iter().any(|holder| holder.kind == "job");
+        let has_job = self.job_on_layers(&node).is_some();
         let Some(below) = node.changing_below().filter(|below| !has_job && is_plain(below)) else {
             return Ok(());
         };

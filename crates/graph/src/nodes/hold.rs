@@ -81,6 +81,15 @@ impl Holders {
         self.0.lock().first().map(|holder| User::clone(&holder.user))
     }
 
+    /// Whether what is written to this node is copied to `target` by `user`.
+    fn copies(&self, user: &User, target: &Arc<Node>) -> bool {
+        let is_it = |to: &Arc<Node>| Arc::ptr_eq(to, target);
+        self.0
+            .lock()
+            .iter()
+            .any(|holder| *holder.user == *user && holder.copies_to.as_ref().is_some_and(is_it))
+    }
+
     /// Targets of copy jobs on this node.
     pub(super) fn targets(&self) -> Vec<Arc<Node>> {
         self.0.lock().iter().filter_map(|holder| holder.copies_to.clone()).collect()
@@ -123,6 +132,18 @@ impl Graph {
         let user = Arc::new(user);
         node.holders.0.lock().push(Holder { user: Arc::clone(&user), copies_to: None });
         Ok(Hold { node, user })
+    }
+
+    /// A job that knows the layers of the disk of `node`. One that copies another disk there does not.
+    pub(super) fn job_on_layers(&self, node: &Arc<Node>) -> Option<User> {
+        let jobs = node.holders.all().into_iter().filter(|user| user.kind == "job");
+        jobs.into_iter().find(|job| !self.nodes().iter().any(|from| from.holders.copies(job, node)))
+    }
+
+    /// Whether a job copies another disk to the disk called `name`.
+    pub fn is_copied_to(&self, name: &str) -> bool {
+        let Ok(node) = self.node(name) else { return false };
+        self.nodes().iter().any(|from| from.holders.targets().iter().any(|target| Arc::ptr_eq(target, &node)))
     }
 
     /// The node of the layer called `name`.

@@ -155,18 +155,25 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
                     }
                     Pivot::Target { name, over, replaces: None } => {
                         self.owner.release();
+                        let target = graph.disk(name).map_err(ReplaceError::from)?.disk.top_image();
                         let under = match over {
+                            // It has been put over something since the job began.
+                            _ if target.below().is_some() => None,
                             Over::Own => None,
                             Over::Below => Some(Under::BelowTop),
                             Over::Disk => Some(Under::BelowFilter),
                         };
                         let before = graph.before_switch(disk).filter(|_| self.owner.keeps_source());
-                        let replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
-                        self.owner.leave_target();
-                        match before {
-                            Some(before) => graph.keep(disk, before, replaced).await,
-                            None => replaced,
+                        let source = disk.name();
+                        let mut replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
+                        if let Some(before) = before {
+                            replaced = graph.keep(disk, before, replaced).await;
                         }
+                        // What clients do not use goes with the job; the source is there under its name.
+                        if graph.disk(&source).is_err() {
+                            self.owner.leave_target();
+                        }
+                        replaced
                     }
                 };
                 tracing::info!(pause = ?replaced.pause, "the disk has switched to the copy");

@@ -61,7 +61,16 @@ impl Graph {
                 tree.fill_for_reopen(&asked);
                 kept.iter().for_each(|member| tree.keep(member, &asked));
                 self.reopen_disk(change, &node, disk, (tree, &options)).await?;
-                self.put_backing(change, &node, disk, backing.unwrap_or(NewBacking::Same)).await
+                self.put_backing(change, &node, disk, backing.unwrap_or(NewBacking::Same)).await?;
+                if self.is_copied_to(&node.name()) {
+                    // The disk that is copied switches to all of it.
+                    let absorbed = self.absorb_backing(change, &node.name()).await;
+                    absorbed.map_err(|source| NodeError::NewBacking {
+                        name: node.name(),
+                        source: Box::new(source),
+                    })?;
+                }
+                Ok(())
             }
             NodeKind::Throttle { group, child } => {
                 self.reopen_filter(&node.name(), (group, &child.get()), options)

@@ -58,10 +58,43 @@ impl Graph {
             }
             _ => return Ok(None),
         };
-        match self.job_on(&node.name())? {
+        match self.job_on_layers(node) {
             Some(by) => Err(NodeError::InUse { name: node.name(), by }),
             None => Ok(Some(new)),
         }
+    }
+
+    /// Puts the disk of the node `below`, which has no user, below the image `target`, to which a job copies another disk: what the image is over when
+    /// the disk switches to it. libvirt does so at the end of a shallow copy, whose backing image others have copied meanwhile.
+    ///
+    /// # Errors
+    /// When the image is over something already, or the node has a user; as [`Graph::replace`].
+    pub async fn put_under_copy(
+        &self,
+        change: &Change<'_>,
+        target: &str,
+        below: &str,
+    ) -> Result<(), NodeError> {
+        let node = self.node(target)?;
+        let disk = node.disk()?;
+        let new = self.named_backing(&node, below)?;
+        if disk.disk.top_image().below().is_some() {
+            let why = "that has a backing image already".to_owned();
+            return Err(NodeError::NotBelow { name: below.to_owned(), of: node.name(), why });
+        }
+        if let NewBacking::Node(below) = &new {
+            self.check_unused(below)?;
+        }
+        self.put_backing(change, &node, disk, new).await
+    }
+
+    /// Undoes [`Graph::put_under_copy`].
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn take_from_under_copy(&self, change: &Change<'_>, target: &str) -> Result<(), NodeError> {
+        let node = self.node(target)?;
+        self.put_backing(change, &node, node.disk()?, NewBacking::Nothing).await
     }
 
     fn named_backing(&self, node: &Arc<Node>, name: &str) -> Result<NewBacking, NodeError> {

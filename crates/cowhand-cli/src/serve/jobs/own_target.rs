@@ -22,7 +22,7 @@ impl OwnTarget {
             // What a job wrote was flushed before it ended.
             Ok(_) if has_begun => {}
             Ok(_) => self.made.iter().for_each(MadeFile::remove),
-            Err(error) => tracing::warn!(%error, "the target of a job that has ended stays open"),
+            Err(error) => tracing::info!(%error, "the target of a job that has ended stays open"),
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Over<'a> {
 enum Source {
     /// What the disk of this node is backed by.
     Node(Arc<Node>),
+    /// The image of this node, to which a job copies another disk: it is put over the disk for when that one switches to it.
+    Copy(Arc<Node>),
     /// A file that is opened for it.
     File {
         /// Its path.
@@ -51,9 +53,14 @@ pub async fn snapshot<'a>(
     let (node, overlay) = (arguments.text("node")?, arguments.text("overlay")?);
     let disk = writable_disk(inventory, node)?;
     let over = inventory.graph.node(overlay).map_err(|error| inventory.refused(&error))?;
-    free_of_jobs(inventory, &*inventory.disk(overlay)?)?;
-    Snapshot::take(Over { inventory, change, disk, overlay: Source::Node(over), made: RefCell::default() })
-        .await
+    let overlay = match inventory.graph.is_copied_to(overlay) {
+        true => Source::Copy(over),
+        false => {
+            free_of_jobs(inventory, &*inventory.disk(overlay)?)?;
+            Source::Node(over)
+        }
+    };
+    Snapshot::take(Over { inventory, change, disk, overlay, made: RefCell::default() }).await
 }
 
 /// Makes an image over a disk.
@@ -96,7 +103,7 @@ impl SnapshotHost for Over<'_> {
 
     async fn open(&self) -> Result<Overlay, QmpError> {
         let (file, own) = match &self.overlay {
-            Source::Node(node) => return Ok(Overlay::Node(node.name())),
+            Source::Node(node) | Source::Copy(node) => return Ok(Overlay::Node(node.name())),
             Source::File { file, own, .. } => (file, own),
         };
         let cache = self.disk.options().map(|options| options.layer.cache()).unwrap_or_default();
@@ -116,6 +123,10 @@ impl SnapshotHost for Over<'_> {
 
     /// Layers below an overlay stay in use: nothing is taken out.
     async fn put_over(&self, overlay: Overlay) -> Result<(), QmpError> {
+        if let Source::Copy(copy) = &self.overlay {
+            let put = self.inventory.graph.put_under_copy(self.change, &copy.name(), &self.disk.name()).await;
+            return put.map_err(|error| self.inventory.refused(&error));
+        }
         let put = self.inventory.graph.put_over(self.change, &self.disk.name(), overlay).await;
         let put = put.map_err(|error| QmpError::because("no snapshot is taken", &error))?;
         tracing::info!(node = self.disk.name(), pause = ?put.pause, "a snapshot is taken");
@@ -123,6 +134,10 @@ impl SnapshotHost for Over<'_> {
     }
 
     async fn flush_below(&self) {
+        // Nothing was written to it here.
+        if matches!(self.overlay, Source::Copy(_)) {
+            return;
+        }
         if let Err(error) = self.disk.disk.flush_below().await {
             tracing::error!(%error, "what is below a snapshot is not durable; flushes of the disk try it again");
         }
@@ -130,6 +145,13 @@ impl SnapshotHost for Over<'_> {
 
     /// With a bitmap that lies in memory alone it stays as it is, because that would be lost.
     async fn make_below_readable(&self) {
+        if let Source::Copy(copy) = &self.overlay {
+            // The disk that is copied switches to all of it.
+            if let Err(error) = self.inventory.graph.absorb_backing(self.change, &copy.name()).await {
+                tracing::error!(%error, "what is below a copy stays a node by itself");
+            }
+            return;
+        }
         let Ok(chain) = Chain::of(self.inventory, &self.disk.name()) else { return };
         let below = chain.layers.get(1).and_then(|layer| bitmaps_of(&*layer.block));
         if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
@@ -139,6 +161,10 @@ impl SnapshotHost for Over<'_> {
 
     async fn take_off(&self) -> Result<(), QmpError> {
         let node = match &self.overlay {
+            Source::Copy(copy) => {
+                let taken = self.inventory.graph.take_from_under_copy(self.change, &copy.name()).await;
+                return taken.map_err(|error| self.inventory.refused(&error));
+            }
             Source::Node(node) => Some(Arc::clone(node)),
             Source::File { .. } => None,
         };
