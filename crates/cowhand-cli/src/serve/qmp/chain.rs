@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
+use graph::drive::parse_drive;
 use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use super::active;
@@ -188,6 +189,23 @@ impl Chain {
         inventory.graph.give_back(change, &self.disk, places).await;
     }
 
+    /// Whether the layer at a place is made of the file called `file`. A relative name begins where the program runs, or, as in the header of the image above,
+    /// at that image.
+    fn is_file(&self, at: usize, file: &str) -> bool {
+        if file.starts_with("json:") {
+            let tree = parse_drive(file.as_ref(), |_| true).ok();
+            let own = tree.and_then(|tree| tree.filename());
+            return own.and_then(|own| own.to_str().map(|own| self.is_file(at, own))) == Some(true);
+        }
+        let Some(layer) = self.layers.get(at) else { return false };
+        let name = Path::new(layer.block.name());
+        let above = at.checked_sub(1).and_then(|above| self.layers.get(above));
+        let beside = above.and_then(|above| Path::new(above.block.name()).parent());
+        name == Path::new(file)
+            || is_same(name, Path::new(file))
+            || beside.is_some_and(|beside| is_same(name, &beside.join(file)))
+    }
+
     /// The layer that one of two arguments names, counted from the uppermost layer; `None` if neither
     /// argument is given.
     ///
@@ -212,7 +230,8 @@ impl Chain {
                 .position(|layer| layer.name.as_deref() == Some(node))
                 .ok_or((by_node, node)),
             (None, Some(file)) => {
-                self.layers.iter().position(|layer| is_file(layer, file)).ok_or((by_file, file))
+                let is_it = |at: &usize| self.is_file(*at, file);
+                (0..self.layers.len()).find(is_it).ok_or((by_file, file))
             }
         };
         found.map(Some).map_err(|(argument, name)| {
@@ -222,11 +241,10 @@ impl Chain {
     }
 }
 
-/// Whether the layer is made of the file called `file`.
-fn is_file(layer: &LayerView, file: &str) -> bool {
-    let same =
-        || Some(Path::new(layer.block.name()).canonicalize().ok()? == Path::new(file).canonicalize().ok()?);
-    layer.block.name() == file || same() == Some(true)
+/// Whether the paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let (one, other) = (one.canonicalize(), other.canonicalize());
+    one.is_ok_and(|one| other.is_ok_and(|other| one == other))
 }
 
 /// Refuses a disk that a job uses.

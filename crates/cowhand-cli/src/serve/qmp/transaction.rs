@@ -139,6 +139,11 @@ fn disks(
     for (_, data) in actions.iter().filter(|(kind, _)| kinds(kind)) {
         let names = ["node", "node-name", "device"];
         let Some(name) = names.iter().find_map(|name| data.maybe_text(name)) else { continue };
+        // An overlay gets its name with its snapshot: nothing is to be waited for.
+        let own = |(_, data): &(&str, Arguments<'_>)| data.maybe_text("snapshot-node-name") == Some(name);
+        if actions.iter().any(own) {
+            continue;
+        }
         let disk = inventory.disk(name)?;
         if !disks.iter().any(|known| Arc::ptr_eq(known, &disk)) {
             disks.push(disk);
