@@ -1,6 +1,7 @@
 //! Cowhand as `qemu-nbd` and `qemu-storage-daemon`: the same command lines, and what clients see of both.
 
 mod authz;
+mod copies;
 mod foreign;
 mod names;
 mod nbd;

@@ -5,7 +5,7 @@ pub mod date;
 mod human;
 mod luks;
 mod model;
-mod name;
+pub mod name;
 mod read;
 mod vmdk;
 

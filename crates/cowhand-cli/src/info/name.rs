@@ -109,7 +109,7 @@ fn value(name: &str, entry: Entry) -> Value {
 }
 
 /// On one line, with the spaces that QEMU writes.
-fn spaced(value: &Value) -> String {
+pub fn spaced(value: &Value) -> String {
     match value {
         Value::Object(members) => {
             let members: Vec<String> = members

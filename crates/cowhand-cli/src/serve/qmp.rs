@@ -18,6 +18,7 @@ pub mod export_schema;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
+mod full_name;
 mod image_info;
 mod job_schema;
 mod jobs;

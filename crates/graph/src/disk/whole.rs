@@ -66,11 +66,6 @@ impl Disk {
         self.layers.load().bitmaps.as_ref().map_or_else(Vec::new, Qcow2::bitmaps_out_of_date)
     }
 
-    /// Whether the image's file says that bitmaps which record changes are in use.
-    pub fn bitmaps_in_use(&self) -> bool {
-        self.layers.load().bitmaps.as_ref().is_some_and(Qcow2::was_changed)
-    }
-
     /// Makes, changes or removes the bitmap called `name`; see [`qcow2::Qcow2::change_bitmap`].
     ///
     /// # Errors

@@ -240,6 +240,11 @@ impl Inner {
         }
         let in_memory = bitmaps.live.iter().filter(|live| !live.spec.persistent);
         usable.extend(in_memory.map(|live| Arc::new(Bitmap::in_memory(Arc::clone(live)))));
+        // Those that were there stay in their order: it is that in which they were made.
+        let before = self.tracking.now();
+        let places: HashMap<&str, usize> =
+            before.usable.iter().enumerate().map(|(at, bitmap)| (bitmap.name(), at)).collect();
+        usable.sort_by_key(|bitmap| places.get(bitmap.name()).copied().unwrap_or(usize::MAX));
         bitmaps.usable = usable;
         self.tracking.put(bitmaps);
     }

@@ -3,6 +3,7 @@
 
 use control::{EventSpec, Kind, required};
 use graph::{Disk, DiskNode};
+use qcow2::Qcow2;
 use qcow2_layout::BitmapFlags;
 use serde_json::{Value, json};
 
@@ -43,16 +44,21 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
 
 /// The first persistent bitmaps of a disk, as Qcow2BitmapInfo.
 pub fn values(disk: &Disk) -> Value {
-    let in_use = disk.bitmaps_in_use();
+    disk.bitmap_image().map_or_else(|| json!([]), |image| values_of(&image))
+}
+
+/// Those of an image.
+pub fn values_of(image: &Qcow2) -> Value {
+    let in_use = image.was_changed();
     let info = |name: &str, granularity: u64, flags: [(&str, bool); 2]| {
         let flags: Vec<&str> = flags.into_iter().filter_map(|(name, set)| set.then_some(name)).collect();
         json!({ "name": name, "granularity": granularity, "flags": flags })
     };
-    let usable = disk.bitmaps().into_iter().filter(|bitmap| bitmap.is_persistent()).map(|bitmap| {
+    let usable = image.bitmaps().into_iter().filter(|bitmap| bitmap.is_persistent()).map(|bitmap| {
         let auto = bitmap.is_recording();
         info(bitmap.name(), bitmap.granularity_bytes(), [("in-use", auto && in_use), ("auto", auto)])
     });
-    let inconsistent = disk.inconsistent_bitmaps().into_iter().map(|entry| {
+    let inconsistent = image.inconsistent_bitmaps().into_iter().map(|entry| {
         let auto = entry.flags.contains(BitmapFlags::AUTO);
         info(&entry.name, 1 << entry.granularity_bits, [("in-use", true), ("auto", auto)])
     });

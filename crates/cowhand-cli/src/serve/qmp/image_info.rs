@@ -12,6 +12,8 @@ use secret::without_credentials;
 use serde_json::{Map, Value, json};
 use storage::Storage;
 
+use super::bitmaps;
+use super::full_name::{FullName, named_in_header};
 use crate::info::{limits, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
@@ -45,14 +47,19 @@ impl Images {
 
     /// An image with those below it, each in the one above.
     async fn described(&self, image: &Arc<dyn Block>) -> Value {
-        let shown: Vec<Arc<dyn Block>> = layers(Arc::clone(image)).take(self.nested_max + 1).collect();
-        let mut below: Option<Value> = None;
-        for layer in shown.iter().rev() {
-            let mut described = self.alone(layer).await;
-            if let Some(below) = below.take() {
-                described.insert("backing-image".to_owned(), below);
+        let known: Vec<Arc<dyn Block>> = layers(Arc::clone(image)).take(LAYERS_SHOWN_MAX + 1).collect();
+        let (mut below, mut name): (Option<Value>, Option<FullName>) = (None, None);
+        for (depth, layer) in known.iter().enumerate().rev() {
+            let full = FullName::over(layer, name.as_ref()).await;
+            if depth <= self.nested_max {
+                let mut described = self.alone(layer).await;
+                described.insert("filename".to_owned(), json!(full.text()));
+                if let Some(below) = below.take() {
+                    described.insert("backing-image".to_owned(), below);
+                }
+                below = Some(Value::Object(described));
             }
-            below = Some(Value::Object(described));
+            name = Some(full);
         }
         below.unwrap_or_default()
     }
@@ -62,21 +69,21 @@ impl Images {
         if let Some((_, known)) = self.known.borrow().get(&key) {
             return known.clone();
         }
-        let described = alone(&**layer).await;
+        let described = alone(layer).await;
         self.known.borrow_mut().insert(key, (Arc::clone(layer), described.clone()));
         described
     }
 }
 
 /// An image by itself. What is not known of it is not there.
-async fn alone(layer: &dyn Block) -> Map<String, Value> {
+async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
     let mut image = Map::new();
     let mut put = |name: &str, value: Value| image.insert(name.to_owned(), value);
     put("filename", json!(layer.name()));
     put("format", json!(layer.driver()));
     put("virtual-size", json!(layer.size()));
-    if let Some(below) = layer.below() {
-        put("full-backing-filename", json!(below.name()));
+    if let Some(named) = named_in_header(layer).await {
+        put("full-backing-filename", json!(without_credentials(&named)));
     }
     if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {
         let (geometry, header) = (qcow2.geometry(), qcow2.header().await);
@@ -93,9 +100,13 @@ async fn alone(layer: &dyn Block) -> Map<String, Value> {
         }
         let mut data = json!(specific(&header, &[]));
         data["corrupt"] = json!(qcow2.status().corrupt);
+        let bitmaps = bitmaps::values_of(qcow2);
+        if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
+            data["bitmaps"] = bitmaps;
+        }
         put("format-specific", json!({ "type": "qcow2", "data": data }));
         put_file(&mut put, &**qcow2.file(), Some((geometry.cluster_size(), geometry.subcluster_size())));
-    } else if let Some(raw) = raw_of(layer) {
+    } else if let Some(raw) = raw_of(&**layer) {
         put("dirty-flag", json!(false));
         put_file(&mut put, &*raw.storage, None);
     }

@@ -105,11 +105,16 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
             values.push(value);
         }
         NodeKind::File(options) => {
+            let driver = options.get("driver").and_then(Value::as_str).unwrap_or("file");
+            let file = match options.get("filename") {
+                Some(name) => name.clone(),
+                None => json!(format!("{driver}://")),
+            };
             let mut value = json!({
                 "node-name": node.name(),
-                "drv": "file",
-                "file": options.get("filename"),
-                "ro": false,
+                "drv": driver,
+                "file": file,
+                "ro": options.get("read-only") == Some(&Value::Bool(true)),
                 "encrypted": false,
                 "detect_zeroes": "off",
                 "backing_file_depth": 0,

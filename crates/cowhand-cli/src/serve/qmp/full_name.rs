@@ -1,0 +1,81 @@
+//! What QEMU calls an image: by its file, or by all options that describe it (`json:`) where the name in its header leads to something else than what is below
+//! it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::Block;
+use graph::drivers::options_of_name;
+use qcow2::Qcow2;
+use serde_json::{Map, Value, json};
+
+/// An image as it is called, and described.
+#[derive(Clone, Debug)]
+pub struct FullName {
+    /// The name of its file, if the same is opened by that.
+    plain: Option<String>,
+    options: Map<String, Value>,
+}
+
+impl FullName {
+    /// That of `image`, over what is called `below`.
+    pub async fn over(image: &Arc<dyn Block>, below: Option<&Self>) -> Self {
+        let name = image.name();
+        let named = named_in_header(image).await;
+        // What is not shown may be anything.
+        let is_as_named = match (below, &named) {
+            (Some(below), Some(named)) => below.plain.as_deref().is_some_and(|below| is_same(below, named)),
+            (None, Some(_)) => image.below().is_some(),
+            (Some(_), None) => false,
+            (None, None) => true,
+        };
+        let mut options = Map::new();
+        if !is_as_named {
+            options.insert(
+                "backing".to_owned(),
+                below.map_or(Value::Null, |below| below.options.clone().into()),
+            );
+        }
+        let file = options_of_name(name).unwrap_or_default();
+        match is_driver_without_file(name) {
+            true => options.extend(file),
+            false => {
+                options.insert("driver".to_owned(), json!(image.driver()));
+                options.insert("file".to_owned(), Value::Object(file));
+            }
+        }
+        Self { plain: is_as_named.then(|| name.to_owned()), options }
+    }
+
+    /// As queries tell it.
+    pub fn text(&self) -> String {
+        match &self.plain {
+            Some(plain) => plain.clone(),
+            // With QEMU's spaces.
+            None => format!("json:{}", crate::info::name::spaced(&Value::Object(self.options.clone()))),
+        }
+    }
+}
+
+/// The backing file that the header of an image names, from where the image is.
+pub async fn named_in_header(image: &Arc<dyn Block>) -> Option<String> {
+    let named = image.downcast_ref::<Qcow2>()?.header().await.backing?;
+    let before_slash = named.split('/').next().unwrap_or(&named);
+    if named.starts_with('/') || before_slash.contains(':') {
+        return Some(named);
+    }
+    let beside = Path::new(image.name()).parent().unwrap_or(Path::new(""));
+    Some(beside.join(named).to_string_lossy().into_owned())
+}
+
+/// Whether the name in a header leads to the file called `name`.
+fn is_same(name: &str, named: &str) -> bool {
+    let named = named.strip_prefix("file:").unwrap_or(named);
+    let found = |path: &str| Path::new(path).canonicalize().ok();
+    name == named || found(name).is_some_and(|name| found(named) == Some(name))
+}
+
+/// Whether a name is that of a disk without a file, which no format is over.
+fn is_driver_without_file(name: &str) -> bool {
+    name.starts_with("null-co:") || name.starts_with("null-aio:")
+}
