@@ -300,12 +300,11 @@ impl Block for Quorum {
         Box::pin(async move {
             let asked = self.disks.iter().map(|disk| disk.block_status(offset, len));
             let found: Option<Vec<_>> = join_all(asked).await.into_iter().map(Result::ok).collect();
-            let shortest = |found: &Vec<BlockStatus>| found.iter().map(|status| status.len).min();
-            let agreed = found.filter(|found| found.iter().all(|status| status.zero));
-            Ok(match agreed.as_ref().and_then(shortest) {
-                Some(len) => BlockStatus { zero: true, data: false, ..BlockStatus::data(len, 0, None) },
-                None => BlockStatus::data(len, 0, None),
-            })
+            let Some(found) = found else { return Ok(BlockStatus::data(len, 0, None)) };
+            // As far as none of them changes.
+            let len = found.iter().map(|status| status.len).min().unwrap_or(len);
+            let zero = found.iter().all(|status| status.zero);
+            Ok(BlockStatus { zero, data: !zero, ..BlockStatus::data(len, 0, None) })
         })
     }
 
