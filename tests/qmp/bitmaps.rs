@@ -193,3 +193,58 @@ fn a_tool_that_changes_an_image_keeps_its_bitmaps() {
     // Going back to a snapshot may have changed anything.
     assert_eq!(dirty_by_qemu(&path, "inc"), [(0, 1 << 20)]);
 }
+
+/// Backups of raw disks by bitmaps that go with the server: Proxmox's way. They needed a qcow2 image, or a file for them.
+#[test]
+fn any_disk_has_bitmaps_in_memory_while_clients_write() {
+    let steered = Steered::new();
+    let (path, copy) = (create(&steered.scratch, "raw", "64M"), create(&steered.scratch, "copy", "64M"));
+    let mut qmp = steered.talk();
+    for (path, more) in [(&path, ""), (&copy, "-copy")] {
+        std::fs::File::create(path).and_then(|file| file.set_len(64 << 20)).expect("a raw disk");
+        let file = json!({ "driver": "file", "filename": path });
+        qmp.ok("blockdev-add", json!({ "driver": "raw", "node-name": format!("b{more}"), "file": file }));
+    }
+    qmp.ok("blockdev-add", json!({ "driver": "null-co", "node-name": "n", "size": 1 << 20 }));
+    qmp.ok("block-export-add", export(&[]));
+    let mut client = steered.server.client("b");
+    client.write(0, &[1; 65536]).expect("a write");
+    let bitmap =
+        |node: &str, persistent: bool| json!({ "node": node, "name": "m", "persistent": persistent });
+    let refused = qmp.refused("block-dirty-bitmap-add", bitmap("b", true));
+    assert!(refused.contains("bitmaps"), "{refused}");
+    let action = json!({ "type": "block-dirty-bitmap-add", "data": bitmap("b", false) });
+    qmp.refused("transaction", json!({ "actions": [action, { "type": "abort", "data": {} }] }));
+    assert_eq!(told(&mut qmp, "m"), None);
+    qmp.ok("transaction", json!({ "actions": [action] }));
+    qmp.ok("block-dirty-bitmap-add", bitmap("n", false));
+    client.write((1 << 20) + 5, &[2; 10]).expect("a write");
+    client.write_zeroes(8 << 20, 100 << 10, 0).expect("zeroes");
+    let shown = json!({ "type": "nbd", "id": "s", "node-name": "b", "name": "s", "bitmaps": ["m"] });
+    qmp.ok("block-export-add", shown);
+    let dirty = [(1 << 20, 64 << 10), (8 << 20, 128 << 10)];
+    assert_eq!(dirty_by_us(&steered.server, "s", "m"), dirty);
+    qmp.ok("block-export-del", json!({ "id": "s", "mode": "hard" }));
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "s");
+    let backup = json!({
+        "job-id": "j", "device": "b", "target": "b-copy", "sync": "incremental", "bitmap": "m",
+    });
+    qmp.ok("blockdev-backup", backup);
+    super::jobs::completed(&mut qmp, "j");
+    assert_eq!(told(&mut qmp, "m").expect("it is there")["count"], 0);
+    client.write(2 << 20, &[3; 512]).expect("a write");
+    assert_eq!(told(&mut qmp, "m").expect("it is there")["count"], 65536);
+    qmp.ok("block_resize", json!({ "node-name": "b", "size": 65 << 20 }));
+    qmp.ok("block-dirty-bitmap-remove", json!({ "node": "b", "name": "m" }));
+    drop(client);
+    steered.server.stop();
+    let [disk, copied] = [&path, &copy].map(|path| std::fs::read(path).expect("it is there"));
+    assert_eq!(disk.len(), 65 << 20);
+    for (at, length) in dirty {
+        let range = at as usize..(at + length) as usize;
+        assert_eq!(disk[range.clone()], copied[range], "{at}");
+    }
+    assert!(copied[..1 << 20].iter().all(|byte| *byte == 0), "what was written before is no increment");
+    let kept: Vec<_> = std::fs::read_dir(steered.scratch.path()).expect("a directory").flatten().collect();
+    assert!(kept.iter().all(|entry| !entry.file_name().to_string_lossy().contains("bitmap")), "{kept:?}");
+}

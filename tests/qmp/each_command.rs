@@ -93,6 +93,7 @@ async def nodes_and_doors():
     await do("block_resize", node_name="b", size=128 << 20)
     await do("blockdev-reopen", options=[image("b", discard="unmap")])
     await do("x-blockdev-set", node_name="b", options="discard=ignore")
+    await do("x-blockdev-set-iothread", node_name="b", iothread=None)
     await do("x-blockdev-amend", job_id="amend", node_name="b", options={"driver": "qcow2"})
     await ends("amend")
     for name in ("q0", "q1", "q2"):

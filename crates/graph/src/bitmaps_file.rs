@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{CreateOptions, Files, Options, Qcow2, WithBitmaps};
+use rustix::fs::{MemfdFlags, memfd_create};
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
@@ -13,7 +14,7 @@ use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{OpenFile, Source};
 use crate::new_file::make_file;
-use crate::options::{LayerOptions, OptionError};
+use crate::options::{FileOptions, LayerOptions, OptionError};
 
 /// The image whose bitmaps a disk over `top` has.
 pub fn bitmaps_of(top: &dyn Block) -> Option<Qcow2> {
@@ -57,6 +58,23 @@ pub(crate) async fn open_file(
     let Some(source) = source else { return Ok(None) };
     let name = path.display().to_string();
     source.open(&name, &options.bitmaps, options, writable).await.map(Some)
+}
+
+/// Makes and opens a file in memory for the bitmaps of a disk of `size` bytes.
+pub(crate) async fn open_in_memory(layer: &LayerOptions, size: u64) -> Result<OpenFile, OpenError> {
+    let path = Path::new("bitmaps in memory");
+    let failed = |source: io::Error| OpenError::Find { path: path.to_owned(), source };
+    let fd = memfd_create("cowhand-bitmaps", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let sets = FdSets::default();
+    let (set, _) = sets.add(None, fd, None).map_err(|error| failed(io::Error::other(error)))?;
+    let mut options = FileOptions::clone(&layer.bitmaps);
+    options.filename = Some(FdSets::name(set).into());
+    let source = Source::by_options(&options, &sets, true)?;
+    let source = source.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let file = source.open(&path.display().to_string(), &options, layer, true).await?;
+    let new = CreateOptions { size, ..CreateOptions::default() };
+    qcow2::create(&*file.storage, None, &new).await.map_err(|error| failed(io::Error::other(error)))?;
+    Ok(file)
 }
 
 async fn make(path: &Path, size: u64) -> Result<(), OpenError> {

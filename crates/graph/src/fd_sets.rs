@@ -114,6 +114,11 @@ pub enum FdSetError {
 }
 
 impl FdSets {
+    /// The name of a set.
+    pub(crate) fn name(set: u32) -> String {
+        format!("{PREFIX}{set}")
+    }
+
     /// The set that `path` names, if it has the form of such a name.
     ///
     /// # Errors

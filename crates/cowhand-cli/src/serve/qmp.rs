@@ -179,7 +179,7 @@ async fn about_history(
             Some(checkpoints::run(inventory, change, name, arguments).await)
         }
         "x-block-dirty-bitmap-mark" => Some(bitmap_bits::mark(inventory, arguments).await),
-        _ => dirty_bitmaps::change(inventory, name, arguments).await,
+        _ => dirty_bitmaps::change(inventory, change, name, arguments).await,
     }
 }
 
@@ -195,6 +195,7 @@ fn about_objects(
         "qom-list-types" => Ok(object_types::types(arguments)),
         "qom-list-properties" => object_types::properties(arguments),
         "qom-list-get" => object_types::values(inventory, arguments),
+        "x-blockdev-set-iothread" => objects::set_iothread(inventory, arguments),
         _ => return None,
     })
 }

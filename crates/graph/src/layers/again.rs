@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use block::Block;
 use parking_lot::Mutex;
 
 use super::{Layer, LayerFiles, Written, written};
@@ -30,7 +31,23 @@ impl LayerFiles {
     ) -> Result<Layer, OpenError> {
         let file = self.file.open_again(now.block.name(), &self.options.file, &self.options, writable);
         let file = file.await?;
-        self.open_again_of(now, file, &self.options, writable, rules).await
+        self.open_again_of(now, file, &self.options, (writable, None), rules).await
+    }
+
+    /// As [`LayerFiles::open_again`], as it is open now, with a file in memory for its bitmaps: they are gone when it is closed.
+    ///
+    /// # Errors
+    /// Also when there is no memory for the file.
+    pub(crate) async fn open_again_with_bitmaps(
+        &self,
+        now: &Layer,
+        rules: &OpenRules,
+    ) -> Result<Layer, OpenError> {
+        let writable = !now.block.capabilities().read_only;
+        let file =
+            self.file.open_again(now.block.name(), &self.options.file, &self.options, writable).await?;
+        let memory = bitmaps_file::open_in_memory(&self.options, now.block.size()).await?;
+        self.open_again_of(now, file, &self.options, (writable, Some(memory)), rules).await
     }
 
     /// As [`LayerFiles::open_again`] for reading, by another path of the layer's file, which the layer is called by then.
@@ -54,7 +71,7 @@ impl LayerFiles {
         }
         let name = path.display().to_string();
         let file = self.file.open_under(source, &name, &options.file, &options, false).await?;
-        self.open_again_of(now, file, &options, false, rules).await
+        self.open_again_of(now, file, &options, (false, None), rules).await
     }
 
     async fn open_again_of(
@@ -62,10 +79,10 @@ impl LayerFiles {
         now: &Layer,
         file: OpenFile,
         options: &LayerOptions,
-        writable: bool,
+        (writable, memory): (bool, Option<OpenFile>),
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, data, luks_header, vmdk, bitmaps, .. } = self;
+        let Self { format, data, luks_header, vmdk, .. } = self;
         let header = match *format {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
             _ => None,
@@ -99,13 +116,14 @@ impl LayerFiles {
             tasks: &tasks,
         };
         let block = (drivers::format(*format).open)(opening).await?;
-        let bitmaps = match bitmaps {
-            Some(bitmaps) => {
-                Some(bitmaps.open_again(&bitmaps.name(), &options.bitmaps, options, writable).await?)
-            }
-            None => Box::pin(bitmaps_file::open_file(options, &*block, writable, &rules.fd_sets)).await?,
+        // Bitmaps in memory may be made of a disk that is only read.
+        let takes_bitmaps = writable || memory.is_some();
+        let bitmaps = match memory {
+            Some(memory) => Some(memory),
+            None => self.bitmaps_again(options, &*block, writable, rules).await?,
         };
-        let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), &tasks)).await?;
+        let block =
+            Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), takes_bitmaps), &tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
         let written = Written { file: disk_file, data: data_file, bitmaps };
         let (options, format) = (options.clone(), *format);
@@ -133,5 +151,20 @@ impl LayerFiles {
             files: Some(files),
             compressing: OnceLock::new(),
         })
+    }
+    async fn bitmaps_again(
+        &self,
+        options: &LayerOptions,
+        block: &dyn Block,
+        writable: bool,
+        rules: &OpenRules,
+    ) -> Result<Option<OpenFile>, OpenError> {
+        match &self.bitmaps {
+            Some(bitmaps) => {
+                let name = bitmaps.name();
+                bitmaps.open_again(&name, &options.bitmaps, options, writable).await.map(Some)
+            }
+            None => Box::pin(bitmaps_file::open_file(options, block, writable, &rules.fd_sets)).await,
+        }
     }
 }

@@ -79,6 +79,29 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// Lets bitmaps be made in memory of a disk that has no place for them, while it is in use. Costs what opening its uppermost image costs.
+    ///
+    /// # Errors
+    /// [`ReplaceError::NoFile`] when a filter of a job is over it; when it does not open once more, and when the exchange fails. Then it is as it was.
+    pub async fn take_bitmaps_in_memory(
+        &self,
+        _change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+    ) -> Result<(), ReplaceError> {
+        if disk.disk.bitmap_image().is_some() {
+            return Ok(());
+        }
+        let old = disk.disk.layers();
+        let (layer, files) = disk.layer_of_files(&old, 0)?;
+        let again = Box::pin(files.open_again_with_bitmaps(layer, &self.rules)).await;
+        let again = again.map_err(|error| ReplaceError::Open(Box::new(error)))?;
+        let found = Replacement::again(Edge::Root, again);
+        Box::pin(self.exchange(disk, &old, Edge::Root, found, Written::Flush, async || Ok(()))).await?;
+        Ok(())
+    }
+}
+
 impl DiskNode {
     /// Layer `at` of `layers`, which is made of files.
     pub(super) fn layer_of_files<'a>(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
-use graph::DiskNode;
+use graph::{Change, DiskNode};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use qcow2_layout::BitmapEntry;
 use serde_json::{Value, json};
@@ -64,11 +64,12 @@ pub const MERGE: CommandSpec = CommandSpec {
 /// When there is no such bitmap, it is in use, or it cannot be changed in this way.
 pub async fn change(
     inventory: &Inventory,
+    layers: &Change<'_>,
     name: &str,
     arguments: Arguments<'_>,
 ) -> Option<Result<Value, QmpError>> {
     let done = match name {
-        "block-dirty-bitmap-add" => add(inventory, arguments).await,
+        "block-dirty-bitmap-add" => add(inventory, layers, arguments).await,
         "block-dirty-bitmap-remove" => one(inventory, arguments, BitmapChange::Remove).await,
         "block-dirty-bitmap-clear" => one(inventory, arguments, BitmapChange::Clear).await,
         "block-dirty-bitmap-enable" => one(inventory, arguments, BitmapChange::Record(true)).await,
@@ -79,13 +80,20 @@ pub async fn change(
     Some(done.map(|()| json!({})))
 }
 
-async fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
+async fn add(inventory: &Inventory, layers: &Change<'_>, arguments: Arguments<'_>) -> Result<(), QmpError> {
     let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
     let new = NewBitmap {
         granularity_bytes: arguments.maybe_whole("granularity"),
         recording: !arguments.is_on("disabled"),
         persistent: arguments.is_on("persistent"),
     };
+    if !new.persistent {
+        // Any disk may have bitmaps that go with it.
+        let taken = inventory.graph.take_bitmaps_in_memory(layers, &node).await;
+        taken.map_err(|error| {
+            QmpError::because(format!("cannot make bitmap {name:?} of node {:?}", node.name()), &error)
+        })?;
+    }
     done(&node, name, "make", BitmapChange::Add(new)).await
 }
 
@@ -269,6 +277,7 @@ pub struct Before {
 /// As the command alone; when the bitmap is inconsistent: what cannot be read cannot be put back.
 pub async fn change_undoably(
     inventory: &Inventory,
+    layers: &Change<'_>,
     name: &str,
     arguments: Arguments<'_>,
 ) -> Result<Before, QmpError> {
@@ -290,7 +299,7 @@ pub async fn change_undoably(
             Some((spec, bits))
         }
     };
-    change(inventory, name, arguments)
+    change(inventory, layers, name, arguments)
         .await
         .unwrap_or_else(|| Err(QmpError::not_found(format!("there is no command {name}"))))?;
     Ok(Before { node, name: bitmap, was })

@@ -18,6 +18,13 @@ const LIST_MEMBERS: &[Argument] = &[optional("policy", POLICY), optional("rules"
 /// A list of rules, in a command or a file.
 pub const LIST: Kind = Kind::Object(LIST_MEMBERS);
 
+/// What x-blockdev-set-iothread takes.
+pub const IOTHREAD: Kind = Kind::Object(&[
+    required("node-name", Kind::Text),
+    required("iothread", Kind::Either(&[&Kind::Text, &Kind::Null])),
+    optional("force", Kind::Switch),
+]);
+
 /// What object-add describes.
 pub static OBJECT: Kind = Kind::Union {
     tag: "qom-type",

@@ -68,6 +68,15 @@ fn threads(kind: &str) -> Option<&'static str> {
     ["iothread", "main-loop", "thread-context"].into_iter().find(|name| *name == kind)
 }
 
+/// Moves a node to a thread. It stays where its clients are: the loops are the program's own.
+pub fn set_iothread(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.disk(arguments.text("node-name")?)?;
+    if let Some(id) = arguments.maybe_text("iothread") {
+        inventory.object(id)?;
+    }
+    Ok(json!({}))
+}
+
 /// Credentials of a server are read when it starts, those of a client now.
 fn add_credentials(id: &str, arguments: Arguments<'_>) -> Result<ObjectKind, QmpError> {
     let directory = PathBuf::from(arguments.text("dir")?);

@@ -290,6 +290,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("node", Kind::Text),
     ),
     command!("x-blockdev-set", required("node-name", Kind::Text), required("options", Kind::Text)),
+    CommandSpec { name: "x-blockdev-set-iothread", arguments: object_schema::IOTHREAD },
     command!(
         "block_resize",
         optional("device", Kind::Text),

@@ -175,7 +175,7 @@ async fn act<'a>(
             Ok(Done::Internal(data.text("device")?.to_owned(), data.text("name")?.to_owned()))
         }
         _ if kind.starts_with(BITMAPS) => {
-            dirty_bitmaps::change_undoably(inventory, kind, data).await.map(Done::Bitmap)
+            dirty_bitmaps::change_undoably(inventory, change, kind, data).await.map(Done::Bitmap)
         }
         _ => Err(QmpError::generic("the transaction has an action abort: nothing is done")),
     }
