@@ -104,6 +104,9 @@ fn add_ublk(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value
 }
 
 async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    if inventory.as_qemu && !inventory.doors.is_open() {
+        return Err(QmpError::generic("the NBD server does not listen: start it first (nbd-server-start)"));
+    }
     let node_name = arguments.text("node-name")?;
     // Not the id of another export.
     let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
@@ -116,6 +119,12 @@ async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
         };
         let found = dirty_bitmaps::find(&of, &name)?;
         dirty_bitmaps::check_free_of_jobs(inventory, &of, &name)?;
+        let is_read = !arguments.is_on("writable") && !disk.disk.read_only();
+        if inventory.as_qemu && is_read && bitmap["node"].is_null() && found.is_recording() {
+            return Err(QmpError::generic(format!(
+                "bitmap {name:?} records changes, and clients of an export that is only read would see it change: disable it, or export a node that is read-only"
+            )));
+        }
         let (size, needed) = (found.size(), disk.disk.size());
         if size != needed {
             return Err(QmpError::generic(format!(
