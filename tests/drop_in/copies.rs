@@ -256,3 +256,54 @@ fn an_overlay_has_its_bitmaps_from_the_transaction_on_that_makes_it() {
     qmp.ok("quit", json!({}));
     gone(&scratch.file("q"));
 }
+
+/// A filter deep in a chain was refused where the chain is described as a whole.
+#[test]
+fn a_chain_over_a_filter_opens_and_is_committed_as_by_qemu() {
+    for program in [Path::new("qemu-storage-daemon"), &ours("qemu-storage-daemon")] {
+        let scratch = images();
+        let paths = ["c0", "c1", "c2", "c3"].map(|name| scratch.name(name));
+        for (at, path) in paths.iter().enumerate() {
+            img(&["create", "-q", "-f", "qcow2", path, "4M"]);
+            qemu_io_ok(&["-f", "qcow2"], path, &[&format!("write -P {} {at}M 1M", at + 1)]);
+        }
+        let mut qmp = daemon(program, scratch.path(), &["--nbd-server", "addr.type=unix,addr.path=s"]);
+        qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "g" }));
+        let image = |at: usize| {
+            let file = json!({ "driver": "file", "filename": paths[at] });
+            json!({ "driver": "qcow2", "node-name": format!("n{at}"), "file": file })
+        };
+        let over = |at: usize, below: Value| {
+            let mut image = image(at);
+            image["backing"] = below;
+            image
+        };
+        let filter = |name: &str, file: Value| json!({ "driver": "throttle", "throttle-group": "g", "node-name": name, "file": file });
+        let chain = over(3, over(2, over(1, filter("middle", image(0)))));
+        qmp.ok("blockdev-add", filter("top", chain));
+        let export = json!({ "type": "nbd", "id": "e", "node-name": "top", "name": "e", "writable": true });
+        qmp.ok("block-export-add", export);
+        let uri = format!("nbd+unix:///e?socket={}", scratch.name("s"));
+        let read = ["read -P 1 0 1M", "read -P 2 1M 1M", "read -P 3 2M 1M", "read -P 4 3M 1M"];
+        qemu_io_ok(&["-f", "raw"], &uri, &read);
+        let commit = json!({
+            "job-id": "j", "device": "top", "top-node": "n2", "base-node": "n1", "backing-file": paths[1], "auto-dismiss": false,
+        });
+        qmp.ok("block-commit", commit);
+        status_comes(&mut qmp, "concluded");
+        assert!(qmp.ok("query-jobs", json!({}))[0].get("error").is_none(), "{program:?}");
+        qmp.ok("job-dismiss", json!({ "id": "j" }));
+        qemu_io_ok(&["-f", "raw"], &uri, &read);
+        assert!(node(&mut qmp, "n2").is_none() && node(&mut qmp, "n1").is_some(), "{program:?}");
+        qemu_io_ok(&["-f", "raw"], &uri, &["write -P 9 0 64k", "flush"]);
+        qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
+        qmp.event_of("BLOCK_EXPORT_DELETED", "id", "e");
+        qmp.ok("blockdev-del", json!({ "node-name": "top" }));
+        assert_eq!(qmp.ok("query-named-block-nodes", json!({})), json!([]), "{program:?}");
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        paths.iter().for_each(|path| img(&["check", "-q", path]));
+        qemu_io_ok(&["-r", "-f", "qcow2"], &paths[1], &["read -P 2 1M 1M", "read -P 3 2M 1M"]);
+        qemu_io_ok(&["-r", "-U", "-f", "qcow2"], &paths[3], &["read -P 9 0 64k", "read -P 4 3M 1M"]);
+    }
+}

@@ -26,17 +26,19 @@ impl Graph {
             return Ok(());
         };
         Box::pin(self.absorb_backing(change, &below.name())).await?;
-        let is_shared = !self.users(&below).is_empty() || below.holders.all().len() > 1;
-        if is_shared || below.changing_below().is_some() {
+        if !self.users(&below).is_empty() || below.holders.all().len() > 1 {
             return Ok(());
         }
+        let user = || User { kind: "node", name: node.name() };
+        // What it is over itself, a filter for instance, is what the disk is over then.
+        let lower = below.changing_below().map(|lower| self.hold(&lower.name(), user())).transpose()?;
         let own_hold = node.stands_on.lock().take();
         drop(own_hold);
         let absorbed = self.absorb(&node, &below).await;
-        if absorbed.is_err() {
-            let user = User { kind: "node", name: node.name() };
-            *node.stands_on.lock() = Some(self.hold(&below.name(), user)?);
-        }
+        *node.stands_on.lock() = match absorbed {
+            Ok(()) => lower,
+            Err(_) => Some(self.hold(&below.name(), user())?),
+        };
         absorbed
     }
 

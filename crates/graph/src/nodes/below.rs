@@ -101,7 +101,12 @@ impl Graph {
                 Some(Driver::Storage(_) | Driver::Format) | None => {
                     let mut options = over_raw(options);
                     options.entry("read-only").or_insert(Value::Bool(true));
-                    self.make_below(&options, made).await.map(Value::Object)
+                    let options = self.make_below(&options, made).await?;
+                    // An image that is over a filter is a node by itself, and so are those that are over it.
+                    match self.changing_backing(&options) {
+                        Some(_) => self.make_node(&options, made).await,
+                        None => Ok(Value::Object(options)),
+                    }
                 }
             },
             Value::String(name) if !name.is_empty() => {
