@@ -26,11 +26,12 @@ impl Graph {
             return Ok(());
         };
         Box::pin(self.absorb_backing(change, &below.name())).await?;
-        if !self.users(&below).is_empty() || below.holders.all().len() > 1 {
+        let is_shared = !self.users(&below).is_empty() || below.holders.all().len() > 1;
+        if is_shared || below.changing_below().is_some_and(|lower| is_plain(&lower)) {
             return Ok(());
         }
         let user = || User { kind: "node", name: node.name() };
-        // What it is over itself, a filter for instance, is what the disk is over then.
+        // A filter that it is over is what the disk is over then.
         let lower = below.changing_below().map(|lower| self.hold(&lower.name(), user())).transpose()?;
         let own_hold = node.stands_on.lock().take();
         drop(own_hold);
