@@ -110,6 +110,6 @@ fn script(scratch: &Scratch) -> String {
     format!(
         "set -e\nmount --make-rprivate /\n{state}mkdir -p /etc/libvirt\nmount --bind {own}/etc /etc/libvirt\n\
          mount --bind {own}/passwd /etc/passwd\nmount --bind {own}/group /etc/group\n\
-         PATH={own}/links:$PATH exec libvirtd --config {own}/etc/libvirtd.conf 2>{own}/log\n"
+         PATH={own}/links:$PATH exec libvirtd --config {own}/etc/libvirtd.conf --pid-file {own}/pid 2>{own}/log\n"
     )
 }
