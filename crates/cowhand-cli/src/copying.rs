@@ -133,7 +133,8 @@ fn backing_name(image: &FoundImage) -> Option<&str> {
     image.header.as_ref()?.backing.as_deref()
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
+/// Whether the paths lead to one file.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 

@@ -5,7 +5,7 @@ pub mod date;
 mod human;
 mod luks;
 mod model;
-pub mod name;
+mod name;
 mod read;
 mod vmdk;
 
@@ -15,7 +15,8 @@ use std::process::ExitCode;
 pub use self::chain::{read_chain, read_image};
 pub use self::human::{show_snapshots, show_specific};
 pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
-pub use self::read::{limits, snapshot_info, specific};
+pub use self::name::json_name;
+pub use self::read::{full_name, limits, snapshot_info, specific};
 use crate::cli::DRIVE_HELP;
 use graph::cache_mode::CacheMode;
 

@@ -5,6 +5,7 @@ use graph::options::DiskOptions;
 use serde_json::{Map, Value};
 
 use super::model::ImageInfo;
+use super::read::is_relative;
 
 /// Options that decide what is read; those of caches, node names and the like do not. Credentials are none of them.
 const DESCRIBING: [&str; 38] = [
@@ -56,12 +57,8 @@ const RULES: [&str; 2] = ["inject-error", "set-state"];
 pub(super) fn as_qemu(info: &mut ImageInfo, options: &DiskOptions, tree: &OptionTree) {
     match options.plain_name(info.backing_filename.is_some()) {
         Some(name) => info.filename = name,
-        None => info.filename = format!("json:{}", spaced(&Value::Object(described(tree, &info.format)))),
+        None => info.filename = json_name(described(tree, &info.format)),
     }
-    let is_relative = |name: &str| {
-        let before_slash = name.split('/').next().unwrap_or(name);
-        !name.starts_with('/') && !before_slash.contains(':')
-    };
     if !options.has_directory() && info.backing_filename.as_deref().is_some_and(is_relative) {
         info.full_backing_filename = None;
     }
@@ -108,8 +105,13 @@ fn value(name: &str, entry: Entry) -> Value {
     }
 }
 
+/// The name that options are, as QEMU writes it.
+pub fn json_name(options: Map<String, Value>) -> String {
+    format!("json:{}", spaced(&Value::Object(options)))
+}
+
 /// On one line, with the spaces that QEMU writes.
-pub fn spaced(value: &Value) -> String {
+fn spaced(value: &Value) -> String {
     match value {
         Value::Object(members) => {
             let members: Vec<String> = members

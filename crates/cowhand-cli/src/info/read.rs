@@ -206,13 +206,18 @@ fn bitmap_info(bitmap: &BitmapEntry) -> BitmapInfo {
 }
 
 /// The backing file's name as seen from where `image` was named: for people; nothing is opened by it.
-pub(super) fn full_name(image: &Path, name: &str) -> String {
-    let before_slash = name.split('/').next().unwrap_or(name);
-    if name.starts_with('/') || before_slash.contains(':') {
+pub fn full_name(image: &Path, name: &str) -> String {
+    if !is_relative(name) {
         return name.to_owned();
     }
     let directory = image.parent().unwrap_or(Path::new(""));
     directory.join(name).to_string_lossy().into_owned()
+}
+
+/// Whether a name in a header begins at the image: it is neither a whole path nor options or a URL.
+pub(super) fn is_relative(name: &str) -> bool {
+    let before_slash = name.split('/').next().unwrap_or(name);
+    !name.starts_with('/') && !before_slash.contains(':')
 }
 
 #[cfg(test)]

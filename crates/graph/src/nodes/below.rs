@@ -102,7 +102,7 @@ impl Graph {
                     let mut options = over_raw(options);
                     options.entry("read-only").or_insert(Value::Bool(true));
                     let options = self.make_below(&options, made).await?;
-                    // An image that is over a filter is a node by itself, and so are those that are over it.
+                    // An image over a filter is a node by itself, and so is each image above it.
                     match self.changing_backing(&options) {
                         Some(_) => self.make_node(&options, made).await,
                         None => Ok(Value::Object(options)),

@@ -240,7 +240,7 @@ impl Inner {
         }
         let in_memory = bitmaps.live.iter().filter(|live| !live.spec.persistent);
         usable.extend(in_memory.map(|live| Arc::new(Bitmap::in_memory(Arc::clone(live)))));
-        // Those that were there stay in their order: it is that in which they were made.
+        // Known bitmaps keep their order, in which they were made.
         let before = self.tracking.now();
         let places: HashMap<&str, usize> =
             before.usable.iter().enumerate().map(|(at, bitmap)| (bitmap.name(), at)).collect();

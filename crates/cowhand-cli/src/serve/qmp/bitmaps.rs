@@ -2,7 +2,7 @@
 //! queries tell of bitmaps.
 
 use control::{EventSpec, Kind, required};
-use graph::{Disk, DiskNode};
+use graph::DiskNode;
 use qcow2::Qcow2;
 use qcow2_layout::BitmapFlags;
 use serde_json::{Value, json};
@@ -42,12 +42,7 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
     inventory.events.emit(NAME, &data);
 }
 
-/// The first persistent bitmaps of a disk, as Qcow2BitmapInfo.
-pub fn values(disk: &Disk) -> Value {
-    disk.bitmap_image().map_or_else(|| json!([]), |image| values_of(&image))
-}
-
-/// Those of an image.
+/// The first persistent bitmaps of an image, as Qcow2BitmapInfo.
 pub fn values_of(image: &Qcow2) -> Value {
     let in_use = image.was_changed();
     let info = |name: &str, granularity: u64, flags: [(&str, bool); 2]| {

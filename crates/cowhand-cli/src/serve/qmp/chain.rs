@@ -10,6 +10,7 @@ use graph::drive::parse_drive;
 use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use super::active;
+use crate::copying::is_same_file;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Claim;
 
@@ -202,8 +203,8 @@ impl Chain {
         let above = at.checked_sub(1).and_then(|above| self.layers.get(above));
         let beside = above.and_then(|above| Path::new(above.block.name()).parent());
         name == Path::new(file)
-            || is_same(name, Path::new(file))
-            || beside.is_some_and(|beside| is_same(name, &beside.join(file)))
+            || is_same_file(name, Path::new(file))
+            || beside.is_some_and(|beside| is_same_file(name, &beside.join(file)))
     }
 
     /// The layer that one of two arguments names, counted from the uppermost layer; `None` if neither
@@ -239,12 +240,6 @@ impl Chain {
             QmpError::generic(format!("argument '{argument}': {name:?} is no layer of the disk {disk:?}"))
         })
     }
-}
-
-/// Whether the paths lead to one file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let (one, other) = (one.canonicalize(), other.canonicalize());
-    one.is_ok_and(|one| other.is_ok_and(|other| one == other))
 }
 
 /// Refuses a disk that a job uses.

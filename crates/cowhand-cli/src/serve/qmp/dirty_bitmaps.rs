@@ -230,7 +230,7 @@ fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Optio
     inventory.exports().iter().find(|export| export.shows(node, name)).map(|export| export.id.clone())
 }
 
-/// The bitmaps of a disk, as BlockDirtyInfo, the newest first. Costs reading those that are not in memory.
+/// The bitmaps of a disk, as BlockDirtyInfo, the newest first. Costs reading the bits that are not in memory.
 pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
     let mut infos = Vec::new();
     for bitmap in node.disk.bitmaps().iter().rev().take(TOLD_MAX) {

@@ -1,5 +1,4 @@
-//! What QEMU calls an image: by its file, or by all options that describe it (`json:`) where the name in its header leads to something else than what is below
-//! it.
+//! The name of an image as QEMU has it: its file, or all options that describe it (`json:`) where its backing file is not the one that its header names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +7,9 @@ use block::Block;
 use graph::drivers::options_of_name;
 use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
+
+use crate::copying::is_same_file;
+use crate::info::{full_name, json_name};
 
 /// An image as it is called, and described.
 #[derive(Clone, Debug)]
@@ -51,8 +53,7 @@ impl FullName {
     pub fn text(&self) -> String {
         match &self.plain {
             Some(plain) => plain.clone(),
-            // With QEMU's spaces.
-            None => format!("json:{}", crate::info::name::spaced(&Value::Object(self.options.clone()))),
+            None => json_name(self.options.clone()),
         }
     }
 }
@@ -60,19 +61,13 @@ impl FullName {
 /// The backing file that the header of an image names, from where the image is.
 pub async fn named_in_header(image: &Arc<dyn Block>) -> Option<String> {
     let named = image.downcast_ref::<Qcow2>()?.header().await.backing?;
-    let before_slash = named.split('/').next().unwrap_or(&named);
-    if named.starts_with('/') || before_slash.contains(':') {
-        return Some(named);
-    }
-    let beside = Path::new(image.name()).parent().unwrap_or(Path::new(""));
-    Some(beside.join(named).to_string_lossy().into_owned())
+    Some(full_name(Path::new(image.name()), &named))
 }
 
 /// Whether the name in a header leads to the file called `name`.
 fn is_same(name: &str, named: &str) -> bool {
     let named = named.strip_prefix("file:").unwrap_or(named);
-    let found = |path: &str| Path::new(path).canonicalize().ok();
-    name == named || found(name).is_some_and(|name| found(named) == Some(name))
+    name == named || is_same_file(Path::new(name), Path::new(named))
 }
 
 /// Whether a name is that of a disk without a file, which no format is over.

@@ -227,7 +227,9 @@ async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Va
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
     }
-    let bitmaps = bitmaps::values(&node.disk);
+    // The description of an image has its own.
+    let beside = node.disk.bitmap_image().filter(|_| node.disk.image().is_none());
+    let bitmaps = beside.map_or_else(|| json!([]), |image| bitmaps::values_of(&image));
     if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
         value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
     }
