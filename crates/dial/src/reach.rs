@@ -88,9 +88,10 @@ impl Reach {
 /// All servers of remote disks of this process, by name. What several clients know of one is put together: it is lost as long as one of them
 /// does not reach it.
 pub fn servers() -> Vec<Server> {
-    let known: Vec<Arc<Reach>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+    // Under the lock: a client that is closed meanwhile is not on the list of a later call.
+    let known: Vec<Server> = ALL.lock().iter().filter_map(Weak::upgrade).map(|reach| reach.view()).collect();
     let mut all: Vec<Server> = Vec::new();
-    for server in known.iter().map(|reach| reach.view()) {
+    for server in known {
         match all.iter_mut().find(|other| other.name == server.name) {
             None => all.push(server),
             Some(other) => {
