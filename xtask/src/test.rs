@@ -14,6 +14,7 @@ pub use self::tier::Tier;
 use self::change::Change;
 use self::reach::{Part, Plan};
 use self::suites::{MEDIA, suite};
+use self::tier::{FIRST_OF, set_simulation};
 use crate::beside::Beside;
 use crate::interleave;
 use crate::library;
@@ -249,7 +250,8 @@ fn run_black_box(
 fn begin_computing(args: &Args, programs: &TestPrograms, stages: &mut Stages) -> Vec<Beside> {
     let mut beside = Vec::new();
     if args.wants(UNIT) {
-        beside.extend(begin_simulation("unit: tests of the engine", args, args.tier(), programs, stages));
+        let of = if args.tier() == Tier::First { FIRST_OF } else { 1 };
+        beside.extend(begin_simulation("unit: tests of the engine", args, of, programs, stages));
     }
     if args.wants(INTERLEAVINGS) {
         let name = "interleavings: schedules of map cache and engine";
@@ -261,13 +263,18 @@ fn begin_computing(args: &Args, programs: &TestPrograms, stages: &mut Stages) ->
 fn begin_simulation(
     name: &str,
     args: &Args,
-    tier: Tier,
+    of: u64,
     programs: &TestPrograms,
     stages: &mut Stages,
 ) -> Option<Beside> {
     let simulations = [SIMULATIONS, UNLIKE_CHAINS].map(|(directory, test)| programs.command(directory, test));
     match simulations.into_iter().collect::<Result<Vec<_>, String>>() {
-        Ok(engine) => Some(Beside::begin(name.to_owned(), args.set(tier, engine))),
+        Ok(mut engine) => {
+            engine.iter_mut().for_each(|program| {
+                set_simulation(program, of);
+            });
+            Some(Beside::begin(name.to_owned(), args.set(Tier::Full, engine)))
+        }
         Err(error) => {
             stages.stage(name, || Err(error));
             None
@@ -299,9 +306,7 @@ fn run_reached(args: &Args, programs: &TestPrograms, stages: &mut Stages) -> Vec
         }
         let name = reached.part.to_string();
         match reached.part {
-            Part::Simulation => {
-                beside.extend(begin_simulation(&name, args, Tier::Full, programs, stages));
-            }
+            Part::Simulation { of } => beside.extend(begin_simulation(&name, args, of, programs, stages)),
             Part::Interleavings => beside.extend(begin_interleavings(&name, args, Tier::Full, stages)),
             Part::Fuzz => run_fuzz(args, Tier::Full, programs, stages),
             Part::Suite(suite) => {

@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::suites::{SUITES, Suite};
+use super::tier::FIRST_OF;
 use crate::packages::{Built, Packages, is_within};
 
 /// A part of the full tier that runs by itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Part {
-    /// All of the engine's simulation.
-    Simulation,
+    /// One of so many parts of the engine's simulation: the first tier's, and what follows.
+    Simulation {
+        /// 1: all of it.
+        of: u64,
+    },
     /// All schedules of threads.
     Interleavings,
     /// All the time that made-up cases have.
@@ -59,27 +63,42 @@ pub struct Plan {
     pub left_out: Vec<Reached>,
 }
 
+/// Seconds that all of the simulation takes beside black-box suites.
+const SIMULATION_SECONDS: u64 = 1_250;
+
 impl Part {
     /// Seconds that it takes on two processors, roughly.
     fn takes(self) -> u64 {
         match self {
-            Self::Simulation => 400,
-            Self::Interleavings => 180,
+            Self::Simulation { of } => SIMULATION_SECONDS.div_ceil(of),
+            Self::Interleavings => 240,
             Self::Fuzz => 60,
             Self::Suite(suite) => suite.takes,
         }
     }
 
+    /// As much of it as takes `seconds`, if that is more than the first tier has.
+    fn within(self, seconds: u64) -> Option<Self> {
+        let fitting = match self {
+            Self::Simulation { of } => {
+                Self::Simulation { of: of.max(SIMULATION_SECONDS.div_ceil(seconds.max(1))) }
+            }
+            other => other,
+        };
+        let is_more = !matches!(fitting, Self::Simulation { of } if of >= FIRST_OF);
+        (is_more && fitting.takes() <= seconds).then_some(fitting)
+    }
+
     /// Whether it only computes, and so runs beside the others.
     pub fn is_beside(self) -> bool {
-        matches!(self, Self::Simulation | Self::Interleavings)
+        matches!(self, Self::Simulation { .. } | Self::Interleavings)
     }
 
     /// How far `files` are from it; none: they do not reach it.
     fn distance(self, files: &[&str], packages: &Packages) -> Option<Distance> {
         let by = |starts: &[&str]| arrows(starts, Built::Tests, files, packages).map(Distance::arrows);
         let distance = match self {
-            Self::Simulation => by(&ENGINE),
+            Self::Simulation { .. } => by(&ENGINE),
             Self::Interleavings => by(&EXPLORED),
             Self::Fuzz => by(&FUZZED),
             Self::Suite(suite) => of_suite(suite, files, packages),
@@ -127,7 +146,7 @@ pub fn plan(files: &[String], packages: &Packages, seconds: u64) -> Plan {
     let named = |file: &&str| SUITES.iter().any(|suite| suite.about.contains(file));
     let says_something = |file: &&str| !file.ends_with(".md") || named(file);
     let files: Vec<&str> = files.iter().map(String::as_str).filter(says_something).collect();
-    let parts = [Part::Simulation, Part::Interleavings, Part::Fuzz];
+    let parts = [Part::Interleavings, Part::Simulation { of: 1 }, Part::Fuzz];
     let parts = SUITES.iter().map(Part::Suite).chain(parts);
     let reached = |part: Part| Some(Reached { part, distance: part.distance(&files, packages)? });
     let mut reached: Vec<Reached> = parts.filter_map(reached).collect();
@@ -136,10 +155,10 @@ pub fn plan(files: &[String], packages: &Packages, seconds: u64) -> Plan {
     let (mut plan, mut left, mut left_beside) = (Plan::default(), seconds, seconds);
     for reached in reached {
         let left = if reached.part.is_beside() { &mut left_beside } else { &mut left };
-        match left.checked_sub(reached.part.takes()) {
-            Some(rest) => {
-                *left = rest;
-                plan.run.push(reached);
+        match reached.part.within(*left) {
+            Some(part) => {
+                *left -= part.takes();
+                plan.run.push(Reached { part, ..reached });
             }
             None => plan.left_out.push(reached),
         }
@@ -150,7 +169,8 @@ pub fn plan(files: &[String], packages: &Packages, seconds: u64) -> Plan {
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Simulation => f.write_str("unit: tests of the engine, all of the simulation"),
+            Self::Simulation { of: 1 } => f.write_str("unit: tests of the engine, all of the simulation"),
+            Self::Simulation { of } => write!(f, "unit: tests of the engine, 1/{of} of the simulation"),
             Self::Interleavings => f.write_str("interleavings: all schedules"),
             Self::Fuzz => f.write_str("fuzz: all the time for made-up cases"),
             Self::Suite(suite) => write!(f, "black box: {}", suite.name),
@@ -217,7 +237,7 @@ mod tests {
         let (run, left_out) = of(&["crates/sim/src/lib.rs"], ENOUGH);
         assert_eq!(
             (&run[..], left_out.len()),
-            (&["Simulation".to_owned(), "Interleavings".to_owned()][..], 0)
+            (&["Interleavings".to_owned(), "Simulation { of: 1 }".to_owned()][..], 0)
         );
         let (run, _) = of(&["crates/door-fuse/src/lib.rs"], ENOUGH);
         assert_eq!((&run[0][..], run.len()), ("fuse", SUITES.len()));
@@ -256,6 +276,10 @@ mod tests {
         assert!(takes <= 60, "{run:?}");
         // What only computes does not take the time of the suites.
         let (run, _) = of(&["crates/map-cache/src/lib.rs"], 600);
-        assert_eq!(run[..2], ["Interleavings", "Simulation"]);
+        assert_eq!(run[..2], ["Interleavings", "Simulation { of: 4 }"]);
+        // Of the simulation no less than the first tier has.
+        let (run, left_out) = of(&["crates/qcow2/src/lib.rs"], 360);
+        assert_eq!(run[0], "Interleavings");
+        assert!(left_out.contains(&"Simulation { of: 1 }".to_owned()), "{left_out:?}");
     }
 }

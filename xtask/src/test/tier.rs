@@ -11,8 +11,8 @@ pub enum Tier {
     Full,
 }
 
-/// The part of the simulation's seeds and states in the first tier.
-const SIMULATION_PART: &str = "1/10";
+/// The first tier has one of so many parts of the simulation's seeds and states.
+pub const FIRST_OF: u64 = 10;
 
 /// Kills of each kind in the first tier: each cache mode once.
 const KILLS: &str = "8";
@@ -45,7 +45,12 @@ impl Tier {
     /// Has `program`, tests, look at as much as this tier does. The full tier sets nothing: what is set by hand goes further than it.
     pub fn set(self, program: &mut Command) {
         if self == Self::First {
-            program.env("COWHAND_SIM_SCALE", SIMULATION_PART).env("COWHAND_KILL_ROUNDS", KILLS);
+            set_simulation(program, FIRST_OF).env("COWHAND_KILL_ROUNDS", KILLS);
         }
     }
+}
+
+/// Has `program` simulate one of `of` parts of all seeds and states.
+pub fn set_simulation(program: &mut Command, of: u64) -> &mut Command {
+    if of == 1 { program } else { program.env("COWHAND_SIM_SCALE", format!("1/{of}")) }
 }
