@@ -50,9 +50,13 @@ pub struct Args {
     #[arg(long, alias = "directory", value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
 
-    /// Leave docs/internals/performance.md alone
+    /// Leave docs/bench and docs/internals/performance.md alone
     #[arg(long)]
     no_docs: bool,
+
+    /// Measure nothing: make the page and its pictures of the tables in docs/bench
+    #[arg(long, conflicts_with_all = ["quick", "only", "no_docs"])]
+    page: bool,
 
     /// Measure this program instead of building one: to compare two states of the code
     #[arg(long, value_name = "PROGRAM")]
@@ -100,6 +104,9 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Measures the tables; says whether every one of them came to an end.
 fn measure(args: &Args) -> Result<bool, String> {
+    if args.page {
+        return docs::update(&[]).map(|()| true);
+    }
     let entries = chosen(&args.only)?;
     let scratch = Scratch::new(&args.dir, SPACE_BYTES)?;
     let cowhand = match &args.cowhand {
@@ -124,7 +131,7 @@ fn measure(args: &Args) -> Result<bool, String> {
     let json = serde_json::to_string_pretty(&tables).map_err(|error| error.to_string())?;
     write(&args.dir.join("report.json"), &json)?;
     if !args.quick && !args.no_docs {
-        docs::update(Path::new("docs/internals/performance.md"), &tables)?;
+        docs::update(&tables)?;
     }
     println!("{} after {:.0} s", report.display(), start.elapsed().as_secs_f64());
     Ok(whole)

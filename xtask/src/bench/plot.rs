@@ -20,8 +20,38 @@ const BARS_WIDTH: f64 = 0.8;
 /// Points of a character's width at the size of labels.
 const CHARACTER_WIDTH: usize = 7;
 
+/// Points above a picture's axes, for its title and the names of its series.
+const TITLE_HEIGHT: u32 = 24;
+
+/// A chart for a page of its own: on white, with its title and the names of its series.
+pub fn picture(chart: &Chart) -> Result<String, String> {
+    let drawn =
+        drawn(chart, TITLE_HEIGHT)?.ok_or_else(|| format!("chart {}: nothing to draw", chart.title))?;
+    let begins = drawn.find('>').map_or(0, |at| at + 1);
+    let (head, body) = drawn.split_at(begins);
+    let paper = "<rect width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>";
+    Ok(format!("{head}\n{paper}\n{}{}\n", legend(chart), body.trim()))
+}
+
+/// The title, and which colour is which series, along the upper edge.
+fn legend(chart: &Chart) -> String {
+    let mut text = format!(
+        "<text x=\"84\" y=\"18\" font-family=\"sans-serif\" font-size=\"13\" fill=\"{INK}\">{}",
+        chart.title
+    );
+    for ((name, _), colour) in chart.series.iter().zip(SERIES) {
+        text += &format!("<tspan dx=\"14\" fill=\"{colour}\">\u{25a0} {name}</tspan>");
+    }
+    text + "</text>\n"
+}
+
 /// A chart; `None` if it has no value to draw.
 pub fn svg(chart: &Chart) -> Result<Option<String>, String> {
+    drawn(chart, 0)
+}
+
+/// A chart with `above` points of nothing above it.
+fn drawn(chart: &Chart, above: u32) -> Result<Option<String>, String> {
     let values: Vec<f64> = chart
         .series
         .iter()
@@ -37,9 +67,9 @@ pub fn svg(chart: &Chart) -> Result<Option<String>, String> {
     let drawn = match chart.form {
         Form::Bars | Form::Lines => {
             let (low, high) = decades(&values);
-            draw(chart, (low..high).log_scale(), low, &mut svg)
+            draw(chart, above, (low..high).log_scale(), low, &mut svg)
         }
-        Form::Trend => draw(chart, 0.0..highest * 1.1, 0.0, &mut svg),
+        Form::Trend => draw(chart, above, 0.0..highest * 1.1, 0.0, &mut svg),
     };
     drawn.map_err(|error| format!("chart {}: {error}", chart.title))?;
     Ok(Some(svg))
@@ -54,7 +84,7 @@ fn decades(values: &[f64]) -> (f64, f64) {
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-fn draw<Y>(chart: &Chart, axis: Y, bottom: f64, svg: &mut String) -> Drawn
+fn draw<Y>(chart: &Chart, above: u32, axis: Y, bottom: f64, svg: &mut String) -> Drawn
 where
     Y: AsRangedCoord<Value = f64, CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>>,
 {
@@ -62,7 +92,7 @@ where
     let named = chart.places.iter().filter(|place| !place.is_empty()).count();
     let slanted = longest * CHARACTER_WIDTH * named > 760;
     let below = if slanted { longest * CHARACTER_WIDTH + 16 } else { 32 };
-    let height = 300 + u32::try_from(below)?;
+    let height = 300 + above + u32::try_from(below)?;
     let area = SVGBackend::with_string(svg, (860, height)).into_drawing_area();
     let ink = colour(INK);
     let label = ("sans-serif", 13).into_font().color(&ink);
@@ -70,6 +100,7 @@ where
     let places = chart.places.len();
     let mut context = ChartBuilder::on(&area)
         .margin(8)
+        .margin_top(8 + above)
         .x_label_area_size(u32::try_from(below)?)
         .y_label_area_size(72)
         .build_cartesian_2d(0.0..places.max(1) as f64, axis)?;

@@ -191,7 +191,12 @@ fn verdicts(rows: &[Row]) -> Vec<Verdict> {
             0.8,
             "",
         ),
-        Verdict::at_least("G, the same: against QEMU", lowest(large().map(ratio)), 3.0, " x"),
+        Verdict::at_least(
+            "G, no backing, 32 KiB clusters and more, depth 32, lowest row: against QEMU",
+            lowest(large().map(ratio)),
+            3.0,
+            " x",
+        ),
         Verdict::at_least(
             "G, no backing, 4 KiB clusters, depth 32: against QEMU",
             lowest(plain().filter(|row| row.case.cluster == 4 * KIB).map(ratio)),
@@ -204,7 +209,12 @@ fn verdicts(rows: &[Row]) -> Vec<Verdict> {
             0.8,
             "",
         ),
-        Verdict::at_least("G, the same: against QEMU", lowest(backed().filter(fine).map(ratio)), 2.0, " x"),
+        Verdict::at_least(
+            "G, backing file, subclusters of 4 KiB or less, depth 32, lowest row: against QEMU",
+            lowest(backed().filter(fine).map(ratio)),
+            2.0,
+            " x",
+        ),
         Verdict::at_least(
             "G, backing file, 64 KiB clusters, depth 32: against QEMU",
             lowest(backed().filter(whole_64k).map(ratio)),
