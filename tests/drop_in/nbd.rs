@@ -143,7 +143,7 @@ fn with_s_the_image_stays_as_it_was() {
 }
 
 #[test]
-fn as_many_clients_as_were_said_may_come() {
+fn as_many_clients_as_were_said_are_connected_and_the_next_one_waits() {
     let scratch = images();
     let server = Server::start(
         &ours("qemu-nbd"),
@@ -152,10 +152,12 @@ fn as_many_clients_as_were_said_may_come() {
     );
     let uri = server.uri("");
     let script = format!(
-        "second = nbd.NBD()\nsecond.connect_uri('{uri}')\nthird = nbd.NBD()\ntry:\n    third.connect_uri('{uri}')\n    \
-         print('three')\nexcept nbd.Error:\n    print('two')\n"
+        "second = nbd.NBD()\nsecond.connect_uri('{uri}')\nthird = nbd.NBD()\nthird.aio_connect_uri('{uri}')\n\
+         for _ in range(5):\n    third.poll(60)\nprint(third.aio_is_connecting())\nsecond.shutdown()\n\
+         while third.aio_is_connecting():\n    third.poll(-1)\nprint(third.aio_is_ready(), third.get_size())\n"
     );
-    assert_eq!(nbdsh(&uri, &script).ok().trim(), "two");
+    let size = fs::metadata(scratch.file("disk.raw")).expect("a disk").len();
+    assert_eq!(nbdsh(&uri, &script).ok(), format!("True\nTrue {size}\n"));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct Admission {
     pub tls: TlsPolicy,
     /// Which of those with a certificate; `None`: all.
     pub authorization: Option<tls::Authorization>,
-    /// Clients of the whole server at a time, at most.
+    /// Clients of the whole server at a time: the next one waits until one has left.
     pub clients_max: usize,
     /// How long each may take to choose an export; `None`: as long as there is room for it ([`crate::limits::HANDSHAKES_MAX`]).
     pub handshake_timeout: Option<Duration>,
@@ -39,8 +39,10 @@ pub struct ServerOptions {
     pub connections_per_export: u32,
     /// How long a client may take to choose an export.
     pub handshake_timeout: Duration,
-    /// Clients of all exports at a time, those included that have not chosen one.
+    /// Clients of all exports at a time, those included that have not chosen one: the next one's connection is closed.
     pub connections_max: usize,
+    /// The same, but the next one waits until one has left.
+    pub clients_max: usize,
     /// How long a client may read no reply that waits for it, or send nothing of a payload that it began.
     pub stall_timeout: Duration,
     /// Whether connections are encrypted.
@@ -55,6 +57,7 @@ impl Default for ServerOptions {
             connections_per_export: CONNECTIONS_PER_EXPORT_DEFAULT,
             handshake_timeout: HANDSHAKE_TIMEOUT_DEFAULT,
             connections_max: CONNECTIONS_MAX,
+            clients_max: usize::MAX,
             stall_timeout: STALL_TIMEOUT_DEFAULT,
             tls: TlsPolicy::Off,
             merge: true,

@@ -4,7 +4,7 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use export::{ClientCosts, Departure, Door, Exports, Loops, Served, peer};
+use export::{ClientCosts, Departure, Door, Exports, Loops, Room, Served, peer};
 use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
@@ -69,7 +69,7 @@ impl Server {
         Admission {
             tls: self.options.tls.clone(),
             authorization: None,
-            clients_max: usize::MAX,
+            clients_max: self.options.clients_max,
             handshake_timeout: Some(self.options.handshake_timeout),
         }
     }
@@ -85,7 +85,7 @@ impl Server {
 
     /// Accepts clients at `listener` for ever, as far as `admission` goes, and gives each to the loop that has the fewest. Runs on any event loop, also one that serves no client; dropping it ends the listening.
     pub async fn accept(self: Arc<Self>, listener: Listener, admission: Admission) {
-        let most = admission.clients_max.min(self.options.connections_max);
+        let room = Room { waits_from: admission.clients_max, refused_from: self.options.connections_max };
         let welcome = |stream| {
             let stream = Arc::new(stream);
             let (slot, replaced) = self.newcomers.enter(&stream);
@@ -98,7 +98,7 @@ impl Server {
             }
             self.begin(stream, slot, admission.clone());
         };
-        self.door.accept(&listener, most, welcome).await;
+        self.door.accept(&listener, room, welcome).await;
     }
 
     fn begin(self: &Arc<Self>, stream: Arc<Stream>, slot: NewcomerSlot, admission: Admission) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export::{
-    ClientCosts, Departure, Door, DuplicateName, Export, ExportEntry, Exports, Loops, Seat, Served, peer,
+    ClientCosts, Departure, Door, DuplicateName, Export, ExportEntry, Exports, Loops, Room, Seat, Served,
+    peer,
 };
 use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
@@ -179,7 +180,8 @@ impl Server {
     /// listening.
     pub async fn accept(self: Arc<Self>, listener: Listener, export: Arc<VhostExport>) {
         let welcome = |stream| self.begin(stream, &export);
-        self.door.accept(&listener, FRONT_ENDS_MAX, welcome).await;
+        let room = Room { waits_from: usize::MAX, refused_from: FRONT_ENDS_MAX };
+        self.door.accept(&listener, room, welcome).await;
     }
 
     fn begin(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>) {

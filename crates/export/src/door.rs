@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::net::{Listener, Stream};
 
+use crate::clients::Clients;
 use crate::exports::Exports;
 use crate::limits::ACCEPT_PAUSE;
 use crate::loops::{Loops, Seat, Served};
@@ -17,11 +18,20 @@ use crate::repeats::{self, Level};
 pub struct Door {
     loops: Arc<Loops>,
     exports: Arc<Exports>,
-    clients: Arc<AtomicUsize>,
+    clients: Arc<Clients>,
     /// Clients sent away because they took nothing, or sent nothing, for too long.
     stalled: AtomicU64,
     /// Clients sent away at once, for there were too many.
     refused: AtomicU64,
+}
+
+/// How many clients a door has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// With so many clients the next one waits in the listener's queue until one has left; at least 1.
+    pub waits_from: usize,
+    /// With so many clients the next one's connection is closed.
+    pub refused_from: usize,
 }
 
 /// What clients cost, and what a door did about it.
@@ -65,7 +75,7 @@ impl Door {
 
     /// Its clients now, on all loops and on their way there.
     pub fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+        self.clients.count()
     }
 
     /// What they cost.
@@ -106,13 +116,15 @@ impl Door {
         (0..self.loops.count()).for_each(|index| self.loops.spawn(index, make.clone()));
     }
 
-    /// Accepts connections at `listener` for ever, and hands to `welcome` those that come while the door has fewer than
-    /// `most` clients. Runs on any event loop, also one that serves no client; dropping it ends the listening.
-    pub async fn accept(&self, listener: &Listener, most: usize, mut welcome: impl FnMut(Stream)) {
+    /// Accepts connections at `listener` for ever, and hands to `welcome` those that there is room for. Runs on any event loop, also one that
+    /// serves no client; dropping it ends the listening.
+    pub async fn accept(&self, listener: &Listener, room: Room, mut welcome: impl FnMut(Stream)) {
         loop {
+            self.clients.fewer_than(room.waits_from).await;
             match listener.accept().await {
-                Ok(stream) if self.clients() >= most => {
-                    self.refuse(&stream, "connections", &format!("{most} clients are connected"));
+                Ok(stream) if self.clients() >= room.refused_from => {
+                    let why = format!("{} clients are connected", room.refused_from);
+                    self.refuse(&stream, "connections", &why);
                 }
                 Ok(stream) => welcome(stream),
                 Err(error) => {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod clients;
 mod counters;
 mod departure;
 mod disk;
@@ -36,7 +37,7 @@ pub use block::{Hints, ReadKind};
 pub use budget::{Budget, InFlight, Permit};
 pub use counters::{Counters, KindCounts, RequestCount, RequestKind, Snapshot};
 pub use departure::Departure;
-pub use door::{ClientCosts, Door};
+pub use door::{ClientCosts, Door, Room};
 pub use error::{Error, ErrorKind};
 pub use export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlags};
 pub use exports::{DuplicateName, ExportEntry, Exports, NotRemoved, Removal, UnknownExport};

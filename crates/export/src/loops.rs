@@ -18,6 +18,7 @@ use reactor::{Backend, Reactor};
 use self::lane::OwnLane;
 pub use self::lane::Seat;
 use crate::budget::Budget;
+use crate::clients::Clients;
 use crate::exports::Exports;
 use crate::limits::{PROCESS_BYTES_MAX, SHUTDOWN_GRACE_DEFAULT};
 use crate::repeats;
@@ -217,7 +218,7 @@ impl Loops {
     pub(crate) fn give(
         self: &Arc<Self>,
         index: usize,
-        clients: &Arc<AtomicUsize>,
+        clients: &Arc<Clients>,
         begin: impl FnOnce(&Seat) -> Served + Send + 'static,
     ) {
         let counted = Counted::new(self, index, clients);
@@ -307,13 +308,13 @@ fn thread_name(index: usize) -> String {
 struct Counted {
     loops: Arc<Loops>,
     index: usize,
-    at_door: Arc<AtomicUsize>,
+    at_door: Arc<Clients>,
 }
 
 impl Counted {
-    fn new(loops: &Arc<Loops>, index: usize, at_door: &Arc<AtomicUsize>) -> Self {
+    fn new(loops: &Arc<Loops>, index: usize, at_door: &Arc<Clients>) -> Self {
         loops.lanes[index].clients.fetch_add(1, Ordering::Relaxed);
-        at_door.fetch_add(1, Ordering::Relaxed);
+        at_door.enter();
         Self { loops: Arc::clone(loops), index, at_door: Arc::clone(at_door) }
     }
 }
@@ -321,7 +322,7 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.loops.lanes[self.index].clients.fetch_sub(1, Ordering::Relaxed);
-        self.at_door.fetch_sub(1, Ordering::Relaxed);
+        self.at_door.leave();
     }
 }
 

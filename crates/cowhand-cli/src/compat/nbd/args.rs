@@ -245,6 +245,8 @@ impl Args {
         let seconds = if self.handshake_limit == 0 { u32::MAX } else { self.handshake_limit };
         ServerOptions {
             connections_per_export: self.connections(),
+            // As many are connected as -e says, and the others wait: a client often comes back before the server knows that it has left.
+            clients_max: self.connections() as usize,
             handshake_timeout: Duration::from_secs(seconds.into()),
             ..ServerOptions::default()
         }
