@@ -53,9 +53,12 @@ pub enum Step {
 /// Why there will be no transmission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// Not an NBD server, or an oldstyle one.
+    /// Not an NBD server; or an oldstyle one, which answers no questions.
     #[error("server does not greet as a newstyle NBD server")]
     NotNewstyle,
+    /// An oldstyle server: it has one export, which has no name.
+    #[error("server negotiates in the old style: its export has no name, and {0:?} is wanted")]
+    Nameless(String),
     /// The server cannot do what was wanted (TLS without fixed newstyle).
     #[error("server is too old for {0:?}")]
     TooOld(OptionKind),
@@ -137,6 +140,9 @@ impl Handshake {
         let Some(greeting) = input.first_chunk::<GREETING_BYTES>() else {
             return Ok((0, Step::Need(GREETING_BYTES.saturating_sub(input.len()))));
         };
+        if is_oldstyle(greeting) {
+            return self.oldstyle(input);
+        }
         let flags = answered(greeting, out)?;
         self.fixed = flags & FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & NO_ZEROES != 0;
@@ -151,6 +157,25 @@ impl Handshake {
             self.ask(OptionKind::ExportName, out);
         }
         Ok((GREETING_BYTES, Step::Again))
+    }
+
+    /// An oldstyle server says what it has at once, and asks nothing: size, flags of the handshake, flags of the export, 124 zeroes.
+    fn oldstyle(&mut self, input: &[u8]) -> Result<(usize, Step), HandshakeError> {
+        if self.wanted.tls {
+            return Err(HandshakeError::TooOld(OptionKind::StartTls));
+        }
+        if !self.wanted.export.is_empty() {
+            return Err(HandshakeError::Nameless(self.wanted.export.clone()));
+        }
+        let Some(greeting) = input.get(..OLDSTYLE_BYTES) else {
+            return Ok((0, Step::Need(OLDSTYLE_BYTES.saturating_sub(input.len()))));
+        };
+        let mut cursor = Cursor::new(greeting.get(16..).unwrap_or_default());
+        let fields = (cursor.u64(), cursor.u16(), cursor.u16());
+        let (Ok(size), Ok(_), Ok(flags)) = fields else { return Err(HandshakeError::NotNewstyle) };
+        (self.agreed.size, self.agreed.flags) = (size, ExportFlags::from_wire(flags));
+        self.has_export_info = true;
+        Ok((OLDSTYLE_BYTES, self.ready()))
     }
 
     fn ask(&mut self, option: OptionKind, out: &mut Vec<u8>) {
@@ -312,6 +337,16 @@ impl Handshake {
 
 /// Bytes of a newstyle greeting.
 pub const GREETING_BYTES: usize = 18;
+
+/// What an oldstyle greeting has behind "NBDMAGIC".
+const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
+/// Bytes of an oldstyle greeting.
+const OLDSTYLE_BYTES: usize = 152;
+
+fn is_oldstyle(greeting: &[u8; GREETING_BYTES]) -> bool {
+    let mut cursor = Cursor::new(greeting);
+    (cursor.u64(), cursor.u64()) == (Ok(GREETING_MAGIC), Ok(OLDSTYLE_MAGIC))
+}
 
 /// For a client that only asks: appends the answer to a server's greeting.
 ///

@@ -351,6 +351,32 @@ fn a_client_falls_back_to_what_an_old_server_has() {
     assert_eq!((agreed.size, agreed.dialect, agreed.contexts), (512, Dialect::Simple, vec![]));
 }
 
+/// Servers from before 2011, and those that test clients.
+#[test]
+fn an_oldstyle_server_is_taken_as_it_is_and_has_no_names() {
+    let mut greeting = b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53".to_vec();
+    greeting.extend(4096_u64.to_be_bytes());
+    greeting.extend([0, 0, 0, 3]);
+    greeting.resize(152, 0);
+    let nameless = client::ExportRequest { export: String::new(), ..wanted(Dialect::Extended) };
+    let mut sent = Vec::new();
+    for cut in [18, 100] {
+        let mut client = client::Handshake::new(nameless.clone());
+        assert_eq!(client.step(&greeting[..cut], &mut sent), Ok((0, client::Step::Need(152 - cut))));
+        let Ok((152, client::Step::Ready(agreed))) = client.step(&greeting, &mut sent) else {
+            panic!("not ready")
+        };
+        let expected = ExportFlags::from_wire(3);
+        assert_eq!((agreed.size, agreed.flags, agreed.dialect), (4096, expected, Dialect::Simple));
+    }
+    let refused = |wanted| client::Handshake::new(wanted).step(&greeting, &mut Vec::new()).unwrap_err();
+    let named = client::ExportRequest { export: "a".to_owned(), ..nameless.clone() };
+    assert_eq!(refused(named), client::HandshakeError::Nameless("a".to_owned()));
+    let encrypted = client::ExportRequest { tls: true, ..nameless };
+    assert_eq!(refused(encrypted), client::HandshakeError::TooOld(OptionKind::StartTls));
+    assert!(sent.is_empty(), "it asks nothing, and is told nothing");
+}
+
 #[test]
 fn a_client_says_what_the_server_refused_and_why() {
     let mut client =
