@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, HostOffset, L2Entry};
-use storage::{Allocation, Zeroing};
+use storage::{Allocation, Hints, IoBytes, Zeroing};
 
 use crate::allocator::Run;
 use crate::image::Inner;
+use crate::write::Payload;
 use crate::{Error, Preallocation};
 
 /// Clusters that get their place at a time: bounds what is held in memory.
@@ -24,6 +25,9 @@ impl Inner {
         let table = self.medium.geometry.bytes_per_l2_table();
         let end = size.next_multiple_of(cluster);
         let mut guest = old.next_multiple_of(cluster);
+        if matches!(how, Preallocation::Falloc | Preallocation::Full) && guest > old {
+            self.preallocate_rest(old, guest.min(size)).await?;
+        }
         while guest < end {
             let table_end = (guest / table + 1).saturating_mul(table);
             let upto = end.min(table_end).min(guest + AT_ONCE * cluster);
@@ -34,6 +38,14 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// The cluster that the disk ended in: its first bytes are the guest's, so the rest is written as any request is.
+    async fn preallocate_rest(self: &Arc<Self>, old: u64, end: u64) -> Result<(), Error> {
+        // Less than a cluster.
+        let zeroes = IoBytes::zeroed((end - old) as usize);
+        let _pass = self.enter().await?;
+        self.write_anywhere(old, Payload::new(zeroes.into(), Hints::NONE)).await
     }
 
     /// Up to `wanted` clusters in one run; says how many bytes of the disk they are. No other request reaches

@@ -137,6 +137,22 @@ fn every_preallocation_gives_clusters_that_read_as_zeroes_and_have_their_space()
     }
 }
 
+/// The cluster that the disk ended in has the guest's bytes, or those of the backing file, before what is added.
+#[test]
+fn the_rest_of_the_last_cluster_gets_space_and_what_is_before_it_stays() {
+    for how in [Preallocation::Falloc, Preallocation::Full] {
+        let create = ["cluster_size=64k,backing_file=below.raw,backing_fmt=raw", "image.qcow2", "1040k"];
+        let (directory, _path) = with_image(&create, async |image| {
+            image.resize(1056 * K, preallocated(how)).await.unwrap();
+            assert!(reads(image, 0, 1040 * K, 0xbb).await && reads(image, 1040 * K, 16 * K, 0).await);
+        });
+        let map = qemu_img(directory.path(), &["map", "--output=json", "image.qcow2"]);
+        let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+        let last = map.as_array().unwrap().last().unwrap();
+        assert_eq!((&last["depth"], &last["data"]), (&0.into(), &true.into()), "{map}");
+    }
+}
+
 #[test]
 fn a_backing_file_that_is_longer_than_the_disk_never_shows_through() {
     let create = ["cluster_size=4k,backing_file=below.raw,backing_fmt=raw", "image.qcow2", "1000k"];
