@@ -12,7 +12,7 @@ use storage::{Hints, IoBytes, Storage};
 use crate::around::{Around, calculated};
 use crate::header::{Area, read_header};
 use crate::new_volume::{fill_slot, random_secret};
-use crate::unlock::unlock;
+use crate::unlock::{Unlocked, unlock};
 
 /// Bytes of the word that says whether a slot is in use.
 const STATE_BYTES: usize = 4;
@@ -42,11 +42,56 @@ pub async fn add_key(
     iter_time: Duration,
     around: &dyn Around,
 ) -> Result<usize, Error> {
-    let blame = Blame::new(file.name());
     let unlocked = unlock(file, area, old, around).await?;
-    let mut header = unlocked.header;
-    let slot = free_slot(&header, slot, &blame)?;
-    let (key, password) = (unlocked.key, new.clone());
+    let slot = free_slot(&unlocked.header, slot, &Blame::new(file.name()))?;
+    put_key(file, area, &unlocked, new, slot, iter_time, around).await?;
+    Ok(slot)
+}
+
+/// As [`add_key`] in `slot`, whose key is removed if it has one.
+///
+/// # Errors
+/// When `old` opens nothing.
+///
+/// # After a crash
+/// `old` or `new` opens it where a slot is free, in which `new` is meanwhile. Otherwise another key may be the only one that does.
+pub async fn replace_key(
+    file: &dyn Storage,
+    area: Area,
+    old: &Secret,
+    new: &Secret,
+    slot: usize,
+    iter_time: Duration,
+    around: &dyn Around,
+) -> Result<(), Error> {
+    let unlocked = unlock(file, area, old, around).await?;
+    if !unlocked.header.slots.get(slot).is_some_and(|entry| entry.active) {
+        return add_key(file, area, old, new, Some(slot), iter_time, around).await.map(drop);
+    }
+    let spare = unlocked.header.slots.iter().position(|entry| !entry.active);
+    if let Some(spare) = spare {
+        put_key(file, area, &unlocked, new, spare, iter_time, around).await?;
+    }
+    remove_key(file, area, Removal::Slot(slot), true, around).await?;
+    put_key(file, area, &unlocked, new, slot, iter_time, around).await?;
+    if let Some(spare) = spare {
+        remove_key(file, area, Removal::Slot(spare), false, around).await?;
+    }
+    Ok(())
+}
+
+/// Puts `new` into `slot`, which has no key.
+async fn put_key(
+    file: &dyn Storage,
+    area: Area,
+    unlocked: &Unlocked,
+    new: &Secret,
+    slot: usize,
+    iter_time: Duration,
+    around: &dyn Around,
+) -> Result<(), Error> {
+    let blame = Blame::new(file.name());
+    let (mut header, key, password) = (unlocked.header.clone(), unlocked.key.clone(), new.clone());
     let filled = move || fill_slot(&mut header, slot, &key, &password, iter_time).map(|made| (made, header));
     let filled = calculated(around, filled).await.map_err(blame.io("making a key"))?;
     let (material, header) = filled.map_err(|error| error.named(&blame))?;
@@ -57,11 +102,10 @@ pub async fn add_key(
     write(file, place + STATE_BYTES as u64, &entry[STATE_BYTES..], &blame).await?;
     file.flush().await.map_err(blame.io("flushing a key slot"))?;
     write(file, place, &entry[..STATE_BYTES], &blame).await?;
-    file.flush().await.map_err(blame.io("flushing the LUKS header"))?;
-    Ok(slot)
+    file.flush().await.map_err(blame.io("flushing the LUKS header"))
 }
 
-/// Removes keys and overwrites their material. Gives the slots.
+/// Removes keys and overwrites their material. Gives the slots. A slot without a key is no error if the removal is `forced`: it is as it is to be.
 ///
 /// # Errors
 /// When there is no such key, or no other would be left and it is not `forced`: without a key the disk can never be read again.
@@ -77,7 +121,7 @@ pub async fn remove_key(
 ) -> Result<Vec<usize>, Error> {
     let blame = Blame::new(file.name());
     let header = read_header(file, area).await?;
-    let slots = chosen(file, area, &header, removal, around).await?;
+    let slots = chosen(file, area, &header, removal, forced, around).await?;
     let left = header.slots.iter().enumerate().filter(|(slot, entry)| entry.active && !slots.contains(slot));
     if left.count() == 0 && !forced {
         return Err(blame.refused("no key would be left: without one nobody can read the image again"));
@@ -104,12 +148,14 @@ async fn chosen(
     area: Area,
     header: &Header,
     removal: Removal<'_>,
+    forced: bool,
     around: &dyn Around,
 ) -> Result<Vec<usize>, Error> {
     let blame = Blame::new(file.name());
     match removal {
         Removal::Slot(slot) => match header.slots.get(slot) {
             Some(entry) if entry.active => Ok(vec![slot]),
+            Some(_) if forced => Ok(Vec::new()),
             Some(_) => Err(blame.invalid(format!("key slot {slot} has no key"))),
             None => Err(no_such_slot(&blame, slot)),
         },
@@ -130,11 +176,14 @@ async fn chosen(
 
 fn free_slot(header: &Header, asked: Option<usize>, blame: &Blame) -> Result<usize, Error> {
     match asked {
-        Some(slot) => match header.slots.get(slot) {
-            Some(entry) if !entry.active => Ok(slot),
-            Some(_) => Err(blame.invalid(format!("key slot {slot} has a key; remove it first"))),
-            None => Err(no_such_slot(blame, slot)),
-        },
+        Some(slot) => {
+            match header.slots.get(slot) {
+                Some(entry) if !entry.active => Ok(slot),
+                Some(_) => Err(blame
+                    .invalid(format!("key slot {slot} has a key; remove it first, or replace it (--force)"))),
+                None => Err(no_such_slot(blame, slot)),
+            }
+        }
         None => {
             let free = header.slots.iter().position(|entry| !entry.active);
             free.ok_or_else(|| blame.refused("all 8 key slots have a key; remove one first"))

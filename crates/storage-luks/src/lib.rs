@@ -21,7 +21,7 @@ mod volume;
 pub use around::{Around, Calculation, Work};
 pub use ciphered::{CipherStorage, Part};
 pub use header::{Area, is_luks, read_header};
-pub use key_slots::{Removal, add_key, remove_key};
+pub use key_slots::{Removal, add_key, remove_key, replace_key};
 pub use luks_layout::{
     Algorithm, Cipher, Hash, Header, Iv, KeySlot, LuksError, Mode, Secret, SectorCipher, SectorSize,
     area_bytes, base64, luks2,

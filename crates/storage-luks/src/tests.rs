@@ -12,7 +12,7 @@ use storage::{Allocation, Hints, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing
 
 use crate::{
     Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
-    SectorSize, Work, add_key, area_bytes, remove_key, unlock,
+    SectorSize, Work, add_key, area_bytes, remove_key, replace_key, unlock,
 };
 
 /// A program without threads: what is spawned runs at once.
@@ -279,7 +279,10 @@ fn keys_are_added_and_removed_and_the_last_one_stays() {
     assert_eq!((opens(&file, area, "first"), opens(&file, area, "wrong")), (Some(0), None));
     assert_eq!(add(&file, area, "second", None), Ok(1));
     assert_eq!(add(&file, area, "third", Some(6)), Ok(6));
-    assert_eq!(add(&file, area, "x", Some(6)), Err("memory: key slot 6 has a key; remove it first".into()));
+    assert_eq!(
+        add(&file, area, "x", Some(6)),
+        Err("memory: key slot 6 has a key; remove it first, or replace it (--force)".into())
+    );
     assert_eq!(add(&file, area, "x", Some(8)), Err("memory: there is no key slot 8; allowed: 0 to 7".into()));
     assert_eq!((opens(&file, area, "second"), opens(&file, area, "third")), (Some(1), Some(6)));
     assert_eq!(remove(&file, area, Removal::Slot(1), false), Ok(vec![1]));
@@ -292,6 +295,29 @@ fn keys_are_added_and_removed_and_the_last_one_stays() {
     assert_eq!(opens(&file, area, "third"), Some(6));
     assert_eq!(remove(&file, area, Removal::Slot(6), true), Ok(vec![6]));
     assert_eq!(opens(&file, area, "third"), None);
+}
+
+#[test]
+fn the_key_of_a_slot_is_replaced_also_the_only_one_and_in_a_full_header() {
+    let time = Duration::from_millis(1);
+    let replace = |file: &MemoryStorage, area, old: &str, new: &str, slot| {
+        block_on(replace_key(file, area, &secret(old), &secret(new), slot, time, &Alone)).unwrap();
+    };
+    let (file, area) = volume();
+    replace(&file, area, "first", "second", 0);
+    assert_eq!((opens(&file, area, "first"), opens(&file, area, "second")), (None, Some(0)));
+    assert_eq!(
+        remove(&file, area, Removal::Slot(1), true),
+        Ok(vec![]),
+        "the key that was there meanwhile is gone"
+    );
+    let (file, area) = volume();
+    for slot in 1..8 {
+        assert_eq!(add(&file, area, &format!("key {slot}"), None), Ok(slot));
+    }
+    replace(&file, area, "first", "second", 0);
+    let opened = ["first", "second", "key 1", "key 7"].map(|password| opens(&file, area, password));
+    assert_eq!(opened, [None, Some(0), Some(1), Some(7)]);
 }
 
 #[test]

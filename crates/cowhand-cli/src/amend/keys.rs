@@ -6,7 +6,7 @@ use std::time::Duration;
 use graph::Secrets;
 use graph::drivers::OnLoop;
 use storage::Storage;
-use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key};
+use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key, replace_key};
 
 use super::options::{OptionDef, each};
 use crate::create::options::BadOption;
@@ -171,7 +171,12 @@ impl Change {
             Self::Add { secret, slot, iter_time } => {
                 let (old, new) = (secrets.password(file.name(), opened_with)?, secrets.get(secret)?);
                 let old = old.ok_or("the password that opens the image is not known")?;
-                add_key(file, area, &old, &new, *slot, *iter_time, &OnLoop).await?;
+                match slot.filter(|_| forced) {
+                    Some(slot) => replace_key(file, area, &old, &new, slot, *iter_time, &OnLoop).await?,
+                    None => {
+                        add_key(file, area, &old, &new, *slot, *iter_time, &OnLoop).await?;
+                    }
+                }
             }
             Self::RemoveSlot(slot) => {
                 remove_key(file, area, Removal::Slot(*slot), forced, &OnLoop).await?;
