@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 24] = [
+const SCRIPTS: [&str; 30] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -52,6 +52,21 @@ const SCRIPTS: [&str; 24] = [
     "qemu-img measure -l snapshot.foo=bar; echo $?; qemu-img measure -l snapshot.foo=bar 2>&1 | grep -c qemu-img:",
     "qemu-img create -q -f qcow2 a 1M; o='open -o driver=blkdebug,image.driver=qcow2'; qemu-io -c \"$o a\" -c 'write -P 5 0 64k' -c 'read -P 5 0 64k' | grep -v ops; \
      qemu-io -c 'read -P 5 0 64k' a | head -1; qemu-io -c \"$o blkdebug::a\" -c 'read -P 5 0 64k' | head -1",
+    "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 a; for o in node-name=n file.node-name=n backing.node-name=n \
+     driver=raw file.driver=qcow2 backing.driver=file driver=qcow2 file.driver=file backing.driver=qcow2; do qemu-io -c \"reopen -o $o\" a 2>/dev/null; echo $?; done; \
+     for n in '' file. backing.; do qemu-io -c \"open -o ${n}node-name=n a\" -c \"reopen -o ${n}node-name=n\" -c reopen; echo $?; done; \
+     qemu-io -f null-co -c reopen -c info null-co://; echo $?",
+    "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 a; qemu-io -c 'open -r -o driver=copy-on-read,file.driver=qcow2 a' 2>/dev/null; echo $?",
+    "s=secret,id=s,data=x; qemu-img create -q -f qcow2 a 1M; qemu-io --object $s --image-opts driver=qcow2,encrypt.key-secret=s,file.filename=a -c 'read 0 64k' | head -1; \
+     qemu-io --image-opts driver=qcow2,encrypt.key-secret=s,file.filename=a -c 'read 0 64k' 2>/dev/null | head -1",
+    "o='--object secret,id=s,data=x --object secret,id=t,data=y'; e=encrypt; qemu-img create -q $o -f qcow2 -o $e.format=luks,$e.key-secret=s,$e.iter-time=10 a 1M; \
+     i=driver=qcow2,file.filename=a,$e.key-secret=; for f in '' --force; do qemu-img amend $f $o --image-opts ${i}s \
+     -o $e.state=active,$e.new-secret=t,$e.keyslot=0,$e.iter-time=10 2>/dev/null; echo $?; done; for s in s t; do qemu-io $o --image-opts $i$s -c 'read 0 64k' 2>/dev/null | head -1; done; \
+     for k in 5 0; do qemu-img amend --force $o --image-opts ${i}t -o $e.state=inactive,$e.keyslot=$k; echo $?; done; qemu-io $o --image-opts ${i}t -c 'read 0 64k' 2>/dev/null; echo $?",
+    "qemu-img create -q -f qcow2 a 1040k; qemu-img resize -q --preallocation=falloc a +16k; qemu-io -c 'write 0 1040k' a >/dev/null; a=$(stat -c %b a); \
+     qemu-io -c 'write 1040k 16k' a >/dev/null; test $(stat -c %b a) = $a; echo $?; qemu-img check a | head -1",
+    "truncate -s 1M r; truncate -s 512k s; printf '[inject-error]\\nevent = \"read_aio\"\\n' > c; qemu-img create -q -f qcow2 a 1M; qemu-io -c 'write 600k 64k' a >/dev/null; \
+     qemu-img compare blkdebug:c:a s 2>/dev/null; echo $?",
     "qemu-io -f null-co -c 'read 0 512' null-co:// | head -1; truncate -s 1M r; qemu-img convert -C --salvage -O qcow2 r a 2>/dev/null; echo $?",
 ];
 

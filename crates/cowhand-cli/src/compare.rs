@@ -20,7 +20,7 @@ use graph::{Disk, OpenRules};
 use storage::{Hints, IoBuf};
 
 pub(crate) use self::result::Difference;
-use self::result::Outcome;
+use self::result::{Outcome, warn_of_sizes};
 use self::walk::{Piece, Step, Walk};
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
@@ -105,7 +105,13 @@ pub struct Args {
 
 /// Compares.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let outcome = compare(args)?;
+    let is_for_people = !args.quiet && matches!(args.output, OutputFormat::Human);
+    let outcome = compare(args).or_else(|Stopped { failure, in_rest }| {
+        if in_rest && is_for_people {
+            warn_of_sizes(out)?;
+        }
+        Err(failure)
+    })?;
     match (args.quiet, args.output) {
         (true, _) => {}
         (false, OutputFormat::Json) => write_json(out, &outcome.report())?,
@@ -117,7 +123,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     })
 }
 
-fn compare(args: &Args) -> Result<Outcome, Failure> {
+/// A comparison that did not get to its end.
+struct Stopped {
+    failure: Failure,
+    /// Behind the end of the shorter disk.
+    in_rest: bool,
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { failure, in_rest: false }
+    }
+}
+
+fn compare(args: &Args) -> Result<Outcome, Stopped> {
     let cannot_open = |failure: Failure| failure.with_code(code::CANNOT_OPEN);
     let first = options(args, &args.first, "-f", args.first_format).map_err(cannot_open)?;
     let second = options(args, &args.second, "-F", args.second_format).map_err(cannot_open)?;
@@ -154,7 +173,7 @@ async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Failure>
     })
 }
 
-async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, Failure> {
+async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, Stopped> {
     let sizes = [disks[0].size(), disks[1].size()];
     let outcome = |difference| Outcome { sizes, difference };
     if args.strict && sizes[0] != sizes[1] {
@@ -166,15 +185,16 @@ async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, F
         progress.at(sizes[0].max(sizes[1]), Instant::now());
     }
     progress.end();
-    difference.map(outcome)
+    let stopped = |(offset, failure)| Stopped { failure, in_rest: offset >= sizes[0].min(sizes[1]) };
+    difference.map(outcome).map_err(stopped)
 }
 
-/// The first place where the disks differ. Pieces are read side by side, and judged in their order.
+/// The first place where the disks differ, or that cannot be read: with its offset. Pieces are read side by side, and judged in their order.
 pub(crate) async fn first_difference(
     disks: [&dyn Block; 2],
     strict: bool,
     progress: &mut Progress,
-) -> Result<Option<Difference>, Failure> {
+) -> Result<Option<Difference>, (u64, Failure)> {
     let steps = stream::unfold(Walk::new(disks, strict), |mut walk| async move {
         walk.next().await.map(|step| (step, walk))
     });
@@ -187,7 +207,7 @@ pub(crate) async fn first_difference(
     });
     let found = judged.buffered(PIECES_IN_FLIGHT).filter_map(|(offset, judged)| {
         progress.at(offset, Instant::now());
-        ready(judged.transpose())
+        ready(judged.map_err(|failure| (offset, failure)).transpose())
     });
     pin!(found).next().await.transpose()
 }

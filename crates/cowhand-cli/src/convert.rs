@@ -371,7 +371,7 @@ async fn same_as(
     let mut progress = Progress::begin(args.progress && !args.quiet, total, std::time::Instant::now());
     let difference = first_difference([source, &*disk], false, &mut progress).await;
     progress.end();
-    match difference? {
+    match difference.map_err(|(_, failure)| failure)? {
         // Beyond the source's end a longer target may have any content.
         Some(Difference::Content(offset)) if offset < source.size() => {
             Err(Failure::new(format!("the copy differs from {} at offset {offset}", source.name())))

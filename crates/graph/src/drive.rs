@@ -285,6 +285,26 @@ impl OptionTree {
         }
     }
 
+    /// The text under the dotted name `key`.
+    pub fn at(&self, key: &str) -> Option<String> {
+        match key.split_once('.') {
+            None => self.value(key),
+            Some((first, rest)) => match self.entries.get(first)? {
+                Entry::Tree(tree) => tree.at(rest),
+                Entry::Value(_) | Entry::Null => None,
+            },
+        }
+    }
+
+    /// The dotted names of all values.
+    pub fn keys(&self) -> Vec<String> {
+        let of_entry = |(name, entry): (&String, &Entry)| match entry {
+            Entry::Tree(tree) => tree.keys().iter().map(|key| format!("{name}.{key}")).collect(),
+            Entry::Value(_) | Entry::Null => vec![name.clone()],
+        };
+        self.entries.iter().flat_map(of_entry).collect()
+    }
+
     /// What `driver` says, if it is text.
     pub fn driver(&self) -> Option<String> {
         self.value("driver")

@@ -41,6 +41,8 @@ struct Table {
     /// Passwords that were entered, by the image's name: an image that is opened again is not asked for
     /// again.
     answers: BTreeMap<String, Secret>,
+    /// An image that is not encrypted opens, though a secret was given for it.
+    unneeded: bool,
 }
 
 /// A secret that is not there, or cannot be made.
@@ -173,6 +175,21 @@ impl Secrets {
     /// asked for.
     pub fn ask(&self, asked: Option<Arc<dyn Ask>>) {
         self.0.lock().asked = asked;
+    }
+
+    /// From now on an image that is not encrypted opens although a secret was given for it, as in QEMU. Otherwise that is an error: who gives a
+    /// password expects an encrypted image.
+    pub fn allow_unneeded(&self) {
+        self.0.lock().unneeded = true;
+    }
+
+    /// The secret called `id`, given for an image that is not encrypted; `None` where that is no error.
+    ///
+    /// # Errors
+    /// When there is no such secret.
+    pub fn unneeded(&self, id: &str) -> Result<Option<Secret>, SecretError> {
+        let allowed = self.0.lock().unneeded;
+        if allowed { Ok(None) } else { self.get(id).map(Some) }
     }
 
     /// The password of the image called `image`: the secret called `id`, or the password that is entered on

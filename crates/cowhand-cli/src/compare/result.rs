@@ -36,6 +36,11 @@ pub struct Report {
     sizes: [u64; 2],
 }
 
+/// Says that one disk is longer.
+pub fn warn_of_sizes(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "Warning: Image size mismatch!")
+}
+
 impl Outcome {
     /// For programs.
     pub fn report(&self) -> Report {
@@ -51,7 +56,7 @@ impl Outcome {
     /// For people, in the lines that scripts know from qemu-img.
     pub fn write_human(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.rest_was_looked_at() {
-            writeln!(out, "Warning: Image size mismatch!")?;
+            warn_of_sizes(out)?;
         }
         match self.difference {
             None => writeln!(out, "Images are identical."),

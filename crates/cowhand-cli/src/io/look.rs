@@ -15,8 +15,12 @@ pub fn length(disk: &Disk, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(writeln!(out, "{}", size(disk.size()))?)
 }
 
-/// `info`: the format, and what a header says.
-pub async fn info(disk: &Disk, out: &mut dyn Write) -> Result<(), Failed> {
+/// `info`: the format, and what a header says. `bare`: the driver of a disk that is a file without a format, of which qemu-io has nothing but that, twice.
+pub async fn info(disk: &Disk, bare: Option<&str>, out: &mut dyn Write) -> Result<(), Failed> {
+    if let Some(driver) = bare {
+        writeln!(out, "format name: {driver}\nformat name: {driver}")?;
+        return Err(Failed::Shown);
+    }
     writeln!(out, "format name: {}", Block::driver(disk))?;
     let Some(image) = disk.image() else {
         writeln!(out, "cluster size: 0 bytes")?;

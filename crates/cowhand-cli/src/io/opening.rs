@@ -23,6 +23,9 @@ const CACHE_DEFAULT: &str = "writethrough";
 /// What a discard does unless said otherwise, as in qemu-io.
 const DISCARD_DEFAULT: &str = "unmap";
 
+/// The filter that `-C` puts over the disk.
+const COPY_ON_READ: &str = "copy-on-read";
+
 /// How a disk is opened, beside what DRIVE says: that counts more.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
@@ -52,6 +55,8 @@ pub struct Opened {
     tree: OptionTree,
     /// Writes go to an overlay without a name: it cannot be opened again.
     snapshot: bool,
+    /// The driver of a file that was opened without a format.
+    pub bare: Option<String>,
 }
 
 impl Manner {
@@ -129,16 +134,23 @@ impl Manner {
                     ));
                 }
                 let below = std::mem::take(&mut tree);
-                let over = tree.insert("driver", Entry::Value("copy-on-read".into()));
+                let over = tree.insert("driver", Entry::Value(COPY_ON_READ.into()));
                 over.and_then(|()| tree.insert("file", Entry::Tree(below)))
                     .map_err(|error| unreadable("-C", &error))?;
             }
+            if self.read_only && tree.driver().as_deref() == Some(COPY_ON_READ) {
+                return Err(Failure::new(
+                    "copy-on-read writes what it reads, and -r has the disk stay as it is",
+                ));
+            }
+            let named = self.format.clone().or_else(|| tree.driver());
+            let bare = named.filter(|driver| graph::drivers::is_storage(driver));
             let disk = open(&tree, rules).await?;
-            return Ok(Opened { disk, tree, snapshot: false });
+            return Ok(Opened { disk, tree, snapshot: false, bare });
         }
         let overlay = Overlay::over(self, tree, rules).await?;
         let disk = open(&overlay.tree, rules).await?;
-        Ok(Opened { disk, tree: overlay.tree.clone(), snapshot: true })
+        Ok(Opened { disk, tree: overlay.tree.clone(), snapshot: true, bare: None })
     }
 }
 
@@ -180,27 +192,45 @@ impl Opened {
                     "-c sets all options of the cache, and -o some of them; give one of them",
                 ));
             }
+            self.check_kept(&given)?;
             tree.replace_all(OsStr::new(options)).map_err(|error| unreadable(options, &error))?;
         }
         let (old, new) = (disk_options(&self.tree)?, disk_options(&tree)?);
-        let stays = [
-            ("driver", old.layer.format == new.layer.format),
-            ("file", old.filename == new.filename && old.layer.file == new.layer.file),
-            ("node-name", old.layer.node_name == new.layer.node_name),
-        ];
-        match stays.into_iter().find(|(_, same)| !same) {
-            // The cache mode of a file follows from that of its image.
-            Some((name, _)) if name != "file" || old.filename != new.filename => {
-                Err(Failure::new(format!("option {name} stays as it is while the disk is open")))
+        match old.filename == new.filename {
+            true => Ok(tree),
+            false => Err(Failure::new("option file stays as it is while the disk is open")),
+        }
+    }
+
+    /// Refuses options that give a node another name or driver.
+    fn check_kept(&self, given: &OptionTree) -> Result<(), Failure> {
+        for key in given.keys() {
+            let (node, name) = key.rsplit_once('.').unwrap_or(("", &key));
+            let kept = match name {
+                "node-name" => self.tree.at(&key),
+                "driver" => self.tree.at(&key).or_else(|| self.driver_of(node)),
+                _ => continue,
+            };
+            if kept != given.at(&key) {
+                return Err(Failure::new(format!("option {key} stays as it is while the disk is open")));
             }
-            _ => Ok(tree),
+        }
+        Ok(())
+    }
+
+    /// The driver of the node that options call `node` (`backing.file`, say), of those that a chain on files has.
+    fn driver_of(&self, node: &str) -> Option<String> {
+        let depth = node.split('.').filter(|part| *part == "backing").count();
+        match node.rsplit('.').next() {
+            Some("file") => Some("file".to_owned()),
+            _ => block::layers(self.disk.root()).nth(depth).map(|layer| layer.driver().to_owned()),
         }
     }
 
     /// Closes it and opens it with the options of `tree`; if that cannot be done, as it was. Without a disk, that failed too.
     pub async fn again(self, tree: OptionTree, rules: &OpenRules) -> (Option<Self>, Result<(), Failure>) {
         let name = self.disk.root().name().to_owned();
-        let old = self.tree.clone();
+        let (old, bare) = (self.tree.clone(), self.bare.clone());
         let closed = self.close().await;
         let opened = open(&tree, rules).await;
         let (tree, opened, result) = match opened {
@@ -208,7 +238,7 @@ impl Opened {
             Err(failure) => (old.clone(), open(&old, rules).await, Err(failure)),
         };
         match opened {
-            Ok(disk) => (Some(Self { disk, tree, snapshot: false }), result),
+            Ok(disk) => (Some(Self { disk, tree, snapshot: false, bare }), result),
             Err(failure) => {
                 (None, result.and(Err(Failure::because(format!("{name} is closed now"), &Said(failure)))))
             }

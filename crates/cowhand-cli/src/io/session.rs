@@ -150,7 +150,10 @@ impl<'a> Session<'a> {
             Verb::Discard => self.request(Request::discard(words)?).await,
             Verb::Flush => self.flush().await,
             Verb::Help => Ok(help(words.first().copied(), self.out)??),
-            Verb::Info => look::info(&*self.disk()?, self.out).await,
+            Verb::Info => {
+                let bare = self.opened.as_ref().and_then(|opened| opened.bare.clone());
+                look::info(&*self.disk()?, bare.as_deref(), self.out).await
+            }
             Verb::Length => look::length(&*self.disk()?, self.out),
             Verb::Map => look::map(&*self.disk()?, self.out).await,
             Verb::Open => {

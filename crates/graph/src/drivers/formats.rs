@@ -97,7 +97,7 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
     // The image says whether there is a password to be asked for.
     let password = match header.is_some_and(|header| header.crypt != CryptMethod::None) {
         true => secrets.password(file.name(), id),
-        false => id.map(|id| secrets.get(id)).transpose(),
+        false => id.map_or(Ok(None), |id| secrets.unneeded(id)),
     };
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
     let engine = options.qcow2.for_engine(writable, options.discard);

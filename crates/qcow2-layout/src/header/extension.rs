@@ -97,7 +97,7 @@ impl Extensions {
         let mut found = Extensions::default();
         let mut seen = Vec::new();
         for_each(first, context, |kind, data| {
-            if is_known(kind) {
+            if is_unique(kind) {
                 if seen.contains(&kind) {
                     return Err(HeaderError::DuplicateExtension { kind });
                 }
@@ -274,8 +274,9 @@ impl CryptoExtension {
     }
 }
 
-fn is_known(kind: u32) -> bool {
-    matches!(kind, BACKING_FORMAT | DATA_FILE | CRYPTO | FEATURE_NAMES | BITMAPS | RECORD)
+/// Of the others the last one counts, as in QEMU.
+fn is_unique(kind: u32) -> bool {
+    matches!(kind, DATA_FILE | CRYPTO | BITMAPS | RECORD)
 }
 
 /// Where in the first cluster, `first`, of a version 3 image the data of an extension is that has `len` bytes.
@@ -300,7 +301,10 @@ fn for_each(
     let end = context.end.min(first.len());
     let area = first.get(..end).unwrap_or_default();
     let mut offset = context.start;
-    while let (Some(kind), Some(len)) = (be32(area, offset), be32(area, offset.saturating_add(4))) {
+    // An extension that begins in the area and ends behind it is one that is too long, as in QEMU.
+    while offset < end
+        && let (Some(kind), Some(len)) = (be32(first, offset), be32(first, offset.saturating_add(4)))
+    {
         if kind == END {
             return Ok(());
         }

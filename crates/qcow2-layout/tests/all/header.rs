@@ -124,11 +124,15 @@ fn an_outdated_bitmaps_extension_is_dropped() {
 }
 
 #[test]
-fn a_known_extension_may_come_once() {
+fn an_extension_that_leads_to_something_may_come_once() {
     let mut header = plain();
     header.extensions.unknown = vec![(0x4441_5441, b"a".to_vec()), (0x4441_5441, b"b".to_vec())];
     let found = Header::decode(&header.encode().unwrap());
     assert_eq!(found, Err(HeaderError::DuplicateExtension { kind: 0x4441_5441 }));
+    // Of the format of a backing file QEMU takes the last one.
+    header.extensions.unknown = vec![(0xe279_2aca, b"raw".to_vec()), (0xe279_2aca, b"foo".to_vec())];
+    let found = Header::decode(&header.encode().unwrap()).unwrap();
+    assert_eq!(found.extensions.backing_format.as_deref(), Some("foo"));
 }
 
 #[test]
