@@ -15,6 +15,7 @@
 mod alone;
 mod below;
 mod change;
+mod json;
 mod path;
 mod quotes;
 mod shown;
@@ -136,7 +137,7 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
     }
     if let Some(json) = bytes.strip_prefix(b"json:") {
         let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
-        return parse_json(json)?.with_format();
+        return json::parse(json)?.with_format();
     }
     if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
@@ -177,66 +178,6 @@ fn key_and_value(part: &[u8]) -> Result<(&str, &OsStr), DriveError> {
     Ok((key, OsStr::from_bytes(&part[equals + 1..])))
 }
 
-fn parse_json(text: &str) -> Result<OptionTree, DriveError> {
-    match serde_json::from_str(&quotes::in_double_quotes(text))? {
-        serde_json::Value::Object(object) => OptionTree::of_json(object),
-        other => Err(DriveError::NotAnObject { found: json_kind(&other) }),
-    }
-}
-
-fn insert_object(
-    tree: &mut OptionTree,
-    prefix: &str,
-    object: serde_json::Map<String, serde_json::Value>,
-) -> Result<(), DriveError> {
-    use serde_json::Value;
-    for (name, value) in object {
-        let key = format!("{prefix}{name}");
-        let text = match value {
-            Value::Object(inner) => {
-                insert_object(tree, &format!("{key}."), inner)?;
-                continue;
-            }
-            Value::Null => {
-                tree.insert(&key, Entry::Null)?;
-                continue;
-            }
-            Value::Array(list) => {
-                insert_list(tree, &key, list)?;
-                continue;
-            }
-            Value::Bool(true) => "on".into(),
-            Value::Bool(false) => "off".into(),
-            Value::Number(number) => number.to_string(),
-            Value::String(text) => text,
-        };
-        tree.insert(&key, Entry::Value(text.into()))?;
-    }
-    Ok(())
-}
-
-/// A list of objects stands as numbered groups; no option takes another one.
-fn insert_list(tree: &mut OptionTree, key: &str, list: Vec<serde_json::Value>) -> Result<(), DriveError> {
-    for (number, value) in list.into_iter().enumerate() {
-        match value {
-            serde_json::Value::Object(inner) => insert_object(tree, &format!("{key}.{number}."), inner)?,
-            _ => return Err(DriveError::List { key: key.to_owned() }),
-        }
-    }
-    Ok(())
-}
-
-fn json_kind(value: &serde_json::Value) -> &'static str {
-    match value {
-        serde_json::Value::Null => "null",
-        serde_json::Value::Bool(_) => "a boolean",
-        serde_json::Value::Number(_) => "a number",
-        serde_json::Value::String(_) => "a string",
-        serde_json::Value::Array(_) => "a list",
-        serde_json::Value::Object(_) => "an object",
-    }
-}
-
 impl IntoIterator for OptionTree {
     type Item = (String, Entry);
     type IntoIter = std::collections::btree_map::IntoIter<String, Entry>;
@@ -259,7 +200,7 @@ impl OptionTree {
     /// When an option is given twice, is a list, or has a malformed name.
     pub fn of_json(object: serde_json::Map<String, serde_json::Value>) -> Result<Self, DriveError> {
         let mut tree = Self::default();
-        insert_object(&mut tree, "", object)?;
+        json::insert_object(&mut tree, "", object)?;
         Ok(tree)
     }
 
