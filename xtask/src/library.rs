@@ -1,7 +1,8 @@
-//! `cargo xtask library`: what a program gets that links crate `cowhand`: how many foreign crates, every feature by itself, the example of its page, and
-//! packages that a registry would take.
+//! `cargo xtask library`: what a program gets that links crate `cowhand`: how many foreign crates, packages that a registry would take, every feature
+//! by itself, the oldest compiler that links it, and the example of its page.
 
 mod foreign;
+mod oldest;
 mod pasted;
 mod published;
 
@@ -24,10 +25,17 @@ pub fn run(_: &Args) -> ExitCode {
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// What takes seconds.
+pub fn first_stage(stages: &mut Stages) {
+    stages.stage("library: foreign crates", foreign::check);
+    stages.stage("library: packages", published::package);
+}
+
 /// All of it.
 pub fn stage(stages: &mut Stages) {
-    stages.stage("library: foreign crates", foreign::check);
+    first_stage(stages);
     stages.stage("library: each feature by itself", each_feature);
+    stages.stage("library: the oldest compiler", oldest::check);
     let mut tests = cargo();
     tests.args([
         "test",
@@ -42,7 +50,6 @@ pub fn stage(stages: &mut Stages) {
     ]);
     stages.command("library: tests without features", &mut tests);
     stages.stage("library: the example of its page, pasted", pasted::build_and_run);
-    stages.stage("library: packages", published::package);
 }
 
 /// Builds the library with none of its features, each alone, and all; a warning fails.

@@ -171,7 +171,10 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
         stages.tests("black box: what the suites share", programs.library(BLACK_BOX), |tests| tests);
     }
     match tier {
-        Tier::First => run_first_tests(args, programs, stages),
+        Tier::First => {
+            run_first_tests(args, programs, stages);
+            library::first_stage(stages);
+        }
         Tier::Full => {
             if args.wants(SCHEMA_DIFF) {
                 stages.stage("schema-diff: QEMU's interfaces beside ours", schema_diff::stage);
