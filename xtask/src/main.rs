@@ -4,6 +4,7 @@
 
 mod bench;
 mod beside;
+mod book;
 mod coverage;
 mod figures;
 mod fuzz;
@@ -38,6 +39,8 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
+    /// Make a book of HTML of the pages of docs/, with those that the program writes
+    Book(book::Args),
     /// Say which lines of format, map cache and engine their tests reach
     Coverage(coverage::Args),
     /// Run everything that counts what it looks at, and print the table of docs/internals/testing.md
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     black_box::default_signals::default_in_programs(&[SIGINT, SIGQUIT]);
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Book(args) => book::run(&args),
         Command::Coverage(args) => coverage::run(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

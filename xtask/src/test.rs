@@ -16,6 +16,7 @@ use self::reach::{Part, Plan};
 use self::suites::{MEDIA, suite};
 use self::tier::{FIRST_OF, set_simulation};
 use crate::beside::Beside;
+use crate::book;
 use crate::interleave;
 use crate::library;
 use crate::packages::Packages;
@@ -185,6 +186,7 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages) {
             }
             if args.only.is_empty() {
                 library::stage(stages);
+                stages.stage("book: the pages of docs/", book::build);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! All commands as one document: docs/reference/tools.md.
+//! All commands as one document: the book's page of the tools, of which docs/reference/tools.md is the beginning.
 
 use super::{examples, notes, takes_drive, words};
 use crate::cli::DRIVE_HELP;
