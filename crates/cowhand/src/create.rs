@@ -10,6 +10,7 @@ use graph::drivers::OnLoop;
 use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
+use reactor::Backend;
 use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing};
 use storage_luks::NewVolume;
 
@@ -71,7 +72,8 @@ impl NewImage {
 /// that fails. Starts a thread for as long as it takes.
 pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
     let path = path.into();
-    let loops = match Loops::new(1) {
+    // A few writes and a flush: a ring costs more to set up than it saves, and a sandbox may refuse it.
+    let loops = match Loops::over(1, Backend::Threads) {
         Ok(loops) => loops,
         Err(error) => return Pending::ended(Err(error)),
     };

@@ -96,6 +96,7 @@ pub const SUITES: [Suite; 37] = [
             "crates/lineage",
             "crates/cowhand-cli/src/lineages",
             "crates/cowhand-cli/src/serve/qmp/checkpoints.rs",
+            "clients/python",
         ],
         first: &[
             "live::a_rollback_switches_the_disk_below_its_clients",

@@ -1,0 +1,109 @@
+"""Checkpoints of a disk that is being served."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .qmp import Command, Server
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was taken."""
+
+    name: str | None
+    """Its name, if it has one."""
+    id: str
+    """The id of its layer, which names it, too."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A range in which two checkpoints may differ, in bytes."""
+
+    start: int
+    length: int
+
+
+class Disk:
+    """A disk of a lineage, by the name of its node."""
+
+    def __init__(self, server: Server, node: str) -> None:
+        self._server, self.node = server, node
+
+    async def checkpoint(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> Checkpoint:
+        """Seals what the disk holds; clients wait for the switch alone. Durable when this returns."""
+        action = self.checkpoint_action(name, labels)
+        answer = await self._server.run(action)
+        return Checkpoint(name, answer["id"])
+
+    async def fork(
+        self,
+        checkpoint: str,
+        new: str | Path,
+        *,
+        count: int | None = None,
+        serve: str | Mapping[str, Any] | None = None,
+    ) -> list[Path]:
+        """Makes disks over a checkpoint; with `serve` (`"nbd"`, say) each is opened and exported at once. Returns their paths."""
+        options = {"type": serve} if isinstance(serve, str) else serve
+        command = self.fork_action(checkpoint, new, count=count)
+        if options is not None:
+            command.arguments["serve"] = dict(options)
+        answer = await self._server.run(command)
+        return [Path(path) for path in answer["disks"]]
+
+    async def rollback(self, checkpoint: str, *, live: bool = False) -> str:
+        """The disk continues from a checkpoint. Returns the id of the layer that it left.
+
+        Refused while a client that may write is connected: its caches are of another disk then. `live` is for clients that have none.
+        """
+        answer = await self._server.run(self.rollback_action(checkpoint, live=live))
+        return str(answer["left"])
+
+    def checkpoint_action(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> Command:
+        """As `checkpoint`, for `Server.transaction`: several disks of one moment."""
+        pairs = None if labels is None else [f"{key}={value}" for key, value in labels.items()]
+        return Command("cowhand-checkpoint", node_name=self.node, name=name, labels=pairs)
+
+    def fork_action(self, checkpoint: str, new: str | Path, *, count: int | None = None) -> Command:
+        """As `fork`, for `Server.transaction`."""
+        return Command("cowhand-fork", node_name=self.node, checkpoint=checkpoint, new=str(new), count=count)
+
+    def rollback_action(self, checkpoint: str, *, live: bool = False) -> Command:
+        """As `rollback`, for `Server.transaction`."""
+        return Command("cowhand-rollback", node_name=self.node, checkpoint=checkpoint, live=live or None)
+
+    async def log(self) -> list[dict[str, Any]]:
+        """The layers and disks of the lineage, as `cowhand log --output json` has them."""
+        found: list[dict[str, Any]] = []
+        start: str | None = None
+        while True:
+            page = await self._server.execute("cowhand-log", {"from": start} if start else None, node_name=self.node)
+            found += page.get("layers", []) + page.get("disks", [])
+            start = page.get("next")
+            if start is None:
+                return found
+
+    async def diff(self, checkpoint: str, other: str | None = None) -> AsyncIterator[Difference]:
+        """Ranges that may differ between a checkpoint and another one, or the disk as it is: from maps alone."""
+        offset: int | None = None
+        while True:
+            page = await self._server.execute(
+                "cowhand-diff", node_name=self.node, checkpoint=checkpoint, other=other, offset=offset
+            )
+            for one in page["ranges"]:
+                yield Difference(one["start"], one["length"])
+            offset = page.get("next")
+            if offset is None:
+                return
+
+    async def collect(self, *, unnamed: bool = False, remove: bool = False) -> dict[str, Any]:
+        """What `cowhand gc --output json` shows: layers that nothing needs, those that stay; with `remove` they are removed."""
+        answer: dict[str, Any] = await self._server.execute(
+            "cowhand-gc", node_name=self.node, unnamed=unnamed or None, remove=remove or None
+        )
+        return answer
