@@ -77,7 +77,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         id: "door",
         title: "the NBD server".to_owned(),
         about: "fio's nbd engine over a unix socket against 1 GiB of real data, 64 KiB clusters, as qcow2 (and as a raw file \
-            for nbdkit). Client and server share the machine. The server's CPU time is in microseconds per request."
+            for nbdkit). Client and server share the machine. The server's CPU time is in microseconds per request. The limit is what the same \
+            client reaches with a server that does nothing (nbdkit null), and past the page cache what fio reaches on the raw file."
             .to_owned(),
         columns: ["case", "server", "cowhand is", "its CPU is", "requests/s", "spread", "server CPU us"]
             .map(str::to_owned)
@@ -97,13 +98,18 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
 }
 
 fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<Measured>, String> {
-    let kinds = [&[Kind::Cowhand], case.rivals].concat();
+    let kinds = [&[Kind::Cowhand], case.rivals, &[LIMIT]].concat();
     let mut all: Vec<Measured> =
         kinds.into_iter().map(|kind| Measured { kind, series: Series::default() }).collect();
     // fio counts in whole seconds.
     let seconds = bench.effort.seconds.ceil() as u32;
     for round in 0..bench.effort.rounds {
         for Measured { kind, series } in &mut all {
+            if *kind == LIMIT && case.direct {
+                let rate = fio::run_on_file(raw, case.load, seconds, round + 1)?.iops;
+                series.0.push(Sample { rate, ..Sample::default() });
+                continue;
+            }
             let served = Served { image, raw, direct: case.direct, options: "", password: None };
             let server = Server::start(bench, *kind, &served)?;
             let before = server.cpu_seconds();
@@ -122,6 +128,7 @@ fn rows(name: &str, all: &[Measured]) -> Vec<Vec<String>> {
             ratios.map(|ratio| format!("{} x", number(ratio)))
         });
         let Measured { kind, series } = measured;
+        let cpu = if *kind == LIMIT { "-".to_owned() } else { cpu };
         let spread = format!("{:.0} %", series.spread_percent());
         let cpu_us = number(series.median(Sample::cpu_us));
         vec![name.to_owned(), kind.name().to_owned(), rate, cpu, number(series.rate()), spread, cpu_us]
@@ -136,12 +143,17 @@ fn compared(all: &[Measured], rival: &Measured) -> Option<[f64; 2]> {
     Some([pair.rate_ratio(), pair.ratio(Sample::cpu_us)])
 }
 
+/// What no server can be faster than.
+const LIMIT: Kind = Kind::NbdkitNull;
+
 fn verdicts(case: &Case, all: &[Measured]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
+    let limit = all.iter().find(|measured| measured.kind == LIMIT);
+    let of_limit = limit.and_then(|limit| compared(all, limit)).map_or(f64::NAN, |[rate, _]| rate);
     for (rival, target) in all.iter().skip(1).zip(case.targets) {
         let Some([rate, cpu]) = compared(all, rival) else { continue };
         let what = format!("door, {}: against {}", case.name, rival.kind.name());
-        verdicts.push(Verdict::at_least(what.clone(), rate, *target, " x"));
+        verdicts.push(Verdict::at_least_or_limit(what.clone(), rate, *target, of_limit));
         if case.direct {
             verdicts.push(Verdict::at_most(format!("{what}, CPU"), cpu, 0.5, " x"));
         }

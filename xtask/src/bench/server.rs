@@ -16,6 +16,8 @@ pub enum Kind {
     Cowhand,
     QemuNbd,
     NbdkitFile,
+    /// It reads and writes nothing: what its client reaches is all that the client can.
+    NbdkitNull,
 }
 
 impl Kind {
@@ -24,6 +26,7 @@ impl Kind {
             Kind::Cowhand => "cowhand",
             Kind::QemuNbd => "qemu-nbd",
             Kind::NbdkitFile => "nbdkit file",
+            Kind::NbdkitNull => "limit: nbdkit null",
         }
     }
 }
@@ -176,6 +179,11 @@ fn command(bench: &Bench, kind: Kind, served: &Served<'_>, socket: &Path) -> Com
             let mut command = Command::new("nbdkit");
             command.args(["-f", "--exportname", "bench", "-U"]).arg(socket);
             command.arg("file").arg(format!("file={}", raw.display()));
+            command
+        }
+        Kind::NbdkitNull => {
+            let mut command = Command::new("nbdkit");
+            command.args(["-f", "--exportname", "bench", "-U"]).arg(socket).args(["null", "1G"]);
             command
         }
     }

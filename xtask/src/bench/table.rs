@@ -62,11 +62,24 @@ pub struct Verdict {
     pub missed_percent: f64,
 }
 
+/// What of the machine's own rate counts as all of it.
+const OF_LIMIT: f64 = 0.9;
+
 impl Verdict {
     /// A figure that must not be lower.
     pub fn at_least(what: impl Into<String>, found: f64, bound: f64, unit: &str) -> Self {
         let missed = (1.0 - found / bound) * 100.0;
         Self::new(what.into(), format!("at least {}{unit}", number(bound)), found, unit, missed)
+    }
+
+    /// As [`Verdict::at_least`], of a multiple of the rival's rate; at 0.9 of what the machine can do, `of_limit`, it is met, too.
+    pub fn at_least_or_limit(what: impl Into<String>, found: f64, bound: f64, of_limit: f64) -> Self {
+        let mut verdict = Self::at_least(what, found, bound, " x");
+        verdict.found += &format!(", {} of the limit", number(of_limit));
+        if of_limit >= OF_LIMIT {
+            (verdict.met, verdict.missed_percent) = (Some(true), 0.0);
+        }
+        verdict
     }
 
     /// A figure that must not be higher.
@@ -177,5 +190,11 @@ mod tests {
         assert_eq!(Verdict::at_most("x", 0.54, 0.36, "").outcome(), "missed by 50 %");
         assert_eq!(Verdict::at_most("x", f64::NAN, 0.36, "").outcome(), "not measured");
         assert_eq!(Verdict::unknown("x", "y", "z").outcome(), "not measured");
+        let at_limit = Verdict::at_least_or_limit("x", 1.2, 2.5, 0.93);
+        assert_eq!(
+            (at_limit.outcome(), &at_limit.found[..]),
+            ("met".to_owned(), "1.20 x, 0.930 of the limit")
+        );
+        assert_eq!(Verdict::at_least_or_limit("x", 1.25, 2.5, 0.7).outcome(), "missed by 50 %");
     }
 }
