@@ -1,13 +1,14 @@
 //! Table L: the image tools beside `qemu-img`, as whole processes with the same words.
 
 mod images;
+mod row;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::row::{Durable, Row, Runs};
 use super::{GIB, KIB, MIB, TIB};
-use crate::bench::sample::median;
-use crate::bench::table::{Chart, Form, Table, Verdict, bytes, number};
+use crate::bench::table::{Chart, Form, Table, Verdict, bytes};
 use crate::bench::{Bench, process};
 
 /// Bytes of the disk that is converted: twice as much takes twice as long for both.
@@ -18,11 +19,6 @@ const COMPRESSED_BYTES: u64 = 64 * MIB;
 const ROUNDS_MAX: u32 = 3;
 /// What the peak memory of any tool is to stay below, in MiB.
 const MEMORY_MIB_MAX: f64 = 256.0;
-
-/// CPU time of a conversion under qemu-img's name, of qemu-img's.
-const CONVERT_CPU: f64 = 0.8;
-/// How many times faster than qemu-img a conversion is to be where both make it durable.
-const DURABLE_BOUND: f64 = 1.3;
 
 /// What is done to the images before a run, so that each run finds the same.
 type Prepare<'a> = Box<dyn Fn() -> Result<(), String> + 'a>;
@@ -44,92 +40,6 @@ struct Work<'a> {
     rounds: u32,
 }
 
-/// What a program took for it, round by round.
-#[derive(Default)]
-struct Runs {
-    seconds: Vec<f64>,
-    cpu_seconds: Vec<f64>,
-    memory_mib: Vec<f64>,
-    target_bytes: f64,
-}
-
-impl Runs {
-    fn ratios_to(&self, others: &Self) -> Vec<f64> {
-        self.seconds.iter().zip(&others.seconds).map(|(its, others)| its / others).collect()
-    }
-}
-
-/// A row.
-struct Row {
-    what: String,
-    /// Of what makes a file: under qemu-img's name, with its durability.
-    ours: Runs,
-    theirs: Runs,
-    durable: Option<Durable>,
-    bound: f64,
-}
-
-/// Runs that make a file which is on the device when they end.
-#[derive(Default)]
-struct Durable {
-    /// Under our own name.
-    ours: Runs,
-    /// `qemu-img convert -t writeback`.
-    theirs: Runs,
-    /// A copy by the kernel.
-    limit: Option<Runs>,
-}
-
-impl Durable {
-    fn ratio(&self) -> f64 {
-        median(&self.theirs.ratios_to(&self.ours))
-    }
-
-    /// Our rate, of that of the copy.
-    fn of_limit(&self) -> Option<f64> {
-        self.limit.as_ref().map(|limit| median(&limit.ratios_to(&self.ours)))
-    }
-}
-
-impl Row {
-    fn ratios(&self) -> Vec<f64> {
-        self.theirs.ratios_to(&self.ours)
-    }
-
-    fn ratio(&self) -> f64 {
-        median(&self.ratios())
-    }
-
-    /// How far the rounds' ratios lie apart, in per cent of the median.
-    fn spread_percent(&self) -> f64 {
-        let ratios = self.ratios();
-        let highest = ratios.iter().copied().fold(f64::MIN, f64::max);
-        let lowest = ratios.iter().copied().fold(f64::MAX, f64::min);
-        (highest - lowest) / self.ratio() * 100.0
-    }
-
-    fn memory_ratio(&self) -> f64 {
-        median(&self.ours.memory_mib) / median(&self.theirs.memory_mib)
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let both = |figure: fn(&Runs) -> f64| {
-            format!("{} : {}", number(figure(&self.ours)), number(figure(&self.theirs)))
-        };
-        vec![
-            self.what.clone(),
-            format!("**{}**", number(self.ratio())),
-            format!("{:.0} %", self.spread_percent()),
-            self.durable.as_ref().map_or(String::new(), |durable| number(durable.ratio())),
-            self.durable.as_ref().and_then(Durable::of_limit).map_or(String::new(), number),
-            both(|runs| median(&runs.seconds) * 1000.0),
-            both(|runs| median(&runs.cpu_seconds) * 1000.0),
-            both(|runs| median(&runs.memory_mib)),
-            both(|runs| runs.target_bytes / MIB as f64),
-        ]
-    }
-}
-
 /// Table L.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let mut rows = conversions(bench)?;
@@ -137,7 +47,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     rows.extend(of_a_terabyte(bench)?);
     rows.extend(smaller(bench)?);
     let check = check(bench)?;
-    let mut verdicts: Vec<_> = rows.iter().chain([&check]).flat_map(faster).collect();
+    let mut verdicts: Vec<_> = rows.iter().chain([&check]).flat_map(Row::verdicts).collect();
     verdicts.push(Verdict::at_most(
         format!("L, {}: memory, of qemu-img's", check.what),
         check.memory_ratio(),
@@ -177,19 +87,6 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         charts: vec![chart(&rows)],
         verdicts,
     })
-}
-
-fn faster(row: &Row) -> Vec<Verdict> {
-    let of = |what: &str| format!("L, {}: {what}", row.what);
-    let mut all = vec![Verdict::at_least(of("times as fast as qemu-img"), row.ratio(), row.bound, " x")];
-    let Some((durable, of_limit)) = row.durable.as_ref().and_then(|row| Some((row, row.of_limit()?))) else {
-        return all;
-    };
-    let cpu = median(&row.ours.cpu_seconds) / median(&row.theirs.cpu_seconds);
-    all.push(Verdict::at_most(of("CPU, of qemu-img's"), cpu, CONVERT_CPU, ""));
-    let what = of("durable, times as fast as qemu-img");
-    all.push(Verdict::at_least_or_limit(what, durable.ratio(), DURABLE_BOUND, of_limit));
-    all
 }
 
 fn chart(rows: &[Row]) -> Chart {
