@@ -42,11 +42,28 @@ pub fn run(uri: &str, load: Load, seconds: u32, seed: u32) -> Result<Outcome, St
     measure(command, load, seconds, seed)
 }
 
-/// The same on a file, past the page cache.
-pub fn run_on_file(file: &Path, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
+/// How fio reaches a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// fio's `ioengine`.
+    pub name: &'static str,
+    /// Past the page cache.
+    pub direct: bool,
+}
+
+/// The same on a file.
+pub fn run_on_file(
+    file: &Path,
+    load: Load,
+    engine: Engine,
+    seconds: u32,
+    seed: u32,
+) -> Result<Outcome, String> {
     let mut command = Command::new("fio");
     command
-        .args(["--name=bench", "--ioengine=libaio", "--direct=1"])
+        .args(["--name=bench", "--thread"])
+        .arg(format!("--ioengine={}", engine.name))
+        .arg(format!("--direct={}", u8::from(engine.direct)))
         .arg(format!("--filename={}", file.display()));
     measure(command, load, seconds, seed)
 }

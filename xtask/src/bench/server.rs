@@ -16,8 +16,8 @@ pub enum Kind {
     Cowhand,
     QemuNbd,
     NbdkitFile,
-    /// It reads and writes nothing: what its client reaches is all that the client can.
-    NbdkitNull,
+    /// Ours, with a disk that is nothing: what its client reaches is all that client and door can.
+    Empty,
 }
 
 impl Kind {
@@ -26,7 +26,7 @@ impl Kind {
             Kind::Cowhand => "cowhand",
             Kind::QemuNbd => "qemu-nbd",
             Kind::NbdkitFile => "nbdkit file",
-            Kind::NbdkitNull => "limit: nbdkit null",
+            Kind::Empty => "limit",
         }
     }
 }
@@ -181,9 +181,10 @@ fn command(bench: &Bench, kind: Kind, served: &Served<'_>, socket: &Path) -> Com
             command.arg("file").arg(format!("file={}", raw.display()));
             command
         }
-        Kind::NbdkitNull => {
-            let mut command = Command::new("nbdkit");
-            command.args(["-f", "--exportname", "bench", "-U"]).arg(socket).args(["null", "1G"]);
+        Kind::Empty => {
+            let mut command = Command::new(&bench.cowhand);
+            command.args(["serve", "--export", "bench", "--shared", "8", "--socket"]).arg(socket);
+            command.arg("driver=null-co,size=1G");
             command
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::GIB;
-use crate::bench::fio::{self, Load};
+use crate::bench::fio::{self, Engine, Load};
 use crate::bench::image::check;
 use crate::bench::sample::{Pair, Sample, Series};
 use crate::bench::server::Daemon;
@@ -149,7 +149,8 @@ impl Case {
             for (contender, series) in &mut all {
                 let mounted = Mounted::start(bench, *contender, image, raw)?;
                 let before = mounted.cpu_seconds();
-                let rate = fio::run_on_file(&mounted.file, self.load, seconds, round + 1)?.iops;
+                let engine = Engine { name: "libaio", direct: true };
+                let rate = fio::run_on_file(&mounted.file, self.load, engine, seconds, round + 1)?.iops;
                 let cpu = mounted.cpu_seconds() - before;
                 let system_us = cpu * 1e6 / (rate * f64::from(seconds));
                 series.0.push(Sample { rate, system_us, ..Sample::default() });
