@@ -66,7 +66,7 @@ const FIGURES: [Figure; 10] = [
         "M: reads, 1 queue, depth 16",
     ),
     beside_qemu(
-        "`convert` of 2 GiB from raw to qcow2, made durable, beside a qemu-img that does not",
+        "`convert` of 2 GiB from raw to qcow2, under qemu-img's name, of qemu-img's rate",
         "convert",
         "L, convert raw to qcow2, 2 GiB: times as fast as qemu-img",
     ),
