@@ -66,7 +66,8 @@ pub async fn replace_key(
 ) -> Result<(), Error> {
     let unlocked = unlock(file, area, old, around).await?;
     if !unlocked.header.slots.get(slot).is_some_and(|entry| entry.active) {
-        return add_key(file, area, old, new, Some(slot), iter_time, around).await.map(drop);
+        let slot = free_slot(&unlocked.header, Some(slot), &Blame::new(file.name()))?;
+        return put_key(file, area, &unlocked, new, slot, iter_time, around).await;
     }
     let spare = unlocked.header.slots.iter().position(|entry| !entry.active);
     if let Some(spare) = spare {
