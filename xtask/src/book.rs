@@ -1,9 +1,9 @@
-//! `cargo xtask book`: the pages of docs/ as a book of HTML, with those that the program writes.
+//! `cargo xtask book`: the pages of docs/ as a book of HTML, with the generated ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::stage::{Stages, outcome};
+use crate::stage::{Stages, output, printed};
 use crate::workspace::{binary, cargo, root, target_directory};
 
 /// The version that builds it.
@@ -37,14 +37,16 @@ pub fn build() -> Result<(), String> {
         }
     }
     copy(&root().join("docs"), &sources)?;
-    run_whole(cargo().args(["build", "--quiet", "--package", "cowhand-cli"]))?;
+    output(cargo().args(["build", "--quiet", "--package", "cowhand-cli"]))?;
     for (page, words) in WRITTEN {
-        let printed = run_whole(Command::new(binary()).args(words))?;
+        let whole = output(Command::new(binary()).args(words))?;
         let path = sources.join(page);
-        std::fs::write(&path, printed).map_err(|error| failed(&path, &error))?;
+        std::fs::write(&path, whole).map_err(|error| failed(&path, &error))?;
     }
-    let said = run_whole(Command::new(mdbook).arg("build").arg(&sources).arg("--dest-dir").arg(&html))?;
-    if let Some(complaint) = said.lines().find(|line| line.contains("WARN") || line.contains("ERROR")) {
+    let said = printed(Command::new(mdbook).arg("build").arg(&sources).arg("--dest-dir").arg(&html))?;
+    if let Some(complaint) =
+        said.out.lines().chain(said.err.lines()).find(|line| line.contains("WARN") || line.contains("ERROR"))
+    {
         return Err(format!("mdbook: {complaint}"));
     }
     let pages = pages(&sources)?;
@@ -74,7 +76,7 @@ fn mdbook() -> Result<PathBuf, String> {
             "--no-default-features",
             "--quiet",
         ]);
-        run_whole(install.arg("--root").arg(&place))?;
+        output(install.arg("--root").arg(&place))?;
     }
     Ok(program)
 }
@@ -100,16 +102,6 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// What a program printed, if it succeeds.
-fn run_whole(command: &mut Command) -> Result<String, String> {
-    let ended = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&ended.stderr);
-    outcome(command, Ok(ended.status)).map_err(|error| format!("{error}\n{said}"))?;
-    // mdBook's complaints are on standard error.
-    Ok(text(&ended.stdout) + if command.get_program() == binary().as_os_str() { "" } else { &said })
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> String {

@@ -8,7 +8,7 @@ mod published;
 
 use std::process::{Command, ExitCode};
 
-use crate::stage::{Stages, outcome};
+use crate::stage::{Stages, output, printed};
 use crate::workspace::cargo;
 
 /// Arguments of `cargo xtask library`: none.
@@ -70,17 +70,7 @@ fn each_feature() -> Result<(), String> {
 
 /// What the compiler warns of; cargo shows it again where nothing is to be built.
 fn warnings(check: &mut Command) -> Result<Vec<String>, String> {
-    let ended = check.output().map_err(|error| format!("cargo does not run: {error}"))?;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    outcome(check, Ok(ended.status)).map_err(|error| format!("{error}\n{said}"))?;
+    let said = printed(check)?.err;
     let parts = said.split("\n\n").filter(|part| part.trim_start().starts_with("warning"));
     Ok(parts.map(str::to_owned).collect())
-}
-
-/// What a command prints, if it succeeds.
-fn output(command: &mut Command) -> Result<String, String> {
-    let ended = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    outcome(command, Ok(ended.status)).map_err(|error| format!("{error}\n{said}"))?;
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }

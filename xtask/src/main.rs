@@ -39,7 +39,7 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
-    /// Make a book of HTML of the pages of docs/, with those that the program writes
+    /// Make a book of HTML of the pages of docs/, with the generated ones
     Book(book::Args),
     /// Say which lines of format, map cache and engine their tests reach
     Coverage(coverage::Args),

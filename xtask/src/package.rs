@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::peers;
-use crate::stage::Stages;
+use crate::stage::{Stages, output};
 use crate::workspace::{cargo, target_directory};
 
 /// Arguments of `cargo xtask package`.
@@ -87,17 +87,6 @@ fn remove(directory: &Path) -> Result<(), String> {
 
 fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
-}
-
-/// What a command prints, if it succeeds.
-fn output(command: &mut Command) -> Result<String, String> {
-    let words = format!("{command:?}");
-    let output = command.output().map_err(|error| format!("{words}: {error}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match output.status.success() {
-        true => Ok(text(&output.stdout)),
-        false => Err(format!("{words}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))),
-    }
 }
 
 /// When the commit was made that is packed, in seconds since 1970: two builds of one commit are the same bytes.

@@ -122,6 +122,35 @@ fn watch(program: &mut Command) -> Result<(), String> {
     outcome(program, ended)
 }
 
+/// What a program printed.
+#[derive(Clone, Debug)]
+pub struct Printed {
+    /// On standard output.
+    pub out: String,
+    /// On standard error.
+    pub err: String,
+}
+
+/// Runs `command`, and keeps what it prints.
+///
+/// # Errors
+/// If it fails, with what it printed.
+pub fn printed(command: &mut Command) -> Result<Printed, String> {
+    let ended = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let printed = Printed { out: text(&ended.stdout), err: text(&ended.stderr) };
+    outcome(command, Ok(ended.status)).map_err(|error| format!("{error}\n{}{}", printed.out, printed.err))?;
+    Ok(printed)
+}
+
+/// Runs `command`, and gives its standard output.
+///
+/// # Errors
+/// As [`printed`].
+pub fn output(command: &mut Command) -> Result<String, String> {
+    printed(command).map(|printed| printed.out)
+}
+
 /// Words of a command that are shown.
 const WORDS_SHOWN: usize = 8;
 

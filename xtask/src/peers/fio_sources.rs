@@ -3,7 +3,8 @@
 
 use std::process::Command;
 
-use super::own_lists::{OwnLists, run};
+use super::own_lists::OwnLists;
+use crate::stage::output;
 use crate::workspace::target_directory;
 
 /// The release whose fio is installed.
@@ -24,11 +25,12 @@ pub fn ensure() -> Result<(), String> {
     println!("unpacking fio's sources for the tests");
     let work = target_directory().join("fio-download");
     let lists = OwnLists::fetch_of_sources(&work, &[SUITE])?;
-    let version = run(Command::new("dpkg-query").args(["--show", "--showformat=${source:Version}", "fio"]))?;
+    let version =
+        output(Command::new("dpkg-query").args(["--show", "--showformat=${source:Version}", "fio"]))?;
     lists.download_source(&format!("fio={}", version.trim()))?;
     let unpack = "rm -rf \"$1\" && mkdir \"$1\" && tar -xf fio_*.orig.tar.?z --strip-components=1 -C \"$1\"";
-    run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
-    run(Command::new("./configure").current_dir(&into))?;
+    output(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
+    output(Command::new("./configure").current_dir(&into))?;
     lists.remove()?;
     match into.join(CONFIGURED).exists() {
         true => Ok(()),

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::own_lists::{OwnLists, run};
+use super::own_lists::OwnLists;
+use crate::stage::output;
 use crate::workspace::target_directory;
 
 /// Where the backport is.
@@ -33,7 +34,7 @@ pub fn ensure() -> Result<(), String> {
     let image = image.ok_or_else(|| format!("{PACKAGE} of the backports depends on no kernel"))?;
     lists.download(&image)?;
     let unpack = "dpkg-deb -x linux-image-*.deb \"$1\" && depmod -b \"$1\" \"$(ls \"$1/lib/modules\")\"";
-    run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
+    output(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
     lists.remove()?;
     match has_module(&into) {
         true => Ok(()),

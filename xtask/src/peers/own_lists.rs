@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use crate::stage::output;
 
 /// Where Debian's packages are.
 const MIRROR: &str = "http://deb.debian.org/debian";
@@ -106,19 +108,6 @@ impl OwnLists {
         let quiet = ["-q", "-o", "Dir::Etc::SourceParts=-", "-o", "APT::Sandbox::User=root"];
         let mut command = Command::new(program);
         command.args(quiet).args(own).args(arguments);
-        run(command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").current_dir(&self.work))
-    }
-}
-
-/// Runs a command, which is asked nothing; gives its standard output.
-///
-/// # Errors
-/// With how it ended, and what it printed, if it failed.
-pub fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(printed),
-        false => Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr))),
+        output(command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").current_dir(&self.work))
     }
 }

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::own_lists::{OwnLists, run};
+use super::own_lists::OwnLists;
+use crate::stage::output;
 use crate::workspace::target_directory;
 
 /// A release of Debian, and what QEMU is compared as.
@@ -70,7 +71,7 @@ pub fn ensure() -> Result<Vec<Unpacked>, String> {
 /// # Errors
 /// With what failed.
 pub fn ensure_one_for_tests() -> Result<(), String> {
-    let version = run(Command::new("qemu-img").arg("--version"))?;
+    let version = output(Command::new("qemu-img").arg("--version"))?;
     match major(&version).is_some_and(|major| major >= 10) {
         true => Ok(()),
         false => ensure_one(RELEASES[0]).map(drop),
@@ -110,14 +111,14 @@ fn unpack(release: Release, into: &Path) -> Result<(), String> {
         if package.extension().is_none_or(|end| end != "deb") {
             continue;
         }
-        run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root))?;
+        output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root))?;
         if package.file_name().is_some_and(|name| name.to_string_lossy().starts_with("qemu-utils_")) {
-            version = run(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Version"))?;
+            version = output(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Version"))?;
         }
     }
     for program in PROGRAMS {
         write_wrapper(&root, &programs.join(program), program)?;
-        run(Command::new(programs.join(program)).arg("--version"))?;
+        output(Command::new(programs.join(program)).arg("--version"))?;
     }
     lists.remove()?;
     fs::write(into.join("version"), version).map_err(failed)

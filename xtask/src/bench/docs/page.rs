@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::record::{self, Target};
-use crate::bench::plot;
 use crate::bench::table::{Chart, Form};
+use crate::bench::{plot, write};
 
 const BEGIN: &str = "<!-- figures: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of figures -->";
@@ -75,13 +75,10 @@ const FIGURES: [Figure; 10] = [
 
 /// Writes the figures into `page`, and the pictures beside the tables on record in `directory`.
 pub fn update(page: &Path, directory: &Path) -> Result<(), String> {
-    let unusable = |error: std::io::Error| format!("{}: {error}", page.display());
-    let text = std::fs::read_to_string(page).map_err(unusable)?;
-    std::fs::write(page, with_figures(&text, directory)?).map_err(unusable)?;
+    let text = std::fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
+    write(page, &with_figures(&text, directory)?)?;
     for (name, chart) in charts(directory)? {
-        let path = directory.join(name);
-        std::fs::write(&path, plot::picture(&chart)?)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        write(&directory.join(name), &plot::picture(&chart)?)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::table::{Table, Verdict};
 use crate::bench::tables::TABLES;
+use crate::bench::write;
 
 /// The file of all targets.
 const TARGETS: &str = "targets.tsv";
@@ -28,7 +29,7 @@ pub struct Target {
 /// Puts `tables` on record in `directory`, and leaves the tables that were not measured as they are.
 pub fn update(directory: &Path, tables: &[Table]) -> Result<(), String> {
     for table in tables {
-        write(&directory.join(format!("{}.tsv", table.id)), &rows(table))?;
+        write(&file(directory, table.id), &rows(table))?;
     }
     write(&directory.join(TARGETS), &lines(&merged(targets(directory)?, tables)))
 }
@@ -102,10 +103,6 @@ fn plain(cell: &str) -> String {
     let cell = cell.strip_prefix("**").and_then(|cell| cell.strip_suffix("**")).unwrap_or(cell);
     let digits = cell.replace(',', "");
     if digits.parse::<f64>().is_ok() { digits } else { cell.to_owned() }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
