@@ -116,7 +116,7 @@ impl Door {
         (0..self.loops.count()).for_each(|index| self.loops.spawn(index, make.clone()));
     }
 
-    /// Accepts connections at `listener` for ever, and hands to `welcome` those that there is room for. Runs on any event loop, also one that
+    /// Accepts connections at `listener` for ever, and hands each to `welcome` while the door has room. Runs on any event loop, also one that
     /// serves no client; dropping it ends the listening.
     pub async fn accept(&self, listener: &Listener, room: Room, mut welcome: impl FnMut(Stream)) {
         loop {

@@ -177,8 +177,8 @@ impl Secrets {
         self.0.lock().asked = asked;
     }
 
-    /// From now on an image that is not encrypted opens although a secret was given for it, as in QEMU. Otherwise that is an error: who gives a
-    /// password expects an encrypted image.
+    /// From now on an image that is not encrypted opens although a secret was given for it, as in QEMU. Otherwise that is an error: the
+    /// caller expects an encrypted image.
     pub fn allow_unneeded(&self) {
         self.0.lock().unneeded = true;
     }

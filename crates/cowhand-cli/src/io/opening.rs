@@ -218,7 +218,7 @@ impl Opened {
         Ok(())
     }
 
-    /// The driver of the node that options call `node` (`backing.file`, say), of those that a chain on files has.
+    /// The driver of the node that options call `node` (`backing.file`, say), in a chain on files.
     fn driver_of(&self, node: &str) -> Option<String> {
         let depth = node.split('.').filter(|part| *part == "backing").count();
         match node.rsplit('.').next() {

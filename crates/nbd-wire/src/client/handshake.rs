@@ -174,7 +174,6 @@ impl Handshake {
         let fields = (cursor.u64(), cursor.u16(), cursor.u16());
         let (Ok(size), Ok(_), Ok(flags)) = fields else { return Err(HandshakeError::NotNewstyle) };
         (self.agreed.size, self.agreed.flags) = (size, ExportFlags::from_wire(flags));
-        self.has_export_info = true;
         Ok((OLDSTYLE_BYTES, self.ready()))
     }
 

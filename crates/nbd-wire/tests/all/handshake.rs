@@ -351,7 +351,7 @@ fn a_client_falls_back_to_what_an_old_server_has() {
     assert_eq!((agreed.size, agreed.dialect, agreed.contexts), (512, Dialect::Simple, vec![]));
 }
 
-/// Servers from before 2011, and those that test clients.
+/// Servers from before 2011, and servers made to test clients.
 #[test]
 fn an_oldstyle_server_is_taken_as_it_is_and_has_no_names() {
     let mut greeting = b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53".to_vec();
@@ -374,7 +374,7 @@ fn an_oldstyle_server_is_taken_as_it_is_and_has_no_names() {
     assert_eq!(refused(named), client::HandshakeError::Nameless("a".to_owned()));
     let encrypted = client::ExportRequest { tls: true, ..nameless };
     assert_eq!(refused(encrypted), client::HandshakeError::TooOld(OptionKind::StartTls));
-    assert!(sent.is_empty(), "it asks nothing, and is told nothing");
+    assert!(sent.is_empty(), "the client sends nothing");
 }
 
 #[test]
