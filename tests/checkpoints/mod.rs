@@ -5,6 +5,7 @@
 mod killed;
 mod live;
 mod meetings;
+mod merged;
 mod python_client;
 mod served_forks;
 mod together;

@@ -107,3 +107,32 @@ class Disk:
             "cowhand-gc", node_name=self.node, unnamed=unnamed or None, remove=remove or None
         )
         return answer
+
+    async def forget(
+        self,
+        *,
+        keep: str | None = None,
+        max_depth: int | None = None,
+        max_waste: int | None = None,
+        speed: int | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Forgets checkpoints that `keep` ("hourly:24,daily:7") and `max_depth` do not keep, and waits until layers are merged.
+
+        Returns what `cowhand forget --output json` shows; with `dry_run` what it would be. `speed` is in bytes a second.
+        """
+        job = None if dry_run else f"forget-{self.node}"
+        answer: dict[str, Any] = await self._server.execute(
+            "cowhand-forget",
+            node_name=self.node,
+            job_id=job,
+            keep=keep,
+            max_depth=max_depth,
+            max_waste=max_waste,
+            speed=speed,
+            dry_run=dry_run or None,
+            auto_dismiss=None if dry_run else False,
+        )
+        if job is not None:
+            await self._server.finished(job)
+        return answer

@@ -118,10 +118,10 @@ fn delete(args: &Args, names: &[OsString], out: &mut dyn Write) -> Result<ExitCo
     let change = Change::begin(&first.place, PATIENCE)?;
     let (plan, outcome) = change.delete(&checkpoints)?;
     if !args.dry_run {
-        offline::run(change, plan)?;
+        change.apply(&plan)?;
     }
     if !args.quiet {
-        show(&outcome, args.dry_run, args.output, out)?;
+        show(&outcome_json(&outcome, args.dry_run), args.dry_run, args.output, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,31 +139,38 @@ pub fn outcome_json(outcome: &Outcome, is_dry: bool) -> Value {
     value
 }
 
-/// Says which layers go, and which stay for others.
-pub fn show(
-    outcome: &Outcome,
-    is_dry: bool,
-    output: OutputFormat,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let Outcome { going, going_bytes, staying, .. } = outcome;
+/// Says which layers go, and which stay for others: `outcome` is what [`outcome_json`] gives.
+pub fn show(outcome: &Value, is_dry: bool, output: OutputFormat, out: &mut dyn Write) -> Result<(), Failure> {
     if output == OutputFormat::Json {
-        return Ok(write_json(out, &outcome_json(outcome, is_dry))?);
+        return Ok(write_json(out, outcome)?);
     }
     let (goes, stays) = match is_dry {
         true => ("would be removed", "would lose its name and stay"),
         false => ("is removed", "has lost its name and stays"),
     };
-    for id in going {
+    let going = texts(&outcome["layers"]);
+    for id in &going {
         writeln!(out, "layer {id} {goes}")?;
     }
-    for (id, users) in staying {
-        let users: Vec<_> = users.iter().map(|user| printable(user)).collect();
-        writeln!(out, "layer {id} {stays}: {} needs it", users.join(", "))?;
+    for needed in outcome["needed"].as_array().into_iter().flatten() {
+        let (id, users) = (printable(needed["id"].as_str().unwrap_or_default()), texts(&needed["users"]));
+        match users.is_empty() {
+            true => writeln!(out, "layer {id} {stays}: a process has it open")?,
+            false => writeln!(out, "layer {id} {stays}: {} needs it", users.join(", "))?,
+        }
     }
     match going.is_empty() {
         true => writeln!(out, "no file {goes}")?,
-        false => writeln!(out, "{} in {} layers", human_size(*going_bytes), going.len())?,
+        false => {
+            let bytes = human_size(outcome["bytes"].as_u64().unwrap_or(0));
+            writeln!(out, "{bytes} in {} layers", going.len())?;
+        }
     }
     Ok(())
+}
+
+/// A list of names, fit for a terminal.
+pub fn texts(list: &Value) -> Vec<String> {
+    let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+    texts.map(|text| printable(text).to_string()).collect()
 }

@@ -5,18 +5,20 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use block::Block;
+use graph::OpenRules;
 use graph::size::human_size;
-use lineage::{Change, DiskPlace, Forgotten, Keep, Merge, Place, Policy};
+use job::{CopyOptions, Counters, LoopClock, RateLimit};
+use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, Place, Policy};
 use serde_json::{Value, json};
 
-use crate::checkpoint::{outcome_json, show};
-use crate::copying::Memory;
+use crate::checkpoint::{outcome_json, show, texts};
 use crate::copying::watch::Watch;
+use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::{Failure, warn};
-use crate::lineages::args::DiskArg;
-use crate::lineages::merged::Merging;
-use crate::lineages::{PATIENCE, offline};
+use crate::lineages::args::{DiskArg, Served};
+use crate::lineages::{PATIENCE, merged};
 use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand forget`.
@@ -28,15 +30,18 @@ use crate::output::{OutputFormat, printable, write_json};
         and --max-depth it merges what has been deleted before (cowhand checkpoint --delete).\n\n\
         --keep hourly:24,daily:7 keeps the newest checkpoint of each of the last 24 hours and of the last 7 days that have one, in UTC; \
         also last, weekly, monthly, yearly. --max-depth forgets the oldest checkpoints without a name, whatever --keep says, until no disk \
-        is backed by more layers. -n lists all of it first.\n\n\
-        The layers must not be open in any process. A merge takes as much space as the merged layer, until the old ones are gone; compressed \
-        clusters are not compressed afterwards. After a crash at any point everything reads the same, and the next forget does the rest. \
-        Other commands on the lineage wait while layers are copied.",
+        is backed by more layers. --max-waste leaves layers unmerged of which nearly all is needed: a merge copies all of that. -n lists all of it first.\n\n\
+        Other commands on the lineage go on while layers are copied. A merge takes as much space as the merged layer, until the old ones \
+        are gone; compressed clusters are not compressed afterwards. A process that has layers open goes on with their old files, which go \
+        when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and stands on the merged layers at \
+        once. After a crash at any point everything reads the same, and the next forget does the rest.",
     after_help = "\
 Examples:
   cowhand forget -n --keep hourly:24,daily:7 disk.qcow2
   cowhand forget --max-depth 64 /images
-DISK is the path of a qcow2 image, or the directory of a lineage. docs/guide/checkpoints.md is a walk through all of it."
+  cowhand forget --keep last:10 -r 50M disk.qmp
+DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it has
+several disks. docs/guide/checkpoints.md is a walk through all of it."
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory: all disks in it
@@ -50,6 +55,10 @@ pub struct Args {
     /// Layers below a disk at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_depth: Option<u32>,
+
+    /// Merge only where more than this part of what the layers take is not needed [default: always]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
+    max_waste: Option<u8>,
 
     /// List what would go and be merged, and change nothing
     #[arg(short = 'n', long)]
@@ -77,24 +86,17 @@ pub struct Args {
 
 /// Forgets and merges.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let (place, disk) = place_of(args)?;
-    let policy = Policy { keep: args.keep.clone(), depth_max: args.max_depth.map(|max| max as usize) };
-    let change = Change::begin(&place, PATIENCE)?;
-    let (plan, mut forgotten) = change.forget(disk.as_ref(), &policy)?;
-    if !args.dry_run {
-        let memory = Memory::default();
-        let (rules, watch) =
-            (memory.rules(args.names.policy()?), Watch::begin(args.progress && !args.quiet)?);
-        let merging = Merging { rules, memory, rate: args.rate, watch };
-        offline::run(change, plan)?;
-        forgotten.merges = merge_all(&place, &merging)?;
-    }
+    let forgotten = match DiskArg::of(&args.disk).served()? {
+        Some(served) => forget_served(args, served)?,
+        None => forget_here(args)?,
+    };
     match args.output {
         _ if args.quiet => {}
-        OutputFormat::Json => write_json(out, &json_of(&forgotten, args.dry_run))?,
+        OutputFormat::Json => write_json(out, &forgotten)?,
         OutputFormat::Human => list(&forgotten, args.dry_run, out)?,
     }
-    for (disk, depth) in forgotten.too_deep.iter().filter(|_| !args.quiet) {
+    for too_deep in forgotten["too-deep"].as_array().into_iter().flatten().filter(|_| !args.quiet) {
+        let (disk, depth) = (too_deep["disk"].as_str().unwrap_or_default(), &too_deep["layers"]);
         let max = args.max_depth.unwrap_or_default();
         warn(&format!(
             "{disk} is backed by {depth} layers, and --max-depth is {max}: the rest have names, or others need them"
@@ -103,32 +105,92 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn place_of(args: &Args) -> Result<(Place, Option<DiskPlace>), Failure> {
-    let path = Path::new(&args.disk);
-    if path.is_dir() {
-        return Ok((Place::of(path)?, None));
+/// The server forgets, and merges as a job.
+fn forget_served(args: &Args, Served { mut remote, node }: Served) -> Result<Value, Failure> {
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let mut asked = json!({ "node-name": node, "dry-run": args.dry_run, "speed": args.rate.unwrap_or(0) });
+    if let Some(keep) = &args.keep {
+        asked["keep"] = json!(keep.to_string());
     }
-    let arg = DiskArg::of(&args.disk);
-    if matches!(arg, DiskArg::Served { .. }) && !args.dry_run {
-        let what = format!("{}: layers of a disk that is being served are not merged", path.display());
-        return Err(Failure::new(what).with_hint("-n lists what would be; stop the server first"));
+    if let Some(max) = args.max_depth {
+        asked["max-depth"] = json!(max);
     }
-    let disk = arg.place()?;
-    Ok((disk.place.clone(), Some(disk)))
+    if let Some(max) = args.max_waste {
+        asked["max-waste"] = json!(max);
+    }
+    match args.dry_run {
+        true => remote.ask("cowhand-forget", asked),
+        false => remote.run_job("forget", &node, ("cowhand-forget", asked), &watch),
+    }
 }
 
-/// One merge after the other: others may use the lineage in between.
-fn merge_all(place: &Place, merging: &Merging) -> Result<Vec<Merge>, Failure> {
+fn forget_here(args: &Args) -> Result<Value, Failure> {
+    let path = Path::new(&args.disk);
+    let (place, disk) = match path.is_dir() {
+        true => (Place::of(path)?, None),
+        false => {
+            let disk = DiskPlace::of(path)?;
+            (disk.place.clone(), Some(disk))
+        }
+    };
+    let policy = Policy { keep: args.keep.clone(), depth_max: args.max_depth.map(|max| max as usize) };
+    let mut forgotten = forget_of(&place, disk.as_ref(), &policy, args.dry_run)?;
+    let rules = Memory::default().rules(args.names.policy()?);
+    forgotten.merges = match args.dry_run {
+        true => copying::reactor()?.run(merged::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
+        false => merge_all(args, &place, &rules)?,
+    };
+    Ok(json_of(&forgotten, args.dry_run))
+}
+
+/// Forgets what `policy` does not keep, of one disk or of all, and removes layers that go at once.
+///
+/// # Errors
+/// As [`Change::begin`], [`Change::forget`] and [`Change::apply`].
+pub fn forget_of(
+    place: &Place,
+    disk: Option<&DiskPlace>,
+    policy: &Policy,
+    is_dry: bool,
+) -> Result<Forgotten, Error> {
+    let change = Change::begin(place, PATIENCE)?;
+    let (plan, forgotten) = change.forget(disk, policy)?;
+    match is_dry {
+        true => Ok(forgotten),
+        false => change.apply(&plan).map(|()| forgotten),
+    }
+}
+
+/// One merge after the other; others use the lineage meanwhile.
+fn merge_all(args: &Args, place: &Place, rules: &OpenRules) -> Result<Vec<Merge>, Failure> {
+    let memory = Memory::default();
+    let (reactor, watch) = (copying::reactor()?, Watch::begin(args.progress && !args.quiet)?);
     let mut done = Vec::new();
     loop {
-        let change = Change::begin(place, PATIENCE)?;
-        let Some((plan, merge)) = change.merge()? else { return Ok(done) };
-        offline::run_merging(change, plan, merging)?;
-        done.push(merge);
+        let merges = Change::begin(place, PATIENCE)?.merges()?;
+        let next = reactor.run(merged::first_worth(merges, (place, rules), args.max_waste))?;
+        let Some(next) = next else { return Ok(done) };
+        let Some(merging) = Change::begin(place, PATIENCE)?.begin_merge(&next)? else { continue };
+        let copy = async |top: &dyn Block, layers, base: &dyn Block| {
+            let options = CopyOptions {
+                memory_bytes: memory.copy_bytes,
+                flush_bytes: Some(WAITING_BYTES_MAX),
+                rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+                ..CopyOptions::default()
+            };
+            let copy = job::copies::commit(top, layers, base, options);
+            watch.run(&copy, &Counters::default()).await.map(drop)
+        };
+        let made = reactor.run(merged::make(&merging.at(), merging.merged(), rules, copy));
+        let placed = made.and_then(|()| Ok(merging.put_in_place(PATIENCE)?));
+        done.extend(placed.as_ref().is_ok_and(|placed| *placed).then(|| merging.merge().clone()));
+        merging.abandon();
+        placed?;
     }
 }
 
-fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
+/// As `--output json` shows it, and as cowhand-forget answers.
+pub fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
     let ids = |ids: &[lineage::LayerId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut value = outcome_json(&forgotten.removal, is_dry);
     let merge = |merge: &Merge| json!({ "into": merge.into.to_string(), "layers": ids(&merge.going), "bytes": merge.bytes });
@@ -139,20 +201,18 @@ fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
     value
 }
 
-fn list(forgotten: &Forgotten, is_dry: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    show(&forgotten.removal, is_dry, OutputFormat::Human, out)?;
+fn list(forgotten: &Value, is_dry: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    show(forgotten, is_dry, OutputFormat::Human, out)?;
     let is = if is_dry { "would be" } else { "is" };
-    for Merge { into, going, bytes } in &forgotten.merges {
-        let going: Vec<String> = going.iter().map(ToString::to_string).collect();
+    let merges = forgotten["merged"].as_array().map_or(&[][..], Vec::as_slice);
+    for merge in merges {
+        let going = texts(&merge["layers"]);
         let layers = if going.len() == 1 { "layer" } else { "layers" };
-        writeln!(
-            out,
-            "{layers} {} {is} merged into {into}, {} in all",
-            printable(&going.join(", ")),
-            human_size(*bytes)
-        )?;
+        let into = printable(merge["into"].as_str().unwrap_or_default());
+        let bytes = human_size(merge["bytes"].as_u64().unwrap_or(0));
+        writeln!(out, "{layers} {} {is} merged into {into}, {bytes} in all", going.join(", "))?;
     }
-    if forgotten.merges.is_empty() {
+    if merges.is_empty() {
         writeln!(out, "no layers {} merged", if is_dry { "would be" } else { "are" })?;
     }
     Ok(())

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use lineage::{Change, Place};
 
+use crate::checkpoint::{outcome_json, show};
 use crate::failure::Failure;
+use crate::lineages::PATIENCE;
 use crate::lineages::args::{DISK_HELP, DiskArg};
-use crate::lineages::{PATIENCE, offline};
 use crate::output::OutputFormat;
 
 /// Arguments of `cowhand gc`.
@@ -52,10 +53,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let change = Change::begin(&place, PATIENCE)?;
     let (plan, outcome) = change.collect(args.unnamed, usize::MAX)?;
     if args.remove {
-        offline::run(change, plan)?;
+        change.apply(&plan)?;
     }
     if !args.quiet {
-        crate::checkpoint::show(&outcome, !args.remove, args.output, out)?;
+        let is_dry = !args.remove;
+        show(&outcome_json(&outcome, is_dry), is_dry, args.output, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }

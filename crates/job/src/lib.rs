@@ -53,7 +53,7 @@ pub use joined::Joined;
 pub use layers::{Says, Scope};
 pub use life::Life;
 pub use marked::Marked;
-pub use merge::Merge;
+pub use merge::{Merge, merge_into};
 pub use mirror::{Ended, Mirror, What};
 pub use mirror_job::MirrorJob;
 pub use rate::{Clock, LoopClock, RateLimit};

@@ -41,28 +41,12 @@ impl Merge {
     /// # Errors
     /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied is hidden by the layers.
     pub async fn run(&self, life: &Life) -> Result<(), Error> {
-        let (mut at, size, counters) = (0, self.top.size(), Counters::default());
-        while at < size {
-            life.pause_point().await?;
-            life.set_progress(at, size);
-            let end = size.min(at + piece_bytes_at(life.speed(), PIECE_BYTES));
-            let before = counters.progress().written;
-            match self.copy(at, end, &counters).await {
-                Ok(()) => at = end,
-                Err(error) => {
-                    life.judge(error).await?;
-                    continue;
-                }
-            }
-            life.set_progress(at, size);
-            life.charge_copied(counters.progress().written - before).await?;
-        }
+        let counters = Counters::default();
+        copy_layers(&*self.top, self.layers, &*self.base, (life, &counters)).await?;
         while let Err(error) = self.zero_behind_end(&counters).await {
             life.judge(error).await?;
         }
-        life.set_progress(size, size);
-        let base = &*self.base;
-        base.flush().await.map_err(Error::request(Side::Target, base, Action::Flush, 0))
+        flush(&*self.base).await
     }
 
     /// Images above read zeroes where the layers have ended. What a longer base has there must not show when it is below them.
@@ -73,19 +57,6 @@ impl Merge {
         }
         let how = Zeroing { unmap: true, unit_bytes: 1, written_before: 0 };
         content::zero(&*self.base, &Content::Unknown, behind, how, counters).await
-    }
-
-    async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
-        let copy = Copy {
-            source: &*self.top,
-            from: from..to,
-            target: &*self.base,
-            to: from,
-            scope: Scope::Layers(self.layers),
-            content: Content::Unknown,
-            options: CopyOptions::default(),
-        };
-        copy.transfer(counters).await
     }
 
     /// The base has all that the layers hold, durably: the header of the image above names it, and then it is below that image.
@@ -120,4 +91,52 @@ impl Merge {
         host.make_readable(change, &self.base).await;
         host.make_readable(change, &self.over).await;
     }
+}
+
+/// What `layers` images have, of which `top` is the uppermost, goes to an image that has nothing yet, or what is below them, and is flushed.
+///
+/// # Errors
+/// As [`Merge::run`].
+pub async fn merge_into(top: &dyn Block, layers: u32, base: &dyn Block, life: &Life) -> Result<(), Error> {
+    copy_layers(top, layers, base, (life, &Counters::default())).await?;
+    flush(base).await
+}
+
+async fn flush(base: &dyn Block) -> Result<(), Error> {
+    base.flush().await.map_err(Error::request(Side::Target, base, Action::Flush, 0))
+}
+
+async fn copy_layers(
+    top: &dyn Block,
+    layers: u32,
+    base: &dyn Block,
+    (life, counters): (&Life, &Counters),
+) -> Result<(), Error> {
+    let (mut at, size) = (0, top.size());
+    while at < size {
+        life.pause_point().await?;
+        life.set_progress(at, size);
+        let end = size.min(at + piece_bytes_at(life.speed(), PIECE_BYTES));
+        let before = counters.progress().written;
+        let copy = Copy {
+            source: top,
+            from: at..end,
+            target: base,
+            to: at,
+            scope: Scope::Layers(layers),
+            content: Content::Unknown,
+            options: CopyOptions::default(),
+        };
+        match copy.transfer(counters).await {
+            Ok(()) => at = end,
+            Err(error) => {
+                life.judge(error).await?;
+                continue;
+            }
+        }
+        life.set_progress(at, size);
+        life.charge_copied(counters.progress().written - before).await?;
+    }
+    life.set_progress(size, size);
+    Ok(())
 }

@@ -17,7 +17,7 @@ use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::recover::{Recovered, recover};
-use crate::steps::{MergedLayer, NewOverlay, Step, Switched};
+use crate::steps::{NewOverlay, Step, Switched};
 use crate::survey::Survey;
 
 /// What the caller of a change does.
@@ -28,9 +28,6 @@ pub trait Host {
 
     /// Makes an overlay at a path where nothing is: durable, its name too.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
-
-    /// Makes a layer of several at a path where nothing is: durable, its name too. It reads as the uppermost of them.
-    async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Self::Error>;
 
     /// Switches disks to the images that their paths lead to now: all of them, or none. What clients write from then on is written there. Nothing to do for
     /// disks that no process has open.
@@ -59,7 +56,8 @@ pub struct Outcome {
     pub going: Vec<LayerId>,
     /// Bytes that their files take.
     pub going_bytes: u64,
-    /// Layers that are needed: marked as deleted, each with what is backed by it. They go with the last of those.
+    /// Layers that are needed: marked as deleted, each with what is backed by it; by a process that has it open where that is nothing. They go with the last of
+    /// those.
     pub staying: Vec<(LayerId, Vec<String>)>,
     /// More could go than the caller wants at once.
     pub has_more: bool,
@@ -116,16 +114,19 @@ impl Change {
         for (disk, wanted) in checkpoints {
             deleted.insert(survey.find(disk, wanted)?);
         }
-        self.removal(&survey, &deleted, usize::MAX, |id, entry_deleted| {
-            entry_deleted || deleted.contains(&id)
-        })
+        let wants = |id, is_deleted| is_deleted || deleted.contains(&id);
+        let (plan, outcome) = self.removal(&survey, &deleted, usize::MAX, wants)?;
+        for (id, _) in outcome.staying.iter().filter(|(_, users)| users.is_empty()) {
+            check_unused(&self.place().layer(*id))?;
+        }
+        Ok((plan, outcome))
     }
 
-    /// The steps by which layers go that no checkpoint and no disk needs, `layers_max` at once; with `unnamed` also checkpoints without a name that nothing is
-    /// backed by.
+    /// The steps by which layers go that no checkpoint, no disk and no process needs, `layers_max` at once; with `unnamed` also checkpoints without a name that
+    /// nothing is backed by.
     ///
     /// # Errors
-    /// When a process has a layer open that would go.
+    /// When an image cannot be read.
     pub fn collect(&self, unnamed: bool, layers_max: usize) -> Result<(Plan, Outcome), Error> {
         let survey = self.survey()?;
         let is_unnamed = |id| self.manifest().entry(id).is_some_and(|entry| entry.name.is_none());
@@ -134,11 +135,11 @@ impl Change {
         })
     }
 
-    /// Runs the steps of a removal. Blocks.
+    /// Runs the steps of a plan that switches no disk. Blocks.
     ///
     /// # Errors
-    /// [`Error::Unfinished`] where layers are marked as deleted.
-    pub fn remove(&self, plan: &Plan) -> Result<(), Error> {
+    /// [`Error::Unfinished`] where the change has happened.
+    pub fn apply(&self, plan: &Plan) -> Result<(), Error> {
         for (at, step) in plan.steps.iter().enumerate() {
             step.run().map_err(|error| match at < plan.settled {
                 true => error,
@@ -156,13 +157,11 @@ impl Change {
         wants: impl Fn(LayerId, bool) -> bool,
     ) -> Result<(Plan, Outcome), Error> {
         let is_deleted = |id| self.manifest().entry(id).is_some_and(|entry| entry.deleted);
+        let is_unused = |id| check_unused(&self.place().layer(id)).is_ok();
         // The upper ones first: what is left out is backed by none of those that go.
-        let mut going = survey.removable(|id, _| wants(id, is_deleted(id)));
+        let mut going = survey.removable(|id, _| wants(id, is_deleted(id)) && is_unused(id));
         let has_more = going.len() > layers_max;
         going.truncate(layers_max);
-        for id in &going {
-            check_unused(&self.place().layer(*id))?;
-        }
         let staying = deleted.iter().filter(|id| !going.contains(id)).map(|id| (*id, survey.users(*id)));
         let bytes =
             going.iter().filter_map(|id| survey.layers.get(id)).map(|layer| layer.image.allocated_bytes);
@@ -199,7 +198,6 @@ impl Change {
         for (at, step) in steps.iter().enumerate() {
             let done = match step {
                 Step::MakeOverlay { at, overlay } => host.make_overlay(at, overlay).await,
-                Step::MakeMerged { at, merged } => host.make_merged(at, merged).await,
                 step => host.file_step(step).await.map_err(H::Error::from),
             };
             if let Err(error) = done {

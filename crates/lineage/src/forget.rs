@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::change::{Change, Outcome, check_unused};
+use crate::change::{Change, Outcome};
 use crate::error::Error;
 use crate::image::Backing;
 use crate::keep::Keep;
@@ -14,8 +14,7 @@ use crate::layer_id::LayerId;
 use crate::manifest::Entry;
 use crate::place::DiskPlace;
 use crate::plan::Plan;
-use crate::steps::{Access, MergedLayer, Step};
-use crate::survey::{Layer, Survey};
+use crate::survey::Survey;
 
 /// The disk of layers whose manifest was lost: they may have had names.
 pub(crate) const UNKNOWN_DISK: &str = "unknown";
@@ -55,10 +54,10 @@ pub struct Forgotten {
 
 impl Change {
     /// The steps by which checkpoints are forgotten that `policy` does not keep: those of `disk`, or of all disks. A checkpoint with a name stays, and counts as
-    /// one of its time. What is to be merged then follows from [`Change::merge`].
+    /// one of its time. What is to be merged then follows from [`Change::begin_merge`]. Layers that a process has open stay until it has not.
     ///
     /// # Errors
-    /// When a layer has changed since it was sealed, or a process has a layer open that would go.
+    /// When an image cannot be read.
     pub fn forget(&self, disk: Option<&DiskPlace>, policy: &Policy) -> Result<(Plan, Forgotten), Error> {
         let survey = self.survey()?;
         let is_deleted = |id| self.manifest().entry(id).is_some_and(|entry| entry.deleted);
@@ -128,82 +127,26 @@ impl Change {
         }
         depth
     }
-
-    /// The steps of the oldest merge of layers that are deleted, if there is one. `None`: there is nothing to be merged.
-    ///
-    /// # Errors
-    /// When a layer has changed since it was sealed, or a process has one of them open.
-    pub fn merge(&self) -> Result<Option<(Plan, Merge)>, Error> {
-        let survey = self.survey()?;
-        let is_deleted = |id: &LayerId| self.manifest().entry(*id).is_some_and(|entry| entry.deleted);
-        let gone = survey.layers.keys().copied().filter(is_deleted).collect();
-        let Some(merge) = merges(&survey, &gone, &[]).into_iter().next() else { return Ok(None) };
-        let layer = |id: LayerId| {
-            survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })
-        };
-        let into = layer(merge.into)?;
-        let (chain, _) = survey.chain(&into.image.path, &into.image.backing)?;
-        survey.check_sealed(&[&[merge.into][..], &chain].concat())?;
-        for id in merge.going.iter().chain([&merge.into]) {
-            check_unused(&self.place().layer(*id))?;
-        }
-        let lowest = layer(merge.going.last().copied().unwrap_or(merge.into))?;
-        Ok(Some((self.plan_of_merge(&merge, into, lowest), merge)))
-    }
-
-    fn plan_of_merge(&self, merge: &Merge, into: &Layer, lowest: &Layer) -> Plan {
-        let (place, path) = (self.place(), self.place().layer(merge.into));
-        let new = place.new_overlay(merge.into);
-        let merged = MergedLayer {
-            top: path.clone(),
-            layers: merge.going.len() + 1,
-            backing: lowest.image.backing_in_header(),
-            shape: into.image.shape,
-            access: Access::of(into.image.metadata()),
-        };
-        // Without a seal: which of the two files is there, the next command finds out.
-        let mut open = self.manifest().clone();
-        if let Some(entry) = open.entry_mut(merge.into) {
-            (entry.seal, entry.parent) = (None, lowest.image.backing.layer());
-        }
-        let mut after = open.clone();
-        for id in &merge.going {
-            after.take(*id);
-        }
-        let place = || place.clone();
-        let mut steps = vec![
-            Step::MakeMerged { at: new.clone(), merged },
-            Step::Seal { path: new.clone() },
-            Step::WriteManifest { place: place(), manifest: open.clone() },
-            Step::ReplaceLayer { from: new, to: path },
-        ];
-        let settled = steps.len();
-        // The files that go are needed until the new one has the name for good.
-        steps.push(Step::SyncDirectory { path: self.place().layers() });
-        steps.push(Step::Record { place: place(), manifest: open, ids: vec![merge.into] });
-        steps.extend(merge.going.iter().map(|id| Step::Remove { path: self.place().layer(*id) }));
-        steps.push(Step::SyncDirectory { path: self.place().layers() });
-        steps.push(Step::Record { place: place(), manifest: after, ids: vec![merge.into] });
-        Plan { steps, settled }
-    }
 }
 
 /// Whether one layer is backed by a layer, and nothing else.
-fn is_for_one_layer(users: &BTreeMap<LayerId, Vec<String>>, id: LayerId) -> bool {
+pub(crate) fn is_for_one_layer(users: &BTreeMap<LayerId, Vec<String>>, id: LayerId) -> bool {
     let users = users.get(&id).map_or(&[][..], Vec::as_slice);
     matches!(users, [only] if LayerId::of_file_name(only).is_some())
 }
 
-/// Runs of layers that become one when `gone` are deleted, and `removed` are not there any more; the oldest first.
-fn merges(survey: &Survey, gone: &BTreeSet<LayerId>, removed: &[LayerId]) -> Vec<Merge> {
+/// Runs of layers that become one when `gone` are deleted, and `removed` are not there any more; the oldest first. Not of those that nothing needs.
+pub(crate) fn merges(survey: &Survey, gone: &BTreeSet<LayerId>, removed: &[LayerId]) -> Vec<Merge> {
     let mut users = survey.all_users();
     for id in removed {
         let name = id.file_name();
         users.values_mut().for_each(|users| users.retain(|user| *user != name));
     }
     let goes = |id: LayerId| gone.contains(&id) && !removed.contains(&id) && is_for_one_layer(&users, id);
+    // A process may have them open still.
+    let unneeded = survey.removable(|id, _| gone.contains(&id));
     let mut merges = Vec::new();
-    for (id, layer) in survey.layers.iter().filter(|(id, _)| !goes(**id) && !removed.contains(id)) {
+    for (id, layer) in survey.layers.iter().filter(|(id, _)| !goes(**id) && !unneeded.contains(id)) {
         let (mut going, mut bytes) = (Vec::new(), layer.image.allocated_bytes);
         let mut below = &layer.image.backing;
         while let Backing::Layer(next) = below

@@ -6,6 +6,7 @@
 //! DIR/layers/layers -> .      a name that begins with layers/ leads to the same file from DIR and from DIR/layers
 //! DIR/layers/lineage.json     parent, time, name and labels of each layer; rebuilt from the images when it is lost
 //! DIR/layers/lock             locked by the command that changes the lineage
+//! DIR/layers/merge.lock       locked by the command that makes one layer of several, which takes long: others go on meanwhile
 //! ```
 //!
 //! A checkpoint links the active layer as `layers/ID.qcow2` and then renames a new overlay over the disk's path. The active layer names its parent
@@ -28,6 +29,7 @@ mod labels;
 mod layer_id;
 mod lock;
 mod manifest;
+mod merging;
 mod place;
 mod plan;
 mod recover;
@@ -45,6 +47,7 @@ pub use crate::labels::Labels;
 pub use crate::layer_id::LayerId;
 pub use crate::lock::Lock;
 pub use crate::manifest::{Entry, MANIFEST_VERSION, Manifest, Seal};
+pub use crate::merging::Merging;
 pub use crate::place::{DiskPlace, LAYERS, Place};
 pub use crate::plan::{CHAIN_MAX, FORKS_MAX, NewCheckpoint, Plan};
 pub use crate::recover::{Recovered, recover};

@@ -1,6 +1,7 @@
 //! One command at a time changes a lineage.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,29 +27,33 @@ impl Lock {
     /// # Errors
     /// [`Error::NoLineage`] without a directory of layers. [`Error::Busy`], which names the holder.
     pub fn take(place: &Place, patience: Duration) -> Result<Self, Error> {
-        let path = place.lock();
         if !place.is_lineage() {
             return Err(Error::NoLineage { directory: place.directory().to_owned() });
         }
-        let file = open(
-            &path,
-            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-            Mode::from_bits_truncate(0o644),
-        );
-        let file: Arc<OwnedFd> =
-            Arc::new(file.map_err(|error| Error::io("cannot open the lock", &path)(error.into()))?);
-        let deadline = Instant::now() + patience;
-        loop {
-            match FileLock::acquire_role(&file, Role::Writer) {
-                Ok(lock) => return Ok(Self { place: place.clone(), _lock: lock }),
-                Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
-                Err(source) => return Err(Error::Busy { path, source }),
-            }
-        }
+        Ok(Self { place: place.clone(), _lock: lock(place.lock(), patience)? })
     }
 
     /// The lineage that is locked.
     pub fn place(&self) -> &Place {
         &self.place
+    }
+}
+
+/// Locks a file, which is made if it is not there, waiting up to `patience`.
+///
+/// # Errors
+/// [`Error::Busy`], which names the holder.
+pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<FileLock, Error> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(&path, flags, Mode::from_bits_truncate(0o644));
+    let file: Arc<OwnedFd> =
+        Arc::new(file.map_err(|error| Error::io("cannot open the lock", &path)(error.into()))?);
+    let deadline = Instant::now() + patience;
+    loop {
+        match FileLock::acquire_role(&file, Role::Writer) {
+            Ok(lock) => return Ok(lock),
+            Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
+            Err(source) => return Err(Error::Busy { path, source }),
+        }
     }
 }

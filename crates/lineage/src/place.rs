@@ -12,8 +12,12 @@ pub const LAYERS: &str = "layers";
 const MANIFEST: &str = "lineage.json";
 /// The lock, in that directory.
 const LOCK: &str = "lock";
+/// The lock of the command that merges layers, in that directory.
+const MERGE_LOCK: &str = "merge.lock";
 /// What names of files on their way begin with, in that directory.
 const NEW: &str = "new-";
+/// What names of layers that are being made of several begin with.
+const MERGED: &str = "merged-";
 
 /// The directory of a lineage, links resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +99,16 @@ impl Place {
             || name == Self::NEW_MANIFEST
     }
 
+    /// A layer that is being made of several, under the lock of merges alone.
+    pub(crate) fn new_merged(&self, id: LayerId) -> PathBuf {
+        self.layers().join(format!("{MERGED}{}", id.file_name()))
+    }
+
+    /// Whether a file of the layers' directory is such a layer.
+    pub(crate) fn is_being_merged(name: &str) -> bool {
+        name.strip_prefix(MERGED).is_some_and(|rest| LayerId::of_file_name(rest).is_some())
+    }
+
     /// The manifest on its way, in the layers' directory.
     pub(crate) const NEW_MANIFEST: &str = "lineage.json.new";
 
@@ -106,6 +120,11 @@ impl Place {
     /// The lock.
     pub fn lock(&self) -> PathBuf {
         self.layers().join(LOCK)
+    }
+
+    /// The lock of merges.
+    pub(crate) fn merge_lock(&self) -> PathBuf {
+        self.layers().join(MERGE_LOCK)
     }
 
     /// The disk of this file name.

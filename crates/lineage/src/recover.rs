@@ -4,12 +4,13 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
-use crate::lock::Lock;
+use crate::lock::{Lock, lock};
 use crate::manifest::{Entry, Manifest, Seal};
 use crate::place::Place;
 use crate::steps::seal;
@@ -32,14 +33,16 @@ pub struct Recovered {
 ///
 /// # Errors
 /// When the manifest is of a newer version or no manifest, or the file system refuses.
-pub fn recover(lock: &Lock) -> Result<Recovered, Error> {
-    let place = lock.place();
+pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
+    let place = locked.place();
     let before = Manifest::read(place)?;
     let mut found = Recovered { manifest: before.clone().unwrap_or_default(), ..Recovered::default() };
     let mut ids = Vec::new();
     for name in names(place)? {
         let path = place.layers().join(&name);
-        if Place::is_on_its_way(&name) {
+        // A layer that is being made of several is left to its command, if that is alive.
+        let is_merged = Place::is_being_merged(&name) && lock(place.merge_lock(), Duration::ZERO).is_ok();
+        if Place::is_on_its_way(&name) || is_merged {
             std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
             found.removed.push(path);
         } else {

@@ -98,13 +98,6 @@ pub enum Step {
         /// What it is.
         overlay: NewOverlay,
     },
-    /// The caller makes a layer of several, in the directory of the layers: durable, its name too.
-    MakeMerged {
-        /// Its path.
-        at: PathBuf,
-        /// What it is.
-        merged: MergedLayer,
-    },
     /// Renames a layer over one that reads the same, which is lost.
     ReplaceLayer {
         /// Its name.
@@ -196,14 +189,14 @@ impl Step {
             }
             Self::Seal { path } => seal(path).map_err(Error::io("cannot seal", path)),
             Self::Record { place, manifest, ids } => record(place, manifest, ids),
-            Self::MakeOverlay { .. } | Self::MakeMerged { .. } | Self::Switch { .. } => Ok(()),
+            Self::MakeOverlay { .. } | Self::Switch { .. } => Ok(()),
         }
     }
 
     /// Takes back what it did, while nothing of it is in use.
     pub(crate) fn undo(&self) -> io::Result<()> {
         match self {
-            Self::MakeOverlay { at, .. } | Self::MakeMerged { at, .. } => remove(at),
+            Self::MakeOverlay { at, .. } => remove(at),
             Self::Link { to, .. } => remove(to),
             Self::Rename { from, to } => std::fs::rename(to, from),
             Self::Replace { to, kept, .. } => {
@@ -219,7 +212,7 @@ fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -2,63 +2,106 @@
 
 use std::path::Path;
 
+use block::Block;
 use graph::OpenRules;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
-use job::{CopyOptions, Counters, LoopClock, RateLimit};
-use lineage::MergedLayer;
+use lineage::{Merge, MergedLayer, Place};
 
 use super::overlay;
-use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, WAITING_BYTES_MAX};
+use crate::copying;
 use crate::failure::Failure;
 
-/// How layers are copied.
-pub struct Merging {
-    /// How they are opened.
-    pub rules: OpenRules,
-    /// For what is under way.
-    pub memory: Memory,
-    /// Bytes a second at most.
-    pub rate: Option<u64>,
-    /// Shows how far it is, and ends it.
-    pub watch: Watch,
+/// Makes one at `at`, where nothing is, and has `copy` bring to it what so many layers have, from the uppermost of them: durable when this returns, and from the
+/// first byte no more open than the layers.
+///
+/// # Errors
+/// When it cannot be made or copied. Then nothing is there.
+pub async fn make(
+    at: &Path,
+    merged: &MergedLayer,
+    rules: &OpenRules,
+    copy: impl AsyncFnOnce(&dyn Block, u32, &dyn Block) -> Result<(), job::Error>,
+) -> Result<(), Failure> {
+    let filled = async || fill(at, merged, rules, copy).await;
+    overlay::make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
 }
 
-impl Merging {
-    /// Makes one at `at`, where nothing is, and copies to it what the layers have, in one pass: durable when this returns, and from the first byte no more
-    /// open than the layers.
-    ///
-    /// # Errors
-    /// When it cannot be made or copied, or a signal ends it. Then nothing is there.
-    pub async fn make(&self, at: &Path, merged: &MergedLayer) -> Result<(), Failure> {
-        let filled = async || self.copy(at, merged).await;
-        overlay::make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
-    }
-
-    async fn copy(&self, at: &Path, merged: &MergedLayer) -> Result<(), Failure> {
-        let (mut from, mut to) = (DiskOptions::of_path(&merged.top), DiskOptions::of_path(at));
-        for options in [&mut from, &mut to] {
-            options.layer.format = Some(Format::Qcow2);
+/// The first of `merges` that is worth its copy: of the bytes that its layers take more than `waste_max` percent are not needed, if there is a bound. Reads maps alone.
+///
+/// # Errors
+/// When a layer cannot be read.
+pub async fn first_worth(
+    merges: Vec<Merge>,
+    (place, rules): (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<Option<Merge>, Failure> {
+    for merge in merges {
+        let Some(max) = waste_max else { return Ok(Some(merge)) };
+        let wasted = merge.bytes.saturating_sub(needed_bytes(&merge, place, rules).await?);
+        if u128::from(wasted) * 100 > u128::from(merge.bytes) * u128::from(max) {
+            return Ok(Some(merge));
         }
-        from.layer.read_only = true;
-        to.layer.discard = Discard::Unmap;
-        let source = copying::open(&from, &self.rules, "read").await?;
-        let copied = async {
-            let target = copying::open(&to, &self.rules, "write").await?;
-            let options = CopyOptions {
-                memory_bytes: self.memory.copy_bytes,
-                flush_bytes: Some(WAITING_BYTES_MAX),
-                rate: self.rate.map(|rate| RateLimit::new(rate, LoopClock)),
-                ..CopyOptions::default()
-            };
-            let layers = u32::try_from(merged.layers).unwrap_or(u32::MAX);
-            let copy = job::copies::commit(&*source, layers, &*target, options);
-            let copied = self.watch.run(&copy, &Counters::default()).await;
-            let copied = copied.map(drop).map_err(|error| copying::because("merge", &from, &error));
-            copying::finish(&target, copied, |error| copying::because("write", &to, error)).await
-        };
-        let copied = copied.await;
-        copying::finish(&source, copied, |error| copying::because("close", &from, error)).await
     }
+    Ok(None)
+}
+
+/// Those of a list that are worth their copy, as [`first_worth`] says.
+///
+/// # Errors
+/// As there.
+pub async fn worth(
+    merges: Vec<Merge>,
+    at: (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<Vec<Merge>, Failure> {
+    let mut found = Vec::new();
+    for merge in merges {
+        found.extend(first_worth(vec![merge], at, waste_max).await?);
+    }
+    Ok(found)
+}
+
+/// Bytes of data that the layers have and that none of them hides.
+async fn needed_bytes(merge: &Merge, place: &Place, rules: &OpenRules) -> Result<u64, Failure> {
+    let mut options = DiskOptions::of_path(&place.layer(merge.into));
+    (options.layer.format, options.layer.read_only) = (Some(Format::Qcow2), true);
+    let top = copying::open(&options, rules, "read").await?;
+    let counted = async {
+        let (mut at, mut needed) = (0, 0);
+        while at < top.size() {
+            let status = top.block_status(at, top.size() - at).await?;
+            let is_theirs = (status.depth as usize) < merge.layers();
+            needed += if is_theirs && status.data && !status.zero { status.len } else { 0 };
+            at += status.len;
+        }
+        Ok(needed)
+    };
+    let counted =
+        counted.await.map_err(|error: block::Error| copying::because("read the map of", &options, &error));
+    copying::finish(&top, counted, |error| copying::because("close", &options, error)).await
+}
+
+async fn fill(
+    at: &Path,
+    merged: &MergedLayer,
+    rules: &OpenRules,
+    copy: impl AsyncFnOnce(&dyn Block, u32, &dyn Block) -> Result<(), job::Error>,
+) -> Result<(), Failure> {
+    let (mut from, mut to) = (DiskOptions::of_path(&merged.top), DiskOptions::of_path(at));
+    for options in [&mut from, &mut to] {
+        options.layer.format = Some(Format::Qcow2);
+    }
+    from.layer.read_only = true;
+    to.layer.discard = Discard::Unmap;
+    let source = copying::open(&from, rules, "read").await?;
+    let copied = async {
+        let target = copying::open(&to, rules, "write").await?;
+        let layers = u32::try_from(merged.layers).unwrap_or(u32::MAX);
+        let copied = copy(&*source, layers, &*target).await;
+        let copied = copied.map_err(|error| copying::because("merge", &from, &error));
+        copying::finish(&target, copied, |error| copying::because("write", &to, error)).await
+    };
+    let copied = copied.await;
+    copying::finish(&source, copied, |error| copying::because("close", &from, error)).await
 }

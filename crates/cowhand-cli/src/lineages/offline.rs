@@ -6,33 +6,22 @@ use std::sync::Arc;
 
 use graph::OpenRules;
 use graph::options::DiskOptions;
-use lineage::{Change, DiskPlace, Error, Host, ImageFacts, MergedLayer, NewOverlay, Plan, Switched};
+use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan, Switched};
 use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
 
-use super::merged::Merging;
 use super::overlay;
 use crate::copying;
 use crate::failure::Failure;
 
 /// No process has the disk open: nothing is switched.
-struct Offline<'a> {
-    /// How layers are merged; `None` where the command merges none.
-    merging: Option<&'a Merging>,
-}
+struct Offline;
 
-impl Host for Offline<'_> {
+impl Host for Offline {
     type Error = Failure;
 
     async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Failure> {
         overlay::make(at, new).await
-    }
-
-    async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Failure> {
-        match self.merging {
-            Some(merging) => merging.make(at, merged).await,
-            None => Err(Failure::new(format!("cannot create {}: this command merges nothing", at.display()))),
-        }
     }
 
     async fn switch(&self, _disks: &[Switched]) -> Result<(), Failure> {
@@ -47,15 +36,7 @@ impl Host for Offline<'_> {
 /// # Errors
 /// As [`Change::run`].
 pub fn run(change: Change, plan: Plan) -> Result<(), Failure> {
-    copying::reactor()?.run(change.run(plan, &Offline { merging: None }))
-}
-
-/// Runs the steps of a merge.
-///
-/// # Errors
-/// As [`Change::run`].
-pub fn run_merging(change: Change, plan: Plan, merging: &Merging) -> Result<(), Failure> {
-    copying::reactor()?.run(change.run(plan, &Offline { merging: Some(merging) }))
+    copying::reactor()?.run(change.run(plan, &Offline))
 }
 
 /// A disk with a lock that keeps other writers out.

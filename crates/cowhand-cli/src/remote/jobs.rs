@@ -57,7 +57,7 @@ impl Remote {
     }
 
     /// Begins a job of `disk`, or finds the one that a command began which was killed, and watches it to its end. One that becomes ready is
-    /// completed.
+    /// completed. Gives what the command answered, if it was this one's.
     ///
     /// # Errors
     /// When the server refuses it; as [`Remote::watch_job`].
@@ -67,17 +67,18 @@ impl Remote {
         disk: &str,
         (command, mut arguments): (&str, Value),
         watch: &Watch,
-    ) -> Result<(), Failure> {
+    ) -> Result<Value, Failure> {
         let job = format!("{kind}-{}", disk.replace('#', ""));
+        let mut answer = Value::Null;
         if !self.has_job(&job)? {
             (arguments["job-id"], arguments["auto-dismiss"]) = (json!(job), json!(false));
-            self.ask(command, arguments)?;
+            answer = self.ask(command, arguments)?;
         }
         if self.watch_job(&job, watch, Until::Ready)? == Until::Ready {
             self.ask("job-complete", json!({ "id": job }))?;
             self.watch_job(&job, watch, Until::Ended)?;
         }
-        Ok(())
+        Ok(answer)
     }
 
     /// Bytes of a disk.

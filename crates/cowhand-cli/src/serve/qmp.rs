@@ -8,8 +8,8 @@ mod bitmap_sync;
 pub mod bitmaps;
 mod block_graph;
 pub mod blockdev;
-mod chain;
-mod checkpoints;
+pub mod chain;
+pub mod checkpoints;
 pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
@@ -18,6 +18,7 @@ pub mod export_schema;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
+mod forget;
 mod full_name;
 mod image_info;
 mod job_schema;
@@ -106,6 +107,7 @@ impl Steering {
             "cowhand-log" => return lineage_queries::log(inventory, arguments).await,
             "cowhand-diff" => return lineage_queries::diff(inventory, arguments).await,
             "cowhand-gc" => return lineage_queries::gc(inventory, arguments).await,
+            "cowhand-forget" => return forget::forget(inventory, arguments).await,
             "quit" => return self.end().await,
             _ => {}
         }

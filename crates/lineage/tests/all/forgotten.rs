@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lineage::{Action, Error, Forgotten, LayerId, Merge, NewCheckpoint, Policy};
+use lineage::{Action, Error, Forgotten, LayerId, Merge, Merging, NewCheckpoint, Policy};
 
 use crate::support::*;
 
@@ -30,12 +30,21 @@ fn forget(world: &World, policy: &Policy) -> (Forgotten, Vec<Merge>) {
     let (plan, forgotten) = change.forget(None, policy).unwrap();
     run(change, plan);
     let mut merges = Vec::new();
-    loop {
+    while let Some(merging) = begin_merge(world).unwrap() {
+        make_merged(&merging.at(), merging.merged());
         let change = world.begin();
-        let Some((plan, merge)) = change.merge().unwrap() else { return (forgotten, merges) };
-        run(change, plan);
-        merges.push(merge);
+        let plan = merging.end(&change).unwrap().expect("nothing has changed");
+        change.apply(&plan).unwrap();
+        merges.push(merging.merge().clone());
     }
+    (forgotten, merges)
+}
+
+/// The oldest. The lineage is not locked afterwards.
+fn begin_merge(world: &World) -> Result<Option<Merging>, Error> {
+    let change = world.begin();
+    let oldest = change.merges()?;
+    oldest.first().map_or(Ok(None), |merge| change.begin_merge(merge))
 }
 
 fn layers(world: &World) -> BTreeSet<LayerId> {
@@ -126,21 +135,64 @@ fn a_depth_is_reached_from_the_oldest_on_and_names_are_in_its_way() {
     assert_eq!(world.read("d.qcow2"), 10);
 }
 
-/// A process that reads a layer keeps its chain.
+/// A process that reads a layer keeps its chain: the merged one has its place, and the files go when they are closed.
 #[test]
-fn layers_that_a_process_has_open_are_not_merged() {
+fn layers_that_a_process_has_open_stay_until_it_has_not() {
     let world = World::new();
     let ids = hours(&world, "d.qcow2", 3);
     world.delete("d.qcow2", &[&ids[0].to_string(), &ids[1].to_string()]);
     let reader =
         cowhand::OpenOptions::new(world.place().layer(ids[1])).read_only(true).open().wait().unwrap();
-    let refused = world.begin().merge();
-    assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
+    assert_eq!(forget(&world, &Policy::default()).1.len(), 1);
+    assert_eq!(layers(&world), ids.iter().copied().collect());
+    assert_eq!(world.begin().survey().unwrap().chain_of_disk("d.qcow2").unwrap(), [ids[2]]);
+    let mut read = [0; 512];
+    reader.read_at(0, &mut read).unwrap();
+    assert_eq!(read, [2; 512]);
     reader.close().wait().unwrap();
     drop(reader);
-    assert_eq!(forget(&world, &Policy::default()).1.len(), 1);
+    let (forgotten, _) = forget(&world, &Policy::default());
+    assert_eq!(forgotten.removal.going, [ids[1], ids[0]]);
     assert_eq!(layers(&world), BTreeSet::from([ids[2]]));
     assert_eq!(world.read("d.qcow2"), 3);
+}
+
+/// A copy takes minutes: checkpoints are taken and forks made meanwhile. What they come to need stays.
+#[test]
+fn other_commands_go_on_while_layers_are_copied() {
+    for fork_of in [None, Some(0), Some(2)] {
+        let world = World::new();
+        let ids = hours(&world, "d.qcow2", 3);
+        world.delete("d.qcow2", &[&ids[0].to_string(), &ids[1].to_string()]);
+        let merging = begin_merge(&world).unwrap().expect("two layers are deleted");
+        make_merged(&merging.at(), merging.merged());
+        let second = begin_merge(&world);
+        assert!(matches!(second, Err(Error::Busy { .. })), "{second:?}");
+        world.write("d.qcow2", 100);
+        let new = world.checkpoint("d.qcow2", "meanwhile");
+        if let Some(at) = fork_of {
+            world.fork("d.qcow2", &ids[at].to_string(), &["f.qcow2"]);
+        }
+        assert!(merging.at().exists(), "commands of others leave it");
+        let change = world.begin();
+        let plan = merging.end(&change).unwrap();
+        assert_eq!(plan.is_some(), fork_of != Some(0), "{fork_of:?}");
+        if let Some(plan) = plan {
+            change.apply(&plan).unwrap();
+        }
+        drop(change);
+        let at = merging.at();
+        merging.abandon();
+        assert!(!at.exists());
+        forget(&world, &Policy::default());
+        let left: &[LayerId] = if fork_of == Some(0) { &[new, ids[2], ids[0]] } else { &[new, ids[2]] };
+        assert_eq!(world.begin().survey().unwrap().chain_of_disk("d.qcow2").unwrap(), left, "{fork_of:?}");
+        assert_eq!(layers(&world), left.iter().copied().collect(), "{fork_of:?}");
+        assert_eq!(world.read("d.qcow2"), 100);
+        if let Some(at) = fork_of {
+            assert_eq!(usize::from(world.read("f.qcow2")), at + 1);
+        }
+    }
 }
 
 /// After the loss of the manifest no name is known: a policy does not take any of them for one without.
@@ -163,6 +215,6 @@ fn a_layer_that_has_changed_is_not_merged() {
     let layer = world.place().layer(ids[1]);
     let file = std::fs::File::options().append(true).open(&layer).unwrap();
     file.set_len(layer.metadata().unwrap().len() + 512).unwrap();
-    let refused = world.begin().merge();
+    let refused = begin_merge(&world);
     assert!(matches!(refused, Err(Error::Changed { .. })), "{refused:?}");
 }

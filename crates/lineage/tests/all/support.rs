@@ -24,11 +24,6 @@ impl Host for Offline {
         Ok(())
     }
 
-    async fn make_merged(&self, at: &Path, merged: &MergedLayer) -> Result<(), Error> {
-        make_merged(at, merged);
-        Ok(())
-    }
-
     async fn switch(&self, _disks: &[Switched]) -> Result<(), Error> {
         Ok(())
     }
@@ -186,7 +181,6 @@ pub fn run(change: Change, plan: Plan) {
 pub fn step(step: &Step) {
     match step {
         Step::MakeOverlay { at, overlay } => make_overlay(at, overlay),
-        Step::MakeMerged { at, merged } => make_merged(at, merged),
         step => step.run().unwrap(),
     }
 }

@@ -7,7 +7,7 @@ use job::{Ended, Life, Task, Tracked};
 
 use super::host::job_host;
 use super::task::Failed;
-use super::{Amendment, BitmapSync, Creation, Job};
+use super::{Amendment, BitmapSync, Creation, Job, LayerMerge};
 use crate::serve::inventory::Inventory;
 
 /// The work of a job.
@@ -25,19 +25,21 @@ pub enum Work {
     Create(Creation),
     /// Keys of an encrypted disk change.
     Amend(Amendment),
+    /// Layers of a lineage that nothing needs by themselves become one.
+    Merge(LayerMerge),
 }
 
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        matches!(self, Self::Disk { .. })
+        matches!(self, Self::Disk { .. } | Self::Merge(_))
     }
 
     /// What guests write meanwhile, of a job that becomes ready and is completed then.
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Disk { task, .. } => task.tracked(),
-            Self::Create(_) | Self::Amend(_) => None,
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => None,
         }
     }
 
@@ -45,7 +47,7 @@ impl Work {
     pub fn bitmap(&self) -> Option<&BitmapSync> {
         match self {
             Self::Disk { bitmap, .. } => bitmap.as_ref(),
-            Self::Create(_) | Self::Amend(_) => None,
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => None,
         }
     }
 
@@ -54,6 +56,7 @@ impl Work {
             Self::Disk { task, .. } => return Ok(task.run(life).await?),
             Self::Create(creation) => creation.run(inventory, life).await?,
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
+            Self::Merge(merge) => merge.run(inventory, life).await?,
         }
         Ok(Ended::Complete)
     }
@@ -69,7 +72,7 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
             }
-            Self::Create(_) | Self::Amend(_) => Ok(()),
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => Ok(()),
         }
     }
 
@@ -83,7 +86,7 @@ impl Work {
                 let _change = inventory.graph.change().await;
                 creation.undo();
             }
-            Self::Amend(_) => {}
+            Self::Amend(_) | Self::Merge(_) => {}
         }
     }
 }

@@ -19,6 +19,7 @@ use lineage::{
 };
 use serde_json::{Value, json};
 
+pub use self::served::open_layer;
 use self::served::{Refusal, SealedDisk, Served, Way};
 use super::active;
 use super::chain::free_of_jobs;

@@ -59,7 +59,7 @@ pub async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value
         let change = LineageChange::begin(&disk.place, PATIENCE)?;
         let (plan, outcome) = change.collect(unnamed, LAYERS_MAX)?;
         if remove {
-            change.remove(&plan)?;
+            change.apply(&plan)?;
         }
         Ok(outcome_json(&outcome, !remove))
     })

@@ -10,8 +10,8 @@ use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::object_schema;
 use super::{
-    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, job_schema, lineage_queries,
-    quorum, remotes,
+    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, forget, job_schema,
+    lineage_queries, quorum, remotes,
 };
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -325,6 +325,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "cowhand-log", arguments: lineage_queries::LOG },
     CommandSpec { name: "cowhand-diff", arguments: lineage_queries::DIFF },
     CommandSpec { name: "cowhand-gc", arguments: lineage_queries::GC },
+    CommandSpec { name: "cowhand-forget", arguments: forget::FORGET },
     command!(
         "change-backing-file",
         required("device", Kind::Text),

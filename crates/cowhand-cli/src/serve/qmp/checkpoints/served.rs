@@ -7,8 +7,8 @@ use std::sync::Arc;
 use block::Block;
 use control::QmpError;
 use graph::{BeforeExchange, Change, DiskNode, OpenedLayers, RemovedLayers};
-use lineage::{Error, Host, MergedLayer, NewOverlay, Step, Switched};
-use serde_json::{Value, json};
+use lineage::{Error, Host, NewOverlay, Step, Switched};
+use serde_json::{Map, Value, json};
 
 use crate::lineages::overlay;
 use crate::serve::inventory::Inventory;
@@ -73,11 +73,6 @@ impl Host for Served<'_> {
         made.map_err(|failure| Refusal(self.refused(failure.to_string(), failure.is_forbidden())))
     }
 
-    async fn make_merged(&self, at: &Path, _merged: &MergedLayer) -> Result<(), Refusal> {
-        let what = format!("cannot create {}: layers of disks at work are not merged", at.display());
-        Err(Refusal(QmpError::generic(what)))
-    }
-
     async fn switch(&self, disks: &[Switched]) -> Result<(), Refusal> {
         for (at, switched) in disks.iter().enumerate() {
             let Some(disk) = self.find(switched) else { continue };
@@ -131,18 +126,8 @@ impl Served<'_> {
 
     /// Opens the image that the disk's path leads to: an overlay alone, or with the layers that its header names.
     async fn open_image(&self, disk: &SealedDisk) -> Result<OpenedLayers, QmpError> {
-        let cache = disk.disk.options().map(|options| options.layer.cache()).unwrap_or_default();
-        let options = json!({
-            "driver": "qcow2",
-            "file": { "driver": "file", "filename": disk.path },
-            "cache": { "direct": cache.direct, "no-flush": cache.no_flush },
-        });
-        let Value::Object(mut options) = options else {
-            return Err(QmpError::generic("options are an object"));
-        };
-        if disk.way == Way::Over {
-            options.insert("backing".to_owned(), Value::Null);
-        }
+        let with_backing = disk.way == Way::Instead;
+        let options = options_of(&disk.disk, &disk.path, with_backing);
         let opened = self.inventory.graph.open_layers(self.change, &options).await;
         opened.map_err(|error| self.inventory.refused(&error))
     }
@@ -213,4 +198,35 @@ impl Served<'_> {
             }
         }
     }
+}
+
+/// Opens a sealed layer and those below it for a disk that is to be backed by it.
+///
+/// # Errors
+/// As blockdev-add.
+pub async fn open_layer(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    disk: &DiskNode,
+    path: &Path,
+) -> Result<OpenedLayers, QmpError> {
+    let mut options = options_of(disk, path, true);
+    options.insert("read-only".to_owned(), json!(true));
+    let opened = inventory.graph.open_layers(change, &options).await;
+    opened.map_err(|error| inventory.refused(&error))
+}
+
+/// How an image is opened that a disk comes to use.
+fn options_of(disk: &DiskNode, path: &Path, with_backing: bool) -> Map<String, Value> {
+    let cache = disk.options().map(|options| options.layer.cache()).unwrap_or_default();
+    let file = json!({ "driver": "file", "filename": path });
+    let cache = json!({ "direct": cache.direct, "no-flush": cache.no_flush });
+    let mut options = Map::from_iter(
+        [("driver", json!("qcow2")), ("file", file), ("cache", cache)]
+            .map(|(name, value)| (name.to_owned(), value)),
+    );
+    if !with_backing {
+        options.insert("backing".to_owned(), Value::Null);
+    }
+    options
 }

@@ -1,0 +1,127 @@
+//! What cowhand-forget leaves to its job: layers that nothing needs by themselves become one, while disks that are backed by them are served.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use graph::{Change, DiskNode, Edge, Put};
+use job::{Error, Life};
+use lineage::{Change as LineageChange, DiskPlace, LayerId, Place, Survey};
+
+use super::task::Failed;
+use crate::lineages::{PATIENCE, merged};
+use crate::serve::inventory::Inventory;
+use crate::serve::qmp::chain::free_of_jobs;
+use crate::serve::qmp::checkpoints::open_layer;
+
+/// All merges of a lineage, one after the other.
+pub struct LayerMerge {
+    /// Which.
+    pub place: Place,
+    /// Layers of which less, in percent, is not needed stay as they are.
+    pub waste_max: Option<u8>,
+}
+
+impl LayerMerge {
+    /// Merges until there is nothing to be merged. Disks of this process stand on the new layers afterwards, and the files of those that went are removed.
+    ///
+    /// # After a crash
+    /// Every disk reads the same; the next merge does the rest.
+    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+        loop {
+            self.leave_merged(inventory).await?;
+            let rules = inventory.graph.rules();
+            let merges = self.with_lineage(LineageChange::merges).await?;
+            let next = merged::first_worth(merges, (&self.place, rules), self.waste_max).await;
+            let Some(next) = next.map_err(|failure| because(&failure))? else { return Ok(()) };
+            let Some(merging) = self.with_lineage(move |change| change.begin_merge(&next)).await? else {
+                continue;
+            };
+            let copy = async |top: &_, layers, base: &_| job::merge_into(top, layers, base, life).await;
+            let made = merged::make(&merging.at(), merging.merged(), rules, copy).await;
+            let made = match life.is_given_up() {
+                true => Err(Error::Cancelled.into()),
+                false => made.map_err(|failure| because(&failure)),
+            };
+            let is_made = made.is_ok();
+            let placed = reactor::blocking(move || {
+                let placed = if is_made { merging.put_in_place(PATIENCE) } else { Ok(false) };
+                merging.abandon();
+                placed
+            });
+            let placed = placed.await;
+            made?;
+            placed.map_err(|error| because(&error))?;
+        }
+    }
+
+    /// Has the disks of this process use layers that took the place of others, whichever process merged them, and removes what nothing uses then. A disk that
+    /// cannot goes on with the old ones, which read the same.
+    async fn leave_merged(&self, inventory: &Inventory) -> Result<(), Failed> {
+        let survey = self.with_lineage(LineageChange::survey).await?;
+        for disk in inventory.graph.disks() {
+            let change = inventory.graph.change().await;
+            let Some(stale) = self.stale(inventory, &survey, &disk) else { continue };
+            if let Err(error) = exchange(inventory, &change, &disk, &stale).await {
+                tracing::warn!(node = disk.name(), error, "a disk stays on layers that were merged");
+            }
+        }
+        self.with_lineage(|change| change.apply(&change.collect(false, usize::MAX)?.0)).await
+    }
+
+    /// The first layer of a disk whose file was replaced since it was opened, if there is one: its header leads to another one than the open image.
+    fn stale(&self, inventory: &Inventory, survey: &Survey, disk: &DiskNode) -> Option<Stale> {
+        let path = inventory.graph.path_of_image(&disk.name()).ok()??;
+        let found = DiskPlace::of(&path).ok().filter(|found| found.place == self.place)?;
+        let wanted = survey.chain_of_disk(&found.name).ok()?;
+        let layers: Vec<(usize, LayerId)> = block::layers(disk.disk.root())
+            .enumerate()
+            .filter_map(|(at, layer)| {
+                Some((at, LayerId::of_file_name(Path::new(layer.name()).file_name()?.to_str()?)?))
+            })
+            .collect();
+        // A checkpoint may have been taken since the lineage was looked at.
+        let begins = layers.iter().position(|(_, id)| wanted.first() == Some(id))?;
+        let alike =
+            layers[begins..].iter().zip(&wanted).take_while(|((_, id), wanted)| id == *wanted).count();
+        let is_stale = begins + alike < layers.len();
+        let (at, id) = layers.get(begins + alike.checked_sub(1)?).filter(|_| is_stale)?;
+        Some(Stale { above: at.checked_sub(1)?, path: self.place.layer(*id) })
+    }
+
+    /// On a thread that may wait: another command may be at work.
+    async fn with_lineage<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LineageChange) -> Result<T, lineage::Error> + Send + 'static,
+    ) -> Result<T, Failed> {
+        let place = self.place.clone();
+        let done = reactor::blocking(move || work(&LineageChange::begin(&place, PATIENCE)?));
+        done.await.map_err(|error| because(&error))
+    }
+}
+
+/// A layer whose file was replaced.
+struct Stale {
+    /// Where the image that is backed by it is in the disk.
+    above: usize,
+    path: PathBuf,
+}
+
+async fn exchange(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    stale: &Stale,
+) -> Result<(), String> {
+    // A job counts the layers of its disk.
+    free_of_jobs(inventory, disk).map_err(|error| error.desc)?;
+    let opened = open_layer(inventory, change, disk, &stale.path).await;
+    let put = Put::Opened(opened.map_err(|error| error.desc)?);
+    let edge = Edge::Backing { of: stale.above };
+    let replaced = inventory.graph.replace(change, &disk.name(), edge, put, async || Ok(())).await;
+    let replaced = replaced.map_err(|error| error.to_string())?;
+    replaced.removed.close().await.map_err(|error| error.to_string())
+}
+
+fn because(error: &impl ToString) -> Failed {
+    Failed::Because(error.to_string())
+}
