@@ -10,6 +10,7 @@ mod encrypted;
 mod files;
 mod growth;
 mod jobs;
+mod lineages;
 mod machine;
 mod merging;
 mod modes;
@@ -63,6 +64,7 @@ pub const TABLES: &[Entry] = &[
     on_request("N", files::run),
     on_request("P", jobs::run),
     on_request("Q", remote::run),
+    on_request("S", lineages::run),
     on_request("counters", counters::run),
 ];
 

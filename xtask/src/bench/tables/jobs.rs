@@ -3,8 +3,8 @@
 mod backups;
 mod bitmaps;
 mod copies;
-mod daemon;
-mod guest;
+pub mod daemon;
+pub mod guest;
 mod pauses;
 
 use crate::bench::Bench;
