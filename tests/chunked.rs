@@ -296,15 +296,97 @@ fn a_chunk_that_is_damaged_or_missing_is_an_error_everywhere_and_never_data() {
     assert!(missing.contains("s3://images/base/nothing.json is not there"), "{missing}");
 }
 
+/// Half of what lies in stores was text, and was stored and sent as it is.
+#[test]
+fn chunks_that_get_shorter_are_zstd_frames_and_those_of_both_kinds_read_as_the_disk() {
+    let scene = Scene::new();
+    let mut disk = scene.disk.clone();
+    let text = b"all work and no play ".repeat(MIB / 21 + 1);
+    disk[6 * MIB..8 * MIB].copy_from_slice(&[&text[..MIB], &vec![7; MIB]].concat());
+    scene.scratch.write("disk.raw", &disk);
+    scene.push_disk();
+    assert!(scene.manifest().contains("\"version\": 2") && scene.manifest().contains("\"zstd\""));
+    let lengths = |scene: &Scene| -> Vec<usize> {
+        let objects = scene.chunks().into_iter();
+        objects.map(|key| scene.store.get(&format!("/images/{key}")).expect("an object").len()).collect()
+    };
+    let count =
+        |lengths: &[usize], is: &dyn Fn(usize) -> bool| lengths.iter().filter(|len| is(**len)).count();
+    let packed = lengths(&scene);
+    // Four of noise, two that get shorter, the end of the disk, and the table.
+    assert_eq!(
+        (packed.len(), count(&packed, &|len| len == MIB), count(&packed, &|len| len < 1000)),
+        (8, 4, 4)
+    );
+    scene.assert_reads_as(&disk);
+    let verified = scene.run(&["verify", DISK]).ok();
+    let sum = Run::new("sha256sum").arg(scene.scratch.file("disk.raw")).ok();
+    assert_eq!(verified.split(' ').next(), sum.split(' ').next());
+
+    // Readers of version 1 unpack nothing: what another image of the folder has packed is made plain for them.
+    let other = ["-f", "raw", "--compress", "none", "disk.raw", "s3://images/base/other"];
+    assert_eq!(scene.push(&other).1, 3);
+    let plain = lengths(&scene);
+    assert_eq!((plain.len(), count(&plain, &|len| len == MIB)), (8, 6));
+    let manifest = scene.store.get("/images/base/other.json").expect("a manifest");
+    let manifest = String::from_utf8(manifest).expect("text");
+    assert!(manifest.contains("\"version\": 1") && !manifest.contains("compression"), "{manifest}");
+    scene.assert_reads_as(&disk);
+    // It stays of version 1 until something else is asked for; then objects that are there are used as they are.
+    let mut words = other.to_vec();
+    words.drain(2..4);
+    assert_eq!(scene.push(&words), (disk.len() as u64, 0, false));
+    words.splice(2..2, ["--compress", "zstd"]);
+    assert_eq!((scene.push(&words).1, scene.push_disk().1), (0, 0));
+    // And back: chunks that the packed image names are asked for, one by one.
+    assert_eq!(scene.push(&other), (disk.len() as u64, 0, true));
+    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/base"]).json();
+    assert_eq!((&unused["chunks"], unused["unused"].as_array().map(Vec::len)), (&8.into(), Some(0)));
+}
+
+#[test]
+fn a_damaged_frame_is_an_error_and_never_data() {
+    let scene = Scene::new();
+    let disk = [vec![7; MIB], vec![8; MIB]].concat();
+    scene.scratch.write("disk.raw", &disk);
+    scene.push_disk();
+    let is_frame = |key: &String| {
+        let object = scene.store.get(&format!("/images/{key}")).expect("an object");
+        object.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+    };
+    let frames: Vec<String> = scene.chunks().into_iter().filter(is_frame).collect();
+    assert_eq!(frames.len(), 2, "{frames:?}");
+    let [chunk, other] = [0, 1].map(|frame| format!("/images/{}", frames[frame]));
+    let (good, theirs) = (scene.store.get(&chunk).unwrap(), scene.store.get(&other).unwrap());
+    for (bytes, says) in [
+        (&good[..good.len() - 1], "is no zstd frame of 1048576 bytes"),
+        (&[&good[..], &theirs].concat(), "is no zstd frame of 1048576 bytes"),
+        (&[&good[..], &[0]].concat(), "is no zstd frame of 1048576 bytes"),
+        (&theirs, "has another content than its name says"),
+        (&good[1..], &format!("this chunk has {} bytes and must have 1048576", good.len() - 1)),
+        (&[], "this chunk has 0 bytes"),
+    ] {
+        scene.store.put(&chunk, bytes);
+        for words in [&["pull", IMAGE, "new.raw"][..], &["verify", DISK]] {
+            let refused = scene.run(words).fails();
+            assert!(refused.contains(says) && refused.contains("/chunks/"), "{refused}");
+        }
+        assert!(!scene.scratch.file("new.raw").exists());
+    }
+    scene.store.put(&chunk, &good);
+    scene.assert_reads_as(&disk);
+}
+
 #[test]
 fn a_hostile_manifest_opens_nothing() {
     let scene = Scene::new();
     scene.push_disk();
     let good = scene.manifest();
     for (found, by, says) in [
-        ("\"version\": 1", "\"version\": 2", "version is 2; allowed: 1"),
+        ("\"version\": 2", "\"version\": 3", "version is 3; allowed: 1 and 2"),
+        ("\"version\": 2", "\"version\": 1", "version 1 has none"),
         ("\"size\": ", "\"size\": 99999999", "allowed: up to 70368744177664"),
-        ("\"size\": ", "\"size\": 1", "this table of chunks has"),
+        ("\"size\": ", "\"size\": 1", "this table of chunks is no zstd frame of"),
         ("1048576", "1024", "chunk-size is 1024"),
         ("\"version\"", "\"version\": 1, \"version\"", "duplicate field"),
         ("cowhand-chunked-image", "x", "format is \"x\""),

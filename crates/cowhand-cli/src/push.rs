@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use futures_util::future::{Either, select};
 use graph::Disk;
 use graph::cache_mode::CacheMode;
@@ -15,7 +16,9 @@ use graph::drivers::object_store;
 use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
-use storage_chunked::{ChunkSize, Error, Manifest, Place, Published, WithoutConditions};
+use storage_chunked::{
+    ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
+};
 use storage_s3::StoreError;
 
 use self::upload::{Figures, Upload, UploadError};
@@ -62,6 +65,10 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = parse_chunk_size)]
     chunk_size: Option<ChunkSize>,
 
+    /// Compress chunks [default: as the image that is there, or zstd]
+    #[arg(long, value_name = "HOW", value_parser = compressions())]
+    compress: Option<Compression>,
+
     /// Read only what this bitmap of the disk says was changed since the last push; it stays as it is
     #[arg(long, value_name = "BITMAP")]
     bitmap: Option<String>,
@@ -91,6 +98,14 @@ fn parse_chunk_size(text: &str) -> Result<ChunkSize, String> {
     ChunkSize::new(parse_bytes(text)?).map_err(|error| error.to_string())
 }
 
+/// How chunks may be packed, as values of an option that a shell can complete.
+fn compressions() -> impl TypedValueParser<Value = Compression> {
+    PossibleValuesParser::new(["zstd", "none"]).map(|name| match name.as_str() {
+        "zstd" => Compression::Zstd,
+        _ => Compression::None,
+    })
+}
+
 /// What was done.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -99,10 +114,12 @@ struct Report {
     target: String,
     virtual_size: u64,
     chunk_size: u64,
+    compression: Compression,
     /// Chunks of the image that are no zeroes.
     chunks: u64,
     /// Objects that were made: chunks, and tables of them.
     uploaded: u64,
+    /// Their bytes, as they were sent.
     uploaded_bytes: u64,
     /// Bytes of the disk that were read.
     read_bytes: u64,
@@ -176,16 +193,19 @@ async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Re
     let published = place.find().await.map_err(|error| args.failed(&error))?;
     let chunk_size =
         args.chunk_size.or(published.as_ref().map(|old| old.manifest.chunk_size())).unwrap_or_default();
-    let mut manifest = Manifest::of_zeroes(size, chunk_size).map_err(|error| args.failed(&error))?;
+    let of_old = published.as_ref().map(|old| old.manifest.compression());
+    let compression = args.compress.or(of_old).unwrap_or(Compression::Zstd);
+    let mut manifest =
+        Manifest::of_zeroes(size, chunk_size, compression).map_err(|error| args.failed(&error))?;
     let figures = Figures::default();
     let upload = Upload {
         disk: &**disk,
         place,
-        old: published.as_ref().filter(|old| old.manifest.chunk_size() == chunk_size),
+        old: published.as_ref().filter(|old| old.manifest.has_objects_for(&manifest)),
         changed: changed.as_ref(),
         figures: &figures,
         // The manifest that is there may be replaced on another condition.
-        without_conditions: args.without_conditions(published.is_some()),
+        how: Writing { compression, without: args.without_conditions(published.is_some()) },
     };
     upload_watched(args, watch, &upload, &mut manifest).await?;
     watch.check()?;
@@ -198,6 +218,7 @@ async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Re
         target: args.target.clone(),
         virtual_size: size,
         chunk_size: chunk_size.bytes(),
+        compression,
         chunks: figures.chunks.get(),
         uploaded: figures.uploaded.get(),
         uploaded_bytes: figures.uploaded_bytes.get(),

@@ -49,6 +49,18 @@ pub enum Error {
         /// What it must have.
         needed: u64,
     },
+    /// An object is a zstd frame that cannot be unpacked.
+    #[error("{object}: the image is damaged: this {what} is no zstd frame of {needed} bytes: {reason}")]
+    Frame {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+        /// The bytes that it must have when it is unpacked.
+        needed: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The content of an object is not what its name says.
     #[error("{object}: the image is damaged: this {what} has another content than its name says")]
     Content {
@@ -106,9 +118,11 @@ impl From<Error> for io::Error {
                 Self::new(io::ErrorKind::ResourceBusy, error)
             }
             Error::NoImage { .. } => Self::new(io::ErrorKind::NotFound, error),
-            Error::Manifest { .. } | Error::Missing { .. } | Error::Length { .. } | Error::Content { .. } => {
-                Self::new(io::ErrorKind::InvalidData, error)
-            }
+            Error::Manifest { .. }
+            | Error::Missing { .. }
+            | Error::Length { .. }
+            | Error::Frame { .. }
+            | Error::Content { .. } => Self::new(io::ErrorKind::InvalidData, error),
             Error::ReadOnly { .. } => Self::new(io::ErrorKind::ReadOnlyFilesystem, error),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The manifest ([`Manifest`]) names tables, a table ([`Table`]) names the chunks of a part of the disk, and a chunk is so many bytes of it.
 //! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
-//! share what is equal in them. Chunks of zeroes are not stored. docs/guide/object-stores.md has the bytes.
+//! share what is equal in them. An object is those bytes or a shorter zstd frame of them. Chunks of zeroes are not stored.
+//! docs/guide/object-stores.md has the bytes.
 //!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 
 mod chunk_name;
 mod error;
+mod frame;
 mod in_use;
 mod kept;
 mod manifest;
@@ -21,10 +23,10 @@ mod unused;
 pub use chunk_name::ChunkName;
 pub use error::Error;
 pub use manifest::{
-    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize, DISK_BYTES_MAX, Manifest,
+    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize, Compression, DISK_BYTES_MAX, Manifest,
     ManifestError, TABLE_CHUNKS,
 };
-pub use place::{Place, Published, WithoutConditions};
+pub use place::{Place, Published, WithoutConditions, Writing};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;
 pub use unused::{Folder, Removal, Survey, Unused};

@@ -8,8 +8,8 @@ use crate::chunk_name::ChunkName;
 
 /// The value of `format`.
 const FORMAT: &str = "cowhand-chunked-image";
-/// The version that is read and written.
-const VERSION: u64 = 1;
+/// The versions that are read. The first one is written where it can say all.
+const VERSIONS: [u64; 2] = [1, 2];
 
 /// Chunks that one table names. A table of 512 KiB is then 8 to 64 GiB of disk.
 pub const TABLE_CHUNKS: u64 = 16_384;
@@ -66,11 +66,14 @@ pub enum ManifestError {
         found: String,
     },
     /// It is of another version.
-    #[error("version is {found}; allowed: {VERSION}")]
+    #[error("version is {found}; allowed: 1 and 2")]
     Version {
         /// What it says.
         found: u64,
     },
+    /// The member is of version 2, which needs it.
+    #[error("version 2 has a member \"compression\", and version 1 has none")]
+    Compression,
     /// The disk is too large.
     #[error("the disk has {found} bytes; allowed: up to {DISK_BYTES_MAX}")]
     Size {
@@ -103,6 +106,24 @@ pub enum ManifestError {
     },
 }
 
+/// How objects may be packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    /// All are plain.
+    #[default]
+    None,
+    /// Those that get shorter by it are zstd frames.
+    Zstd,
+}
+
+/// What every version has.
+#[derive(Debug, Deserialize)]
+struct Heading {
+    format: String,
+    version: u64,
+}
+
 /// As JSON has it.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -111,6 +132,8 @@ struct Document {
     version: u64,
     size: u64,
     chunk_size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    compression: Option<Compression>,
     tables: Vec<Option<String>>,
 }
 
@@ -119,6 +142,7 @@ struct Document {
 pub struct Manifest {
     size: u64,
     chunk_size: ChunkSize,
+    compression: Compression,
     /// As many as the disk has; `None` is a table of zeroes, which is not stored.
     tables: Vec<Option<ChunkName>>,
 }
@@ -128,11 +152,15 @@ impl Manifest {
     ///
     /// # Errors
     /// When it is larger than [`DISK_BYTES_MAX`].
-    pub fn of_zeroes(size: u64, chunk_size: ChunkSize) -> Result<Self, ManifestError> {
+    pub fn of_zeroes(
+        size: u64,
+        chunk_size: ChunkSize,
+        compression: Compression,
+    ) -> Result<Self, ManifestError> {
         if size > DISK_BYTES_MAX {
             return Err(ManifestError::Size { found: size });
         }
-        let manifest = Self { size, chunk_size, tables: Vec::new() };
+        let manifest = Self { size, chunk_size, compression, tables: Vec::new() };
         let tables = vec![None; usize::try_from(manifest.tables_needed()).unwrap_or_default()];
         Ok(Self { tables, ..manifest })
     }
@@ -142,15 +170,20 @@ impl Manifest {
     /// # Errors
     /// When it is none, or one that is not read.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
-        let Document { format, version, size, chunk_size, tables } = document;
+        // Another version has other members: what all have is looked at alone.
+        let Heading { format, version } = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
         if format != FORMAT {
             return Err(ManifestError::Format { found: format });
         }
-        if version != VERSION {
+        if !VERSIONS.contains(&version) {
             return Err(ManifestError::Version { found: version });
         }
-        let empty = Self::of_zeroes(size, ChunkSize::new(chunk_size)?)?;
+        let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
+        let Document { size, chunk_size, compression, tables, .. } = document;
+        if (version == 1) != compression.is_none() {
+            return Err(ManifestError::Compression);
+        }
+        let empty = Self::of_zeroes(size, ChunkSize::new(chunk_size)?, compression.unwrap_or_default())?;
         if tables.len() != empty.tables.len() {
             let needed = empty.tables_needed();
             return Err(ManifestError::Tables { found: tables.len(), size, needed });
@@ -170,7 +203,10 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         let tables = self.tables.iter().map(|table| table.map(|name| name.to_string())).collect();
         let (size, chunk_size) = (self.size, self.chunk_size.bytes());
-        let document = Document { format: FORMAT.to_owned(), version: VERSION, size, chunk_size, tables };
+        let compression = (self.compression != Compression::None).then_some(self.compression);
+        let [first, second] = VERSIONS;
+        let version = if compression.is_none() { first } else { second };
+        let document = Document { format: FORMAT.to_owned(), version, size, chunk_size, compression, tables };
         // Nothing of it can fail: text and numbers, into memory.
         let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
         bytes.push(b'\n');
@@ -185,6 +221,17 @@ impl Manifest {
     /// Bytes of its chunks. The last one ends with the disk.
     pub fn chunk_size(&self) -> ChunkSize {
         self.chunk_size
+    }
+
+    /// How its objects may be packed. Those of an image without compression are plain: readers of version 1 know no others.
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// Whether the objects of this image can be those of `new`: their chunks have the same size, and none is packed that must be plain there.
+    pub fn has_objects_for(&self, new: &Self) -> bool {
+        let is_plain_enough = new.compression == Compression::Zstd || self.compression == Compression::None;
+        self.chunk_size == new.chunk_size && is_plain_enough
     }
 
     /// How many chunks the disk has, stored or not.
@@ -234,20 +281,22 @@ mod tests {
 
     #[test]
     fn a_manifest_is_what_was_encoded() {
-        let mut manifest = Manifest::of_zeroes((33 << 30) + 512, ChunkSize::default()).unwrap();
+        let mut manifest =
+            Manifest::of_zeroes((33 << 30) + 512, ChunkSize::default(), Compression::Zstd).unwrap();
         assert_eq!((manifest.tables(), manifest.chunks()), (3, (33 << 10) + 1));
         manifest.set_table(1, Some(ChunkName::of(b"x")));
         assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
         assert_eq!(manifest.range(33 << 10), 33 << 30..(33 << 30) + 512);
         assert_eq!(manifest.chunks_of(2), 32_768..33_793);
-        let empty = Manifest::of_zeroes(0, ChunkSize::default()).unwrap();
+        let empty = Manifest::of_zeroes(0, ChunkSize::default(), Compression::None).unwrap();
         assert_eq!(Manifest::decode(&empty.encode()).unwrap().tables(), 0);
     }
 
     #[test]
     fn the_manifest_of_the_largest_disk_is_below_its_bound() {
         let mut manifest =
-            Manifest::of_zeroes(DISK_BYTES_MAX, ChunkSize::new(CHUNK_BYTES_MIN).unwrap()).unwrap();
+            Manifest::of_zeroes(DISK_BYTES_MAX, ChunkSize::new(CHUNK_BYTES_MIN).unwrap(), Compression::Zstd)
+                .unwrap();
         (0..manifest.tables()).for_each(|table| manifest.set_table(table, Some(ChunkName::of(b"x"))));
         assert!((manifest.encode().len() as u64) < MANIFEST_BYTES_MAX);
     }
@@ -263,7 +312,10 @@ mod tests {
         assert!(manifest("4096", "4096").is_ok());
         for (replaced, by, says) in [
             ("cowhand-", "other-", "format is \"other-chunked-image\"; allowed: cowhand-chunked-image"),
-            (":1,", ":2,", "version is 2; allowed: 1"),
+            (":1,", ":3,\"more\":1,", "version is 3; allowed: 1 and 2"),
+            (":1,", ":2,", "version 2 has a member \"compression\""),
+            (":1,", ":1,\"compression\":\"none\",", "and version 1 has none"),
+            (":1,", ":2,\"compression\":\"lz4\",", "unknown variant `lz4`"),
             ("4096", "70368744177665", "allowed: up to 70368744177664"),
             ("4096", "18446744073709551616", "no manifest"),
             ("4096", "-1", "no manifest"),

@@ -11,13 +11,23 @@ use storage_s3::{Present, Store, StoreError};
 
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
+use crate::frame::{self, Damage};
 use crate::in_use::Announcement;
-use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::manifest::{Compression, MANIFEST_BYTES_MAX, Manifest};
 use crate::table::Table;
 
 /// What messages call an object.
 const CHUNK: &str = "chunk";
 const TABLE: &str = "table of chunks";
+
+/// How objects are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writing {
+    /// How they may be packed.
+    pub compression: Compression,
+    /// What is done at a store that knows no conditions.
+    pub without: WithoutConditions,
+}
 
 /// Where the objects of an image lie.
 #[derive(Debug)]
@@ -38,6 +48,27 @@ pub enum WithoutConditions {
     Refuse,
     /// It is written all the same.
     Write,
+}
+
+impl Writing {
+    /// Whether an object of `found` bytes that is there is one of `needed` bytes for this image. Others of the folder may have packed it, which readers of version 1 do
+    /// not unpack: it is made plain for them. A store that does not say how long it is is believed.
+    fn takes(self, found: Option<u64>, needed: u64) -> bool {
+        self.compression != Compression::None || found.is_none_or(|found| found == needed)
+    }
+
+    async fn packed(self, bytes: IoBytes) -> IoBytes {
+        match self.compression {
+            Compression::None => bytes,
+            Compression::Zstd => {
+                reactor::blocking(move || match frame::packed(&bytes) {
+                    Some(frame) => IoBytes::copy_from(&frame),
+                    None => bytes,
+                })
+                .await
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -123,45 +154,45 @@ impl Place {
         self.checked(CHUNK, name, len).await
     }
 
-    /// The bytes of an object that is called by its hash. The hash is taken beside the loop.
-    async fn checked(&self, what: &'static str, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
-        let object = || self.name_of(&name.object());
-        let Some(reply) = self.get(&name.object(), len).await? else {
-            return Err(Error::Missing { object: object(), what });
+    /// The `needed` bytes of an object that is called by their hash. It is unpacked, and the hash taken, beside the loop.
+    async fn checked(&self, what: &'static str, name: ChunkName, needed: u64) -> Result<Arc<Vec<u8>>, Error> {
+        let object = self.name_of(&name.object());
+        let Some(Reply { body, .. }) = self.get(&name.object(), needed).await? else {
+            return Err(Error::Missing { object, what });
         };
-        let found = reply.body.len() as u64;
-        if found != len {
-            return Err(Error::Length { object: object(), what, found, needed: len });
-        }
-        let bytes = Arc::new(reply.body);
-        let hashed = Arc::clone(&bytes);
-        match reactor::blocking(move || ChunkName::of(&hashed)).await == name {
-            true => Ok(bytes),
-            false => Err(Error::Content { object: object(), what }),
-        }
+        // No object is longer than a chunk.
+        let len = usize::try_from(needed).unwrap_or(usize::MAX);
+        let plain = reactor::blocking(move || frame::plain(body, name, len)).await;
+        plain.map(Arc::new).map_err(|damage| match damage {
+            Damage::Length(found) => Error::Length { object, what, found, needed },
+            Damage::Frame(reason) => Error::Frame { object, what, needed, reason },
+            Damage::Content => Error::Content { object, what },
+        })
     }
 
-    /// Makes the object of these bytes unless it is there; says whether it made it. What is there is not read. From the first one on, and until
-    /// [`Place::end_push`], those who remove chunks leave the folder alone.
+    /// Makes the object of these bytes unless it is there; gives the bytes that were sent if it made it. What is there is not read. From the first one
+    /// on, and until [`Place::end_push`], those who remove chunks leave the folder alone.
     ///
     /// # Errors
-    /// When the store does not take it, a process removes chunks of the folder, or [`StoreError::Unconditional`] as `without` says.
-    pub async fn add(
-        &self,
-        name: ChunkName,
-        bytes: IoBytes,
-        without: WithoutConditions,
-    ) -> Result<bool, Error> {
+    /// When the store does not take it, a process removes chunks of the folder, or [`StoreError::Unconditional`] as `how` says.
+    pub async fn add(&self, name: ChunkName, bytes: IoBytes, how: Writing) -> Result<Option<u64>, Error> {
         let (store, prefix) = self.bucket()?;
         self.announcement.make(store, prefix).await?;
         let key = format!("{prefix}{}", name.object());
-        if store.look(&key).await?.is_some() {
-            return Ok(false);
-        }
-        // The process that makes it meanwhile makes the same.
-        match self.put(store, &key, bytes, Present::Keep, without).await {
-            Ok(()) => Ok(true),
-            Err(StoreError::Exists { .. }) => Ok(false),
+        let present = match store.look(&key).await? {
+            None => Present::Keep,
+            Some(there) if how.takes(there.bytes, bytes.len() as u64) => return Ok(None),
+            Some(_) => Present::Replace,
+        };
+        let bytes = how.packed(bytes).await;
+        let sent = Some(bytes.len() as u64);
+        // The process that makes it meanwhile makes the same, or a frame of it.
+        match self.put(store, &key, bytes.clone(), present, how.without).await {
+            Ok(()) => Ok(sent),
+            Err(StoreError::Exists { .. }) if how.compression == Compression::None => {
+                Ok(store.put(&key, bytes, &Present::Replace).await.map(|()| sent)?)
+            }
+            Err(StoreError::Exists { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

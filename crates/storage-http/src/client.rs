@@ -55,6 +55,8 @@ pub struct Reply {
     pub date_s: Option<u64>,
     /// Which upload made the file.
     pub upload: Option<String>,
+    /// Bytes of the file, as the server says before it sends them (`Content-Length`).
+    pub bytes: Option<u64>,
     /// What followed.
     pub body: Vec<u8>,
 }

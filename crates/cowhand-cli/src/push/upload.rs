@@ -7,7 +7,7 @@ use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
-use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, WithoutConditions};
+use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, Writing};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -51,14 +51,14 @@ pub struct Upload<'a> {
     pub disk: &'a dyn Block,
     /// Where the image is.
     pub place: &'a Place,
-    /// The image that is there, if its chunks have the same size: what it names is not asked for again.
+    /// The image that is there, if its chunks have the same size and are packed as `how` allows: what it names is not asked for again.
     pub old: Option<&'a Published>,
     /// What may differ from it; `None`: everything.
     pub changed: Option<&'a Dirty>,
     /// What was done.
     pub figures: &'a Figures,
-    /// What is done with chunks at a store that knows no conditions.
-    pub without_conditions: WithoutConditions,
+    /// How objects are made.
+    pub how: Writing,
 }
 
 impl Upload<'_> {
@@ -88,10 +88,9 @@ impl Upload<'_> {
     }
 
     async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
-        let len = bytes.len() as u64;
-        if self.place.add(name, bytes, self.without_conditions).await? {
+        if let Some(sent) = self.place.add(name, bytes, self.how).await? {
             add(&self.figures.uploaded, 1);
-            add(&self.figures.uploaded_bytes, len);
+            add(&self.figures.uploaded_bytes, sent);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 
 use http_wire::signature::hash_of_parts;
-use http_wire::{Answer, Payload, Request, Scheme, UrlError};
+use http_wire::{Answer, Length, Payload, Request, Scheme, UrlError};
 
 use super::{Ended, Failure, PAUSE_MAX, PAUSE_MIN, Remote, in_upper_half};
 use crate::client::{Reply, Sent};
@@ -118,9 +118,13 @@ impl Remote {
             }
         };
         self.keep(connection, answer.closes);
-        let Answer { version, date_s, upload, .. } = answer;
+        let Answer { version, date_s, upload, length, .. } = answer;
         let modified_s = version.last_modified.as_deref().and_then(http_wire::date::of_field);
-        Ok(Reply { etag: version.etag, modified_s, date_s, upload, body })
+        let bytes = match length {
+            Length::Bytes(bytes) => Some(bytes),
+            Length::Pieces | Length::UntilClosed => None,
+        };
+        Ok(Reply { etag: version.etag, modified_s, date_s, upload, bytes, body })
     }
 
     async fn refused(
