@@ -23,6 +23,7 @@ mod matrix;
 mod media;
 mod neighbours;
 mod pruned;
+mod published;
 mod qmp;
 mod radosgw;
 mod rbd;

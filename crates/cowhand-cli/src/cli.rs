@@ -9,8 +9,8 @@ use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
     completion, convert, create, dd, diff, flatten, forget, fork, gc, info, io, log, manual, map, measure,
-    mirror, mount, prune, pull, push, rebase, reopen, resize, rollback, serve, show, snapshot, status,
-    stream, throttle, top, verify,
+    mirror, mount, prune, publish, pull, push, rebase, reopen, resize, rollback, serve, show,
+    snapshot, status, stream, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -115,6 +115,8 @@ pub enum Command {
     Gc(Deferred<gc::Args>),
     #[command(about = "Forget checkpoints by a policy, and merge layers that nothing needs")]
     Forget(Deferred<forget::Args>),
+    #[command(about = "Upload a checkpoint to an object store, also while its disk is served")]
+    Publish(Deferred<publish::Args>),
     #[command(about = "Change what an image is: version, refcounts, size")]
     Amend(Deferred<amend::Args>),
     #[command(about = "Copy a disk of a running server, and move it there")]

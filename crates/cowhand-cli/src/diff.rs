@@ -10,13 +10,13 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::human_size;
 use graph::{Disk, OpenRules};
-use lineage::CheckpointRef;
 
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, look};
+use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
 use crate::lineages::difference::{Differences, Part};
+use crate::lineages::sealed::Sealed;
 use crate::output::OutputFormat;
 
 /// Arguments of `cowhand diff`.
@@ -65,36 +65,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 
 /// An image that exists is meant by its whole name, also with an `@` in it.
 fn options_of(text: &OsString) -> Result<DiskOptions, Failure> {
-    let path = match PathBuf::from(text) {
-        path if path.symlink_metadata().is_ok() && matches!(DiskArg::of(text), DiskArg::File(_)) => path,
-        _ => {
-            let arg = CheckpointArg::of(text)?;
-            layer_of(&arg)?
-        }
-    };
+    let path = PathBuf::from(text);
+    if path.symlink_metadata().is_err() || !matches!(DiskArg::of(text), DiskArg::File(_)) {
+        return Ok(Sealed::find(&CheckpointArg::of(text)?)?.options());
+    }
     let mut options = DiskOptions::of_path(&path);
     options.layer.read_only = true;
     if path.extension().is_some_and(|extension| extension == "qcow2") {
         options.layer.format = Some(Format::Qcow2);
     }
     Ok(options)
-}
-
-fn layer_of(arg: &CheckpointArg) -> Result<PathBuf, Failure> {
-    // A disk that is gone may have checkpoints.
-    let directory = arg.disk.parent().filter(|_| arg.disk.symlink_metadata().is_err());
-    let seen = match directory {
-        Some(directory) => {
-            look(if directory.as_os_str().is_empty() { ".".as_ref() } else { directory.as_os_str() })?
-        }
-        None => look(arg.disk.as_os_str())?,
-    };
-    let disk = match seen.disk {
-        Some(disk) => disk,
-        None => arg.disk().place()?,
-    };
-    let checkpoint: &CheckpointRef = &arg.checkpoint;
-    Ok(seen.survey.place.layer(seen.survey.find(&disk, checkpoint)?))
 }
 
 async fn show(

@@ -52,6 +52,7 @@ pub mod output;
 mod policy;
 pub mod progress;
 pub mod prune;
+pub mod publish;
 pub mod pull;
 pub mod push;
 pub mod rbd;
@@ -139,6 +140,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Compact(Deferred(args)) => compact::run(&args, out),
         Command::Pull(Deferred(args)) => pull::run(&args, out),
         Command::Push(Deferred(args)) => push::run(&args, out),
+        Command::Publish(Deferred(args)) => publish::run(&args, out),
         Command::Prune(Deferred(args)) => prune::run(&args, out),
         Command::Verify(Deferred(args)) => verify::run(&args, out),
         Command::Measure(Deferred(args)) => measure::run(&args, out),

@@ -5,6 +5,7 @@ pub mod difference;
 pub mod merged;
 pub mod offline;
 pub mod overlay;
+pub mod sealed;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,39 +1,26 @@
 //! `cowhand push`: a disk as a chunked image in an object store.
 
-mod upload;
+pub mod session;
+pub mod upload;
 
 use std::io::Write;
-use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use futures_util::future::{Either, select};
 use graph::Disk;
 use graph::cache_mode::CacheMode;
-use graph::drivers::object_store;
 use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
-use storage_chunked::{
-    ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
-};
-use storage_s3::StoreError;
 
-use self::upload::{Figures, Upload, UploadError};
+use self::session::{Sent, Session, TargetArgs};
+use self::upload::{Figures, Upload};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use crate::drive::{DriveArgs, cache_modes, parse_bytes};
-use crate::failure::{Failure, warn};
+use crate::drive::{DriveArgs, cache_modes};
+use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 
-/// Often enough for a person who pressed Ctrl-C.
-const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
-/// A store that does not answer has been waited for before.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// What stands before the name in a DRIVE.
-const PREFIX: &str = "chunked:";
 /// What of a disk is marked as changed together: no chunk is smaller.
 const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
 
@@ -57,25 +44,12 @@ pub struct Args {
     #[command(flatten)]
     drive: DriveArgs,
 
-    /// The image in the store: s3://BUCKET/FOLDER/NAME
-    #[arg(value_name = "NAME")]
-    target: String,
-
-    /// Bytes of a chunk: 512k, 1M, 2M or 4M [default: as the image that is there, or 1M]
-    #[arg(long, value_name = "BYTES", value_parser = parse_chunk_size)]
-    chunk_size: Option<ChunkSize>,
-
-    /// Compress chunks [default: as the image that is there, or zstd]
-    #[arg(long, value_name = "HOW", value_parser = compressions())]
-    compress: Option<Compression>,
+    #[command(flatten)]
+    target: TargetArgs,
 
     /// Read only what this bitmap of the disk says was changed since the last push; it stays as it is
     #[arg(long, value_name = "BITMAP")]
     bitmap: Option<String>,
-
-    /// Push to a store that cannot detect another push to the same name at the same time, too
-    #[arg(long)]
-    force: bool,
 
     /// Cache mode of DRIVE: writeback, writethrough, none, directsync, unsafe
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
@@ -94,35 +68,14 @@ pub struct Args {
     output: OutputFormat,
 }
 
-fn parse_chunk_size(text: &str) -> Result<ChunkSize, String> {
-    ChunkSize::new(parse_bytes(text)?).map_err(|error| error.to_string())
-}
-
-/// How chunks may be packed, as values of an option that a shell can complete.
-fn compressions() -> impl TypedValueParser<Value = Compression> {
-    PossibleValuesParser::new(["zstd", "none"]).map(|name| match name.as_str() {
-        "zstd" => Compression::Zstd,
-        _ => Compression::None,
-    })
-}
-
 /// What was done.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Report {
     filename: String,
     target: String,
-    virtual_size: u64,
-    chunk_size: u64,
-    compression: Compression,
-    /// Chunks of the image that are no zeroes.
-    chunks: u64,
-    /// Objects that were made: chunks, and tables of them.
-    uploaded: u64,
-    /// Their bytes, as they were sent.
-    uploaded_bytes: u64,
-    /// Bytes of the disk that were read.
-    read_bytes: u64,
+    #[serde(flatten)]
+    sent: Sent,
     /// The manifest is another one than before.
     changed: bool,
 }
@@ -137,10 +90,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = Memory::default().rules(args.drive.policy()?);
     let watch = Watch::begin(args.progress && !args.quiet)?;
     let report = copying::reactor()?.run(async {
-        let place = watch.within_grace(place(args)).await??;
+        let session = watch.within_grace(Session::begin("push to", &args.target, &watch)).await??;
         let disk = copying::open(&options, &rules, "push").await?;
-        let pushed = watch.within_grace(push(args, &watch, &place, &disk)).await.flatten();
-        end_push(&place).await;
+        let pushed = watch.within_grace(push(args, &session, &disk)).await.flatten();
+        session.end().await;
         copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
     })?;
     match (args.quiet, args.output) {
@@ -153,7 +106,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 
 impl Report {
     fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let Self { target, chunks, uploaded, uploaded_bytes, .. } = self;
+        let Sent { chunks, uploaded, uploaded_bytes, .. } = &self.sent;
+        let target = &self.target;
         let bytes = human_size(*uploaded_bytes);
         match self.changed {
             true => writeln!(out, "{target}: {chunks} chunks; uploaded {uploaded} objects, {bytes}"),
@@ -162,83 +116,37 @@ impl Report {
     }
 }
 
-impl Args {
-    fn failed(&self, error: &dyn std::error::Error) -> Failure {
-        Failure::because(format!("cannot push to {}", self.target), error)
-    }
-
-    fn without_conditions(&self, is_tolerable: bool) -> WithoutConditions {
-        match self.force || is_tolerable {
-            true => WithoutConditions::Write,
-            false => WithoutConditions::Refuse,
-        }
-    }
-}
-
-async fn place(args: &Args) -> Result<Place, Failure> {
-    let name = args.target.strip_prefix(PREFIX).unwrap_or(&args.target);
-    match object_store(name).await {
-        Some(Ok((store, key))) => Ok(Place::in_bucket(Arc::new(store), &key)),
-        Some(Err(error)) => Err(args.failed(&error)),
-        None => {
-            let shown = graph::drive::shown(args.target.as_ref());
-            Err(Failure::new(format!("cannot push to {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
-        }
-    }
-}
-
-async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Result<Report, Failure> {
-    let size = block::Block::size(&**disk);
-    let changed = changed(args, disk).await?;
-    let published = place.find().await.map_err(|error| args.failed(&error))?;
-    let chunk_size =
-        args.chunk_size.or(published.as_ref().map(|old| old.manifest.chunk_size())).unwrap_or_default();
-    let of_old = published.as_ref().map(|old| old.manifest.compression());
-    let compression = args.compress.or(of_old).unwrap_or(Compression::Zstd);
-    let mut manifest =
-        Manifest::of_zeroes(size, chunk_size, compression).map_err(|error| args.failed(&error))?;
+async fn push(args: &Args, session: &Session<'_>, disk: &Arc<Disk>) -> Result<Report, Failure> {
+    let changed = changed(args, session, disk).await?;
+    let published = session.find().await?;
+    let old = published.as_ref();
+    let mut manifest = session.new_manifest(block::Block::size(&**disk), old.map(|old| &old.manifest))?;
     let figures = Figures::default();
     let upload = Upload {
         disk: &**disk,
-        place,
-        old: published.as_ref().filter(|old| old.manifest.has_objects_for(&manifest)),
+        place: &session.place,
+        old: old.filter(|old| old.manifest.has_objects_for(&manifest)),
         changed: changed.as_ref(),
         figures: &figures,
         // The manifest that is there may be replaced on another condition.
-        how: Writing { compression, without: args.without_conditions(published.is_some()) },
+        how: session.writing(&manifest, old.is_some()),
+        rate: None,
     };
-    upload_watched(args, watch, &upload, &mut manifest).await?;
-    watch.check()?;
-    let is_changed = published.as_ref().is_none_or(|old| old.manifest != manifest);
+    session.upload(&upload, &mut manifest).await?;
+    let is_changed = old.is_none_or(|old| old.manifest != manifest);
     if is_changed {
-        publish(args, place, &manifest, published.as_ref()).await?;
+        session.publish(&manifest, old).await?;
     }
     Ok(Report {
         filename: block::Block::name(&**disk).to_owned(),
-        target: args.target.clone(),
-        virtual_size: size,
-        chunk_size: chunk_size.bytes(),
-        compression,
-        chunks: figures.chunks.get(),
-        uploaded: figures.uploaded.get(),
-        uploaded_bytes: figures.uploaded_bytes.get(),
-        read_bytes: figures.read_bytes.get(),
+        target: args.target.target.clone(),
+        sent: Sent::of(&manifest, &figures),
         changed: is_changed,
     })
 }
 
-/// Removes this push's announcement from the folder: until then `cowhand prune` is refused there.
-async fn end_push(place: &Place) {
-    let said = match select(pin!(place.end_push()), reactor::sleep(TOLD_WITHIN)).await {
-        Either::Left((Ok(()), _)) => return,
-        Either::Left((Err(error), _)) => error.to_string(),
-        Either::Right(_) => "no answer".to_owned(),
-    };
-    warn(&format!("cowhand prune will take this push for one that goes on: {said}"));
-}
-
 /// What the bitmap says was changed.
-async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
+async fn changed(args: &Args, session: &Session<'_>, disk: &Disk) -> Result<Option<Dirty>, Failure> {
     let Some(name) = &args.bitmap else { return Ok(None) };
     if disk.inconsistent_bitmaps().iter().any(|entry| entry.name == *name) {
         let what = format!("--bitmap: bitmap {name:?} is inconsistent: it does not say what was changed");
@@ -251,65 +159,7 @@ async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
         return Err(Failure::new(format!("--bitmap: the disk has no bitmap {name:?}; it has: {known}")));
     };
     let marks = Dirty::new(block::Block::size(disk), UNIT_BYTES);
-    let ranges = bitmap.dirty_ranges().await.map_err(|error| args.failed(&error))?;
+    let ranges = bitmap.dirty_ranges().await.map_err(|error| session.failed(&error))?;
     ranges.into_iter().for_each(|range| marks.mark(range));
     Ok(Some(marks))
-}
-
-/// Uploads until a signal ends it.
-async fn upload_watched(
-    args: &Args,
-    watch: &Watch,
-    upload: &Upload<'_>,
-    manifest: &mut Manifest,
-) -> Result<(), Failure> {
-    let mut progress = watch.progress(manifest.size());
-    let figures = upload.figures;
-    let uploaded = {
-        let told = pin!(async {
-            while watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
-                reactor::sleep(LOOKS_AT_SIGNALS).await;
-            }
-        });
-        match select(pin!(upload.run(manifest)), told).await {
-            Either::Left((uploaded, _)) => uploaded.map_err(|error| match error {
-                UploadError::Disk(error) => {
-                    Failure::because(format!("cannot push {}", upload.disk.name()), &error)
-                }
-                UploadError::Image(error) => hinted(args.failed(&error), &error),
-            }),
-            Either::Right(((), _)) => watch.check(),
-        }
-    };
-    progress.end();
-    uploaded
-}
-
-/// With what the user can do about a store that knows no conditions.
-fn hinted(failure: Failure, error: &Error) -> Failure {
-    match error {
-        Error::Store(StoreError::Unconditional { .. }) => failure
-            .with_hint("--force pushes without that; nobody else may push to this name at the same time"),
-        Error::Removing { .. } => failure.with_hint(
-            "push again when that has ended; if it was killed, its object counts for a day, or until it is removed",
-        ),
-        _ => failure,
-    }
-}
-
-async fn publish(
-    args: &Args,
-    place: &Place,
-    manifest: &Manifest,
-    old: Option<&Published>,
-) -> Result<(), Failure> {
-    place.publish(manifest, old, args.without_conditions(false)).await.map_err(|error| {
-        let failure = hinted(args.failed(&error), &error);
-        match error {
-            Error::Store(StoreError::Exists { .. } | StoreError::Changed { .. }) => {
-                failure.with_hint("somebody else pushed to this name; push again if theirs is to be replaced")
-            }
-            _ => failure,
-        }
-    })
 }

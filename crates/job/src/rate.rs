@@ -68,7 +68,7 @@ impl RateLimit {
     }
 
     /// Waits until `bytes` may pass, and charges them.
-    pub(crate) async fn take(&self, bytes: u64) {
+    pub async fn take(&self, bytes: u64) {
         loop {
             let wait = {
                 let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+mod checkpoint;
 mod chunk_name;
 mod error;
 mod frame;
@@ -20,6 +21,7 @@ mod storage;
 mod table;
 mod unused;
 
+pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint};
 pub use chunk_name::ChunkName;
 pub use error::Error;
 pub use manifest::{

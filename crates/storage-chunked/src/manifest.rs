@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::{CHECKPOINTS_MAX, Checkpoint};
 use crate::chunk_name::ChunkName;
 
 /// The value of `format`.
@@ -74,6 +75,22 @@ pub enum ManifestError {
     /// The member is of version 2, which needs it.
     #[error("version 2 has a member \"compression\", and version 1 has none")]
     Compression,
+    /// Version 1 has none, and no chain is so long.
+    #[error("it names {found} checkpoints; allowed: up to {CHECKPOINTS_MAX} in version 2, none in version 1")]
+    Checkpoints {
+        /// What it has.
+        found: usize,
+    },
+    /// A checkpoint cannot be called so.
+    #[error(
+        "it names the checkpoint {id:?} ({name:?}); allowed: an id of 16 hexadecimal digits in lower case, and a name of 1 to 128 letters, digits or -_.:+"
+    )]
+    Checkpoint {
+        /// Its id.
+        id: String,
+        /// Its name.
+        name: Option<String>,
+    },
     /// The disk is too large.
     #[error("the disk has {found} bytes; allowed: up to {DISK_BYTES_MAX}")]
     Size {
@@ -134,6 +151,8 @@ struct Document {
     chunk_size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compression: Option<Compression>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    checkpoints: Vec<Checkpoint>,
     tables: Vec<Option<String>>,
 }
 
@@ -143,6 +162,8 @@ pub struct Manifest {
     size: u64,
     chunk_size: ChunkSize,
     compression: Compression,
+    /// The one that the disk is, and those below it.
+    checkpoints: Vec<Checkpoint>,
     /// As many as the disk has; `None` is a table of zeroes, which is not stored.
     tables: Vec<Option<ChunkName>>,
 }
@@ -160,7 +181,7 @@ impl Manifest {
         if size > DISK_BYTES_MAX {
             return Err(ManifestError::Size { found: size });
         }
-        let manifest = Self { size, chunk_size, compression, tables: Vec::new() };
+        let manifest = Self { size, chunk_size, compression, checkpoints: Vec::new(), tables: Vec::new() };
         let tables = vec![None; usize::try_from(manifest.tables_needed()).unwrap_or_default()];
         Ok(Self { tables, ..manifest })
     }
@@ -179,10 +200,11 @@ impl Manifest {
             return Err(ManifestError::Version { found: version });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
-        let Document { size, chunk_size, compression, tables, .. } = document;
+        let Document { size, chunk_size, compression, checkpoints, tables, .. } = document;
         if (version == 1) != compression.is_none() {
             return Err(ManifestError::Compression);
         }
+        check_checkpoints(&checkpoints, version)?;
         let empty = Self::of_zeroes(size, ChunkSize::new(chunk_size)?, compression.unwrap_or_default())?;
         if tables.len() != empty.tables.len() {
             let needed = empty.tables_needed();
@@ -196,17 +218,31 @@ impl Manifest {
             },
         };
         let tables = tables.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
-        Ok(Self { tables, ..empty })
+        Ok(Self { tables, checkpoints, ..empty })
+    }
+
+    /// The same as a checkpoint: the one that the disk is, and those below it, the nearest first. [`CHECKPOINTS_MAX`] of them count.
+    #[must_use]
+    pub fn of_checkpoints(self, mut checkpoints: Vec<Checkpoint>) -> Self {
+        checkpoints.truncate(CHECKPOINTS_MAX);
+        debug_assert!(checkpoints.iter().all(Checkpoint::is_sound), "{checkpoints:?}");
+        Self { checkpoints, ..self }
+    }
+
+    /// The checkpoint that the disk is, and those below it, the nearest first. Empty: it was pushed.
+    pub fn checkpoints(&self) -> &[Checkpoint] {
+        &self.checkpoints
     }
 
     /// Its bytes. They are the same for the same disk.
     pub fn encode(&self) -> Vec<u8> {
         let tables = self.tables.iter().map(|table| table.map(|name| name.to_string())).collect();
         let (size, chunk_size) = (self.size, self.chunk_size.bytes());
-        let compression = (self.compression != Compression::None).then_some(self.compression);
+        let is_first = self.compression == Compression::None && self.checkpoints.is_empty();
         let [first, second] = VERSIONS;
-        let version = if compression.is_none() { first } else { second };
-        let document = Document { format: FORMAT.to_owned(), version, size, chunk_size, compression, tables };
+        let (version, compression) = if is_first { (first, None) } else { (second, Some(self.compression)) };
+        let (format, checkpoints) = (FORMAT.to_owned(), self.checkpoints.clone());
+        let document = Document { format, version, size, chunk_size, compression, checkpoints, tables };
         // Nothing of it can fail: text and numbers, into memory.
         let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
         bytes.push(b'\n');
@@ -275,9 +311,26 @@ impl Manifest {
     }
 }
 
+fn check_checkpoints(checkpoints: &[Checkpoint], version: u64) -> Result<(), ManifestError> {
+    let max = if version == 1 { 0 } else { CHECKPOINTS_MAX };
+    if checkpoints.len() > max {
+        return Err(ManifestError::Checkpoints { found: checkpoints.len() });
+    }
+    match checkpoints.iter().find(|one| !one.is_sound()) {
+        Some(Checkpoint { id, name }) => {
+            Err(ManifestError::Checkpoint { id: id.clone(), name: name.clone() })
+        }
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn checkpoint(name: Option<&str>) -> Checkpoint {
+        Checkpoint { id: "0123456789abcdef".to_owned(), name: name.map(str::to_owned) }
+    }
 
     #[test]
     fn a_manifest_is_what_was_encoded() {
@@ -288,6 +341,11 @@ mod tests {
         assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
         assert_eq!(manifest.range(33 << 10), 33 << 30..(33 << 30) + 512);
         assert_eq!(manifest.chunks_of(2), 32_768..33_793);
+        let plain = Manifest::of_zeroes(512, ChunkSize::default(), Compression::None).unwrap();
+        assert!(String::from_utf8(plain.encode()).unwrap().contains("\"version\": 1"));
+        let published = plain.of_checkpoints(vec![checkpoint(Some("v1.2")), checkpoint(None)]);
+        assert!(String::from_utf8(published.encode()).unwrap().contains("\"compression\": \"none\""));
+        assert_eq!(Manifest::decode(&published.encode()).unwrap(), published);
         let empty = Manifest::of_zeroes(0, ChunkSize::default(), Compression::None).unwrap();
         assert_eq!(Manifest::decode(&empty.encode()).unwrap().tables(), 0);
     }
@@ -298,6 +356,9 @@ mod tests {
             Manifest::of_zeroes(DISK_BYTES_MAX, ChunkSize::new(CHUNK_BYTES_MIN).unwrap(), Compression::Zstd)
                 .unwrap();
         (0..manifest.tables()).for_each(|table| manifest.set_table(table, Some(ChunkName::of(b"x"))));
+        let name = "n".repeat(128);
+        let manifest = manifest.of_checkpoints(vec![checkpoint(Some(&name)); CHECKPOINTS_MAX + 1]);
+        assert_eq!(manifest.checkpoints().len(), CHECKPOINTS_MAX);
         assert!((manifest.encode().len() as u64) < MANIFEST_BYTES_MAX);
     }
 
@@ -310,12 +371,25 @@ mod tests {
             Manifest::decode(whole.replace(replaced, by).as_bytes()).map_err(|error| error.to_string())
         };
         assert!(manifest("4096", "4096").is_ok());
+        let of = |ids: &[&str], more: usize| {
+            let ids = ids.iter().copied().chain(std::iter::repeat_n("0123456789abcdef", more));
+            let ids: Vec<String> = ids.map(|id| format!("{{\"id\":\"{id}\"}}")).collect();
+            format!(":2,\"compression\":\"none\",\"checkpoints\":[{}],", ids.join(","))
+        };
+        assert!(manifest(":1,", &of(&[], 1000)).is_ok());
         for (replaced, by, says) in [
             ("cowhand-", "other-", "format is \"other-chunked-image\"; allowed: cowhand-chunked-image"),
             (":1,", ":3,\"more\":1,", "version is 3; allowed: 1 and 2"),
             (":1,", ":2,", "version 2 has a member \"compression\""),
             (":1,", ":1,\"compression\":\"none\",", "and version 1 has none"),
             (":1,", ":2,\"compression\":\"lz4\",", "unknown variant `lz4`"),
+            (":1,", ":1,\"checkpoints\":[{\"id\":\"0123456789abcdef\"}],", "it names 1 checkpoints"),
+            (":1,", &of(&[], 1001), "it names 1001 checkpoints; allowed: up to 1000"),
+            (":1,", &of(&["../0123456789abc"], 0), "it names the checkpoint \"../0123456789abc\""),
+            (":1,", &of(&["0123456789ABCDEF"], 0), "allowed: an id of 16 hexadecimal digits"),
+            (":1,", &of(&["0123456789abcdef\",\"name\":\"a/b"], 0), "(Some(\"a/b\"))"),
+            (":1,", &of(&["0123456789abcdef\",\"name\":\""], 0), "(Some(\"\"))"),
+            (":1,", &of(&["0123456789abcdef\",\"more\":\""], 0), "unknown field `more`"),
             ("4096", "70368744177665", "allowed: up to 70368744177664"),
             ("4096", "18446744073709551616", "no manifest"),
             ("4096", "-1", "no manifest"),

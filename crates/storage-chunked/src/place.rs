@@ -9,6 +9,7 @@ use http_wire::{Fields, Url};
 use storage_http::{Client, Reply, Sent};
 use storage_s3::{Present, Store, StoreError};
 
+use crate::checkpoint::is_id;
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
 use crate::frame::{self, Damage};
@@ -16,6 +17,8 @@ use crate::in_use::Announcement;
 use crate::manifest::{Compression, MANIFEST_BYTES_MAX, Manifest};
 use crate::table::Table;
 
+/// What stands behind the name of an image.
+pub(crate) const MANIFEST_SUFFIX: &str = ".json";
 /// What messages call an object.
 const CHUNK: &str = "chunk";
 const TABLE: &str = "table of chunks";
@@ -71,12 +74,12 @@ impl Writing {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Folder {
     /// Of a bucket. `prefix` ends with a slash, or is empty.
     Bucket { store: Arc<Store>, prefix: String },
     /// Of a server. `url` is that of the manifest.
-    Server { client: Box<Client>, url: Url },
+    Server { client: Arc<Client>, url: Url },
 }
 
 /// A manifest that is there.
@@ -96,7 +99,7 @@ impl Place {
         let key = key.trim_end_matches('/');
         let (prefix, name) = key.split_at(key.rfind('/').map_or(0, |slash| slash + 1));
         let folder = Folder::Bucket { store, prefix: prefix.to_owned() };
-        Self::new(folder, format!("{name}.json"))
+        Self::new(folder, format!("{name}{MANIFEST_SUFFIX}"))
     }
 
     /// The image at `url` of a server. Slashes at its end are left out, and what stands behind a question mark, which is for one file.
@@ -104,13 +107,46 @@ impl Place {
         let path = url.path().trim_end_matches('/');
         let manifest = format!("{}.json", path.rsplit('/').next().unwrap_or_default());
         let url = Url::at(url.origin().clone(), &format!("{path}.json"));
-        let folder = Folder::Server { client: Box::new(client), url };
+        let folder = Folder::Server { client: Arc::new(client), url };
         Self::new(folder, manifest)
     }
 
     fn new(folder: Folder, manifest: String) -> Self {
         let (knows_no_conditions, announcement) = (AtomicBool::new(false), Announcement::default());
         Self { folder, manifest, knows_no_conditions, announcement }
+    }
+
+    /// Where a checkpoint of this image stays, whatever is published to the image's name later: `NAME@ID` in the same folder.
+    pub fn of_checkpoint(&self, id: &str) -> Self {
+        let name = self.manifest_name();
+        let name =
+            self.checkpoint().and_then(|own| name.strip_suffix(own)?.strip_suffix('@')).unwrap_or(name);
+        Self::new(self.folder.clone(), format!("{name}@{id}{MANIFEST_SUFFIX}"))
+    }
+
+    /// The id of the checkpoint that stays here; `None` if another one may be published here.
+    pub fn checkpoint(&self) -> Option<&str> {
+        self.manifest_name().rsplit_once('@').map(|(_, id)| id).filter(|id| is_id(id))
+    }
+
+    /// The image that is called so, if it is in the same folder of a bucket. `chunked:` may stand before its name.
+    pub fn beside(&self, image: &str) -> Option<Self> {
+        let image = image.strip_prefix("chunked:").unwrap_or(image).trim_end_matches('/');
+        let (own, (folder, name)) = (self.image(), image.rsplit_once('/')?);
+        let is_here = own.rsplit_once('/').is_some_and(|(own, _)| own == folder);
+        let is_bucket = matches!(self.folder, Folder::Bucket { .. });
+        (is_here && is_bucket && !name.is_empty())
+            .then(|| Self::new(self.folder.clone(), format!("{name}{MANIFEST_SUFFIX}")))
+    }
+
+    /// What messages and images call it: `s3://BUCKET/FOLDER/NAME`, or a URL.
+    pub fn image(&self) -> String {
+        let manifest = self.to_string();
+        manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&manifest).to_owned()
+    }
+
+    fn manifest_name(&self) -> &str {
+        self.manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&self.manifest)
     }
 
     /// The manifest that is there; `None` if there is none.
@@ -170,8 +206,17 @@ impl Place {
         })
     }
 
-    /// Makes the object of these bytes unless it is there; gives the bytes that were sent if it made it. What is there is not read. From the first one
-    /// on, and until [`Place::end_push`], those who remove chunks leave the folder alone.
+    /// From here on, and until [`Place::end_push`], those who remove chunks leave the folder alone: what an image there leads to stays.
+    ///
+    /// # Errors
+    /// When the store does not take it, or a process removes chunks of the folder.
+    pub async fn begin_push(&self) -> Result<(), Error> {
+        let (store, prefix) = self.bucket()?;
+        self.announcement.make(store, prefix).await
+    }
+
+    /// Makes the object of these bytes unless it is there; gives the bytes that were sent if it made it. What is there is not read. The first one
+    /// begins a push ([`Place::begin_push`]).
     ///
     /// # Errors
     /// When the store does not take it, a process removes chunks of the folder, or [`StoreError::Unconditional`] as `how` says.
@@ -304,5 +349,52 @@ fn beside(url: &Url, object: &str) -> Url {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name_of(&self.manifest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use storage_s3::{Place as StorePlace, StoreOptions};
+
+    use super::*;
+
+    fn place(key: &str) -> Place {
+        let endpoint = Some("http://127.0.0.1:1".to_owned());
+        let place = StorePlace { endpoint, region: "us-east-1".to_owned(), addressing: None };
+        let (bucket, timeout) = ("images".to_owned(), Duration::from_secs(1));
+        let options =
+            StoreOptions { place, bucket, credentials: None, tls: None, timeout, remote_timeout: None };
+        Place::in_bucket(Arc::new(Store::new(options).unwrap()), key)
+    }
+
+    #[test]
+    fn a_checkpoint_stays_beside_the_name_that_it_was_published_to() {
+        let (one, other) = ("0123456789abcdef", "fedcba9876543210");
+        let image = place("vms/d");
+        assert_eq!((image.image(), image.checkpoint()), ("s3://images/vms/d".to_owned(), None));
+        let lasting = image.of_checkpoint(one);
+        assert_eq!(lasting.to_string(), format!("s3://images/vms/d@{one}.json"));
+        assert_eq!(lasting.checkpoint(), Some(one));
+        assert_eq!(lasting.of_checkpoint(other).image(), format!("s3://images/vms/d@{other}"));
+        // What only looks like one is part of the name.
+        assert_eq!(place("a@b").of_checkpoint(one).image(), format!("s3://images/a@b@{one}"));
+        assert_eq!(place("a@b").checkpoint(), None);
+    }
+
+    #[test]
+    fn only_images_of_one_folder_are_beside_each_other() {
+        let image = place("vms/d");
+        let beside = |name: &str| image.beside(name).map(|place| place.image());
+        for name in ["s3://images/vms/e@0123456789abcdef", "s3://images/vms/d"] {
+            assert_eq!(beside(name), Some(name.to_owned()));
+            assert_eq!(beside(&format!("chunked:{name}/")), Some(name.to_owned()));
+        }
+        for other in
+            ["", "d", "vms/d", "s3://images/d", "s3://images/vms/x/d", "s3://other/vms/d", "s3://images/vms/"]
+        {
+            assert_eq!(beside(other), None, "{other}");
+        }
     }
 }

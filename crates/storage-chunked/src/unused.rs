@@ -12,14 +12,12 @@ use crate::chunk_name::ChunkName;
 use crate::error::Error;
 use crate::in_use::{self, Push, REMOVAL_WITHIN};
 use crate::manifest::{Manifest, TABLE_CHUNKS};
-use crate::place::Place;
+use crate::place::{MANIFEST_SUFFIX, Place};
 
 /// Names that are in memory at a time, of 32 bytes each: images with more are looked through several times.
 const NAMES_MAX: u64 = 4 << 20;
 /// Requests at a time.
 const AT_ONCE: usize = 8;
-/// What stands behind the name of an image.
-const MANIFEST_SUFFIX: &str = ".json";
 
 /// A folder of a bucket, with the images and the chunks in it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use job::Dirty;
+use job::{Dirty, RateLimit};
 use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, Writing};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
@@ -59,6 +59,8 @@ pub struct Upload<'a> {
     pub figures: &'a Figures,
     /// How objects are made.
     pub how: Writing,
+    /// Bytes of the disk that are read a second at most.
+    pub rate: Option<RateLimit>,
 }
 
 impl Upload<'_> {
@@ -114,6 +116,48 @@ impl Upload<'_> {
         Ok(chunks.enumerate().map(known).collect())
     }
 
+    /// Counts what [`Upload::run`] would read, and reads nothing but maps.
+    ///
+    /// # Errors
+    /// When the disk's map cannot be read, or the old image is damaged.
+    pub async fn measure(&self, manifest: &Manifest) -> Result<(), UploadError> {
+        for table in 0..manifest.tables() {
+            let known = self.known(manifest, table).await?;
+            let (kept, with_data) = self.plan(manifest, table, &known).await?;
+            add(&self.figures.chunks, (kept.chunks.iter().flatten().count() + with_data.len()) as u64);
+            add(&self.figures.read_bytes, bytes_of(manifest, &with_data));
+        }
+        Ok(())
+    }
+
+    /// What of a table stays as the old image has it, and the chunks with data that do not.
+    async fn plan(
+        &self,
+        manifest: &Manifest,
+        table: u64,
+        known: &[Option<Option<ChunkName>>],
+    ) -> Result<(Table, Vec<u64>), UploadError> {
+        let chunks = manifest.chunks_of(table);
+        let place = |chunk: u64| usize::try_from(chunk - chunks.start).unwrap_or(usize::MAX);
+        let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten();
+        let is_kept = |chunk: u64| {
+            known_of(chunk).is_some()
+                && self.changed.is_some_and(|changed| !changed.touches(manifest.range(chunk)))
+        };
+        let mut kept = Table { chunks: chunks.clone().map(|chunk| known_of(chunk).flatten()).collect() };
+        let mut with_data = Vec::new();
+        let mut rest = chunks.clone();
+        while let Some(first) = rest.find(|chunk| !is_kept(*chunk)) {
+            let end = rest.clone().find(|chunk| is_kept(*chunk)).unwrap_or(chunks.end);
+            if let Some(unknown) = kept.chunks.get_mut(place(first)..place(end)) {
+                unknown.fill(None);
+            }
+            self.find_data(manifest, first..end, &mut with_data).await?;
+            rest.start = end;
+        }
+        Ok((kept, with_data))
+    }
+
     /// The table of the disk as it is. Its chunks are at the store then.
     async fn table(
         &self,
@@ -123,30 +167,15 @@ impl Upload<'_> {
     ) -> Result<Table, UploadError> {
         let chunks = manifest.chunks_of(table);
         let place = |chunk: u64| usize::try_from(chunk - chunks.start).unwrap_or(usize::MAX);
-        let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten();
-        let is_kept = |chunk: u64| {
-            known_of(chunk).is_some()
-                && self.changed.is_some_and(|changed| !changed.touches(manifest.range(chunk)))
-        };
-        let mut new = Table { chunks: chunks.clone().map(|chunk| known_of(chunk).flatten()).collect() };
-        let mut with_data = Vec::new();
-        let mut rest = chunks.clone();
-        while let Some(first) = rest.find(|chunk| !is_kept(*chunk)) {
-            let end = rest.clone().find(|chunk| is_kept(*chunk)).unwrap_or(chunks.end);
-            if let Some(unknown) = new.chunks.get_mut(place(first)..place(end)) {
-                unknown.fill(None);
-            }
-            self.find_data(manifest, first..end, &mut with_data).await?;
-            rest.start = end;
-        }
-        let reading_bytes: u64 = with_data.iter().map(|chunk| len(&manifest.range(*chunk))).sum();
+        let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten().flatten();
+        let (mut new, with_data) = self.plan(manifest, table, known).await?;
         let all = manifest.range(chunks.start).start..manifest.range(chunks.end).start;
-        add(&self.figures.done_bytes, len(&all) - reading_bytes);
+        add(&self.figures.done_bytes, len(&all) - bytes_of(manifest, &with_data));
         // The map was asked before: while chunks are on their way nothing else is awaited of the disk.
         let in_flight = (IN_FLIGHT_BYTES / manifest.chunk_size().bytes()).clamp(1, IN_FLIGHT_MAX);
         let names = stream::iter(with_data)
             .map(async |chunk| {
-                let name = self.chunk(manifest.range(chunk), known_of(chunk).flatten()).await?;
+                let name = self.chunk(manifest.range(chunk), known_of(chunk)).await?;
                 Ok::<_, UploadError>((chunk, name))
             })
             .buffer_unordered(usize::try_from(in_flight).unwrap_or(1));
@@ -189,6 +218,9 @@ impl Upload<'_> {
         range: Range<u64>,
         known: Option<ChunkName>,
     ) -> Result<Option<ChunkName>, UploadError> {
+        if let Some(rate) = &self.rate {
+            rate.take(len(&range)).await;
+        }
         let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
         let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
         result?;
@@ -203,6 +235,10 @@ impl Upload<'_> {
         add(&self.figures.done_bytes, len(&range));
         Ok(name)
     }
+}
+
+fn bytes_of(manifest: &Manifest, chunks: &[u64]) -> u64 {
+    chunks.iter().map(|chunk| len(&manifest.range(*chunk))).sum()
 }
 
 fn len(range: &Range<u64>) -> u64 {

@@ -1,0 +1,70 @@
+//! A checkpoint as an image that is read: its layer, and those below it.
+
+use std::ffi::OsStr;
+
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use lineage::{LayerId, Survey};
+
+use super::args::{CheckpointArg, look};
+use crate::failure::Failure;
+
+/// A checkpoint, found.
+pub struct Sealed {
+    /// Its lineage.
+    pub survey: Survey,
+    /// Its layer.
+    pub id: LayerId,
+}
+
+impl Sealed {
+    /// The checkpoint that was named. A disk that is gone may have some.
+    ///
+    /// # Errors
+    /// When there is none, or an image of the lineage cannot be read.
+    pub fn find(arg: &CheckpointArg) -> Result<Self, Failure> {
+        let directory = arg.disk.parent().filter(|_| arg.disk.symlink_metadata().is_err());
+        let seen = match directory.map(|directory| directory.as_os_str()) {
+            Some(directory) if directory.is_empty() => look(OsStr::new("."))?,
+            Some(directory) => look(directory)?,
+            None => look(arg.disk.as_os_str())?,
+        };
+        let disk = match seen.disk {
+            Some(disk) => disk,
+            None => arg.disk().place()?,
+        };
+        let id = seen.survey.find(&disk, &arg.checkpoint)?;
+        Ok(Self { survey: seen.survey, id })
+    }
+
+    /// How it is opened.
+    pub fn options(&self) -> DiskOptions {
+        options_of(&self.survey, self.id)
+    }
+
+    /// Its layer and those below, from the upper to the lower, and what the last one is backed by outside. All are as they were sealed.
+    ///
+    /// # Errors
+    /// When one is missing, or has been written since.
+    pub fn chain(&self) -> Result<(Vec<LayerId>, Option<String>), Failure> {
+        chain_of(&self.survey, self.id)
+    }
+}
+
+/// As [`Sealed::options`], of any layer of the lineage.
+pub fn options_of(survey: &Survey, id: LayerId) -> DiskOptions {
+    let mut options = DiskOptions::of_path(survey.place.layer(id));
+    options.layer.read_only = true;
+    options.layer.format = Some(Format::Qcow2);
+    options
+}
+
+/// As [`Sealed::chain`], of any layer of the lineage.
+pub fn chain_of(survey: &Survey, id: LayerId) -> Result<(Vec<LayerId>, Option<String>), Failure> {
+    let layer = survey.layers.get(&id);
+    let layer = layer.ok_or_else(|| Failure::new(format!("layer {id} is not there any more")))?;
+    let (mut chain, base) = survey.chain(&layer.image.path, &layer.image.backing)?;
+    chain.insert(0, id);
+    survey.check_sealed(&chain)?;
+    Ok((chain, base))
+}

@@ -1,0 +1,259 @@
+//! Published checkpoints: what is read, sent and kept.
+
+use std::time::{Duration, Instant};
+
+use black_box::peer::{converted, qemu_img, qemu_io_ok};
+use black_box::random::Random;
+use black_box::server::Start;
+use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+const NAME: &str = "s3://images/vms/d";
+
+/// A disk `d.qcow2` of 12 chunks of noise with a checkpoint `one`, and a store behind a way that loses things.
+struct Scene {
+    scratch: Scratch,
+    store: Moto,
+    way: FaultyStore,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (scratch, store) = (Scratch::new(), Moto::start());
+        scratch.write("noise.raw", &Random::of_name("published").bytes(12 * MIB));
+        store.put("/images", b"");
+        let way = FaultyStore::start(store.port());
+        let scene = Self { scratch, store, way };
+        let (raw, disk) = (scene.scratch.name("noise.raw"), scene.scratch.name("d.qcow2"));
+        qemu_img(["convert", "-f", "raw", "-O", "qcow2", &raw, &disk]).ok();
+        scene.checkpoint("one");
+        scene
+    }
+
+    fn run(&self, words: &[&str]) -> Run {
+        self.way.below(cowhand(words).current_dir(self.scratch.path()))
+    }
+
+    fn checkpoint(&self, name: &str) {
+        self.run(&["checkpoint", "-q", "d.qcow2", name]).ok();
+    }
+
+    fn writes(&self, commands: &[&str]) {
+        qemu_io_ok(&["-f", "qcow2"], &self.scratch.name("d.qcow2"), commands);
+    }
+
+    fn publish(&self, words: &[&str]) -> Value {
+        self.run(&[&["publish", "--output", "json"], words].concat()).json()
+    }
+
+    /// The bytes of the disk `file`, as QEMU reads them.
+    fn bytes(&self, file: &str) -> Vec<u8> {
+        converted(&self.scratch.name(file), "qcow2", &[], &self.scratch.file("by-qemu.raw"))
+    }
+
+    fn assert_reads_as(&self, image: &str, bytes: &[u8]) {
+        self.run(&["pull", "-q", image, "back.raw"]).ok();
+        assert!(std::fs::read(self.scratch.file("back.raw")).expect("an image") == bytes, "{image}");
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.store.keys("images")
+    }
+}
+
+/// What was read, how many objects were made, and whether anything changed.
+fn figures(report: &Value) -> (u64, u64, bool) {
+    let number = |name: &str| report[name].as_u64().expect("a number");
+    (number("read-bytes"), number("uploaded"), report["changed"].as_bool().expect("a bool"))
+}
+
+fn text<'a>(report: &'a Value, name: &str) -> &'a str {
+    report[name].as_str().unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+/// Each upload of a disk read all of it, and sent what the store had.
+#[test]
+fn a_later_checkpoint_costs_what_the_layers_above_the_published_one_say() {
+    let scene = Scene::new();
+    let first = scene.bytes("d.qcow2");
+    let one = scene.publish(&["d.qcow2@one", NAME]);
+    assert_eq!((figures(&one), &one["parent"]), ((12 * MIB as u64, 13, true), &Value::Null));
+    scene.writes(&["write -P 7 5M 64k", "write -z 9M 1M"]);
+    let second = scene.bytes("d.qcow2");
+    scene.checkpoint("two");
+    let dry = scene.publish(&["-n", "d.qcow2@two", NAME]);
+    assert_eq!((figures(&dry), text(&dry, "parent")), ((MIB as u64, 0, false), text(&one, "image")));
+    drop(scene.way.requests());
+    let two = scene.publish(&["d.qcow2@two", NAME]);
+    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&one, "image")));
+    let requests = scene.way.requests();
+    let count = |method: &str| requests.iter().filter(|line| line.starts_with(method)).count();
+    // Announced (and whether a removal runs), the manifest, its table; chunk and table; the manifests.
+    assert_eq!((count("HEAD"), count("PUT"), count("GET"), count("DELETE")), (3, 5, 3, 1), "{requests:#?}");
+    // The first checkpoint is there for ever, under the name that says so.
+    scene.assert_reads_as(text(&one, "image"), &first);
+    for image in [NAME, text(&two, "image")] {
+        scene.assert_reads_as(image, &second);
+    }
+    let again = scene.publish(&["d.qcow2@two", NAME]);
+    assert_eq!(figures(&again), (0, 0, false));
+    // Another branch: only what differs from the published one is read.
+    scene.run(&["rollback", "-q", "d.qcow2", "@one"]).ok();
+    scene.writes(&["write -P 8 2M 4k"]);
+    scene.checkpoint("three");
+    let three = scene.publish(&["d.qcow2@three", NAME]);
+    assert_eq!((figures(&three).0, text(&three, "parent")), (3 * MIB as u64, text(&two, "image")));
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    // A fork under a name of its own takes what its lineage has published.
+    scene.run(&["fork", "-q", "d.qcow2@two", "f.qcow2"]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &scene.scratch.name("f.qcow2"), &["write -P 9 0 64k"]);
+    scene.run(&["checkpoint", "-q", "f.qcow2", "forked"]).ok();
+    let forked = scene.publish(&["--parent", NAME, "f.qcow2@forked", "s3://images/vms/f"]);
+    assert_eq!((figures(&forked).1, text(&forked, "parent")), (2, text(&three, "image")));
+    scene.assert_reads_as("s3://images/vms/f", &scene.bytes("f.qcow2"));
+    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/vms"]).json();
+    assert_eq!((&unused["unused"], &unused["images"]), (&Value::Array(vec![]), &6.into()), "{unused}");
+    assert_eq!(scene.keys().iter().filter(|key| key.contains("pushing")).count(), 0);
+}
+
+#[test]
+fn a_checkpoint_of_a_disk_that_is_served_is_published_while_it_is_written() {
+    let scene = Scene::new();
+    let (disk, qmp) = (scene.scratch.name("d.qcow2"), scene.scratch.name("qmp"));
+    scene.publish(&["d.qcow2@one", NAME]);
+    let mut server =
+        Start::new(["--qmp", &qmp, &disk]).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let mut client = server.client("");
+    client.write(3 << 20, &[3; 4096]).expect("a write");
+    scene.run(&["checkpoint", "-q", "qmp", "live"]).ok();
+    client.write(3 << 20, &[4; 4096]).expect("a write");
+    let live = scene.publish(&["qmp@live", NAME]);
+    assert_eq!(figures(&live), (MIB as u64, 2, true));
+    client.write(4 << 20, &[5; 4096]).expect("a write");
+    client.flush().expect("a flush");
+    server.stop();
+    let layer = format!("layers/{}.qcow2", text(&live, "id"));
+    scene.assert_reads_as(NAME, &scene.bytes(&layer));
+    assert_ne!(scene.bytes(&layer), scene.bytes("d.qcow2"));
+}
+
+/// Bytes behind the end of a shorter layer are zeroes, whatever the layers below have there.
+#[test]
+fn checkpoints_of_other_lengths_are_published_as_they_are() {
+    let scene = Scene::new();
+    scene.publish(&["d.qcow2@one", NAME]);
+    for (number, size) in ["7M", "12M", "12801K", "20M", "3M"].iter().enumerate() {
+        scene.run(&["resize", "-q", "--shrink", "d.qcow2", size]).ok();
+        let name = format!("n{number}");
+        scene.checkpoint(&name);
+        scene.publish(&[&format!("d.qcow2@{name}"), NAME]);
+        scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    }
+    for (_, name) in [(0, "one"), (1, "n1"), (2, "n3")] {
+        scene.publish(&[&format!("d.qcow2@{name}"), NAME]);
+        let id = text(&scene.publish(&["-n", &format!("d.qcow2@{name}"), NAME]), "id").to_owned();
+        scene.assert_reads_as(NAME, &scene.bytes(&format!("layers/{id}.qcow2")));
+    }
+}
+
+/// What the layers say is not asked of the store: a chain without its published layer is read whole, and sends what is new.
+#[test]
+fn a_lineage_that_has_lost_the_published_checkpoint_reads_all_and_sends_what_is_new() {
+    let scene = Scene::new();
+    scene.publish(&["d.qcow2@one", NAME]);
+    scene.writes(&["write -P 7 5M 64k"]);
+    scene.checkpoint("two");
+    let two = scene.publish(&["d.qcow2@two", NAME]);
+    scene.run(&["rollback", "-q", "d.qcow2", "@one"]).ok();
+    scene.run(&["checkpoint", "-q", "--delete", "d.qcow2@two"]).ok();
+    scene.run(&["gc", "-q", "--unnamed", "--remove", "d.qcow2"]).ok();
+    scene.writes(&["write -P 8 6M 64k"]);
+    scene.checkpoint("three");
+    // The next one that both know is "one", whose image stayed.
+    let three = scene.publish(&["d.qcow2@three", NAME]);
+    assert_eq!((figures(&three).0, figures(&three).1), (MIB as u64, 2));
+    assert_ne!(text(&three, "parent"), text(&two, "image"));
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    let lasting = text(&three, "parent").strip_prefix("s3:/").expect("an object").to_owned();
+    scene.store.put(&format!("{lasting}.json"), scene.store.get("/images/vms/d.json").as_deref().unwrap());
+    // It is not what it is called, and is not taken for that.
+    scene.store.put(
+        "/images/vms/d.json",
+        &scene.store.get(&format!("/images/vms/d@{}.json", text(&two, "id"))).unwrap(),
+    );
+    let whole = scene.publish(&["d.qcow2@three", NAME]);
+    assert_eq!((figures(&whole), &whole["parent"]), ((12 * MIB as u64, 0, true), &Value::Null));
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+}
+
+/// A store that asks for less (503 SlowDown) is asked again; what was sent before an end stays for the next time.
+#[test]
+fn a_publish_that_is_slowed_down_or_interrupted_loses_nothing() {
+    let scene = Scene::new();
+    scene.way.plan(&[
+        ("PUT /images/vms/pushing", StoreFault::Status(503)),
+        ("HEAD /images/vms/chunks", StoreFault::Status(503)),
+        ("PUT /images/vms/chunks", StoreFault::Status(503)),
+        ("PUT /images/vms/chunks", StoreFault::LostAnswer),
+        ("PUT /images/vms/d%40", StoreFault::Status(503)),
+        ("PUT /images/vms/d.json", StoreFault::Status(503)),
+        ("PUT /images/vms/d.json", StoreFault::LostAnswer),
+    ]);
+    scene.publish(&["d.qcow2@one", NAME]);
+    assert_eq!(scene.way.left(), []);
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    let before = scene.keys();
+    scene.scratch.write("more.raw", &Random::of_name("more").bytes(300 * MIB));
+    let disk = scene.scratch.name("m.qcow2");
+    qemu_img(["convert", "-f", "raw", "-O", "qcow2", &scene.scratch.name("more.raw"), &disk]).ok();
+    scene.run(&["checkpoint", "-q", "m.qcow2", "much"]).ok();
+    let words = ["publish", "m.qcow2@much", NAME];
+    let outcome = scene.run(&words).interrupted_when(|| {
+        let until = Instant::now() + Duration::from_secs(120);
+        while scene.keys().iter().filter(|key| key.contains("/chunks/")).count() < before.len() + 4 {
+            assert!(Instant::now() < until, "nothing is uploaded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    assert!(!outcome.status.success() && outcome.stderr.contains("interrupted"), "{outcome}");
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    assert!(scene.keys().iter().all(|key| !key.contains("pushing")), "{:?}", scene.keys());
+    let rest = scene.run(&["publish", "--output", "json", "m.qcow2@much", NAME]).outcome();
+    assert!(rest.status.success() && rest.peak_rss_bytes < 128 << 20, "{rest}");
+    let rest: Value = serde_json::from_str(&rest.stdout).expect("JSON");
+    assert!((1..301).contains(&figures(&rest).1), "{rest}");
+    scene.assert_reads_as(NAME, &std::fs::read(scene.scratch.file("more.raw")).expect("a disk"));
+}
+
+#[test]
+fn what_cannot_be_published_is_refused_with_its_reason() {
+    let scene = Scene::new();
+    scene.run(&["push", "-q", "d.qcow2", "s3://images/vms/pushed"]).ok();
+    let id = text(&scene.publish(&["d.qcow2@one", NAME]), "id").to_owned();
+    for (words, says) in [
+        (&["publish", "d.qcow2", NAME][..], "must be DISK@NAME"),
+        (&["publish", "d.qcow2@none", NAME], "none"),
+        (&["publish", "d.qcow2@one", "disk"], "allowed: s3://BUCKET/FOLDER/NAME"),
+        (
+            &["publish", "--parent", "s3://images/other/d", "d.qcow2@one", NAME],
+            "allowed: a name in the folder of",
+        ),
+        (&["publish", "--parent", "s3://images/vms/none", "d.qcow2@one", NAME], "none.json is not there"),
+        (&["publish", "--parent", "s3://images/vms/pushed", "d.qcow2@one", NAME], "it was pushed"),
+    ] {
+        let refused = scene.run(words).fails();
+        assert!(refused.contains(says) && !refused.contains("hush"), "{words:?}: {refused}");
+    }
+    // Its image is gone, the name that replaces it is there.
+    scene.store.delete(&format!("/images/vms/d@{id}.json"));
+    let again = scene.publish(&["d.qcow2@one", NAME]);
+    assert_eq!(figures(&again), (0, 0, true));
+    // A layer that was written is no checkpoint any more.
+    let layer = scene.scratch.name(&format!("layers/{id}.qcow2"));
+    Run::new("chmod").args(["u+w", &layer]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &layer, &["write -P 1 0 64k"]);
+    let refused = scene.run(&["publish", "d.qcow2@one", NAME]).fails();
+    assert!(refused.contains(&id) && refused.contains("written"), "{refused}");
+}
