@@ -1,11 +1,12 @@
-//! Published checkpoints: what is read, sent and kept.
+//! Published checkpoints: what is read, sent and kept; disks that begin as one.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use black_box::peer::{converted, qemu_img, qemu_io_ok};
+use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::random::Random;
 use black_box::server::Start;
-use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand};
+use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -228,7 +229,7 @@ fn a_publish_that_is_slowed_down_or_interrupted_loses_nothing() {
 }
 
 #[test]
-fn what_cannot_be_published_is_refused_with_its_reason() {
+fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
     let scene = Scene::new();
     scene.run(&["push", "-q", "d.qcow2", "s3://images/vms/pushed"]).ok();
     let id = text(&scene.publish(&["d.qcow2@one", NAME]), "id").to_owned();
@@ -242,12 +243,22 @@ fn what_cannot_be_published_is_refused_with_its_reason() {
         ),
         (&["publish", "--parent", "s3://images/vms/none", "d.qcow2@one", NAME], "none.json is not there"),
         (&["publish", "--parent", "s3://images/vms/pushed", "d.qcow2@one", NAME], "it was pushed"),
+        (&["restore", "s3://images/vms/pushed", "n.qcow2"], "may be replaced by the next push"),
+        (&["restore", "--at", "x", "s3://images/vms/pushed", "n.qcow2"], "has no checkpoints"),
+        (&["restore", "--at", "none", NAME, "n.qcow2"], "has no checkpoint none; it has: one"),
+        (&["restore", "s3://images/vms/none", "n.qcow2"], "none.json is not there"),
+        (&["restore", "disk", "n.qcow2"], "allowed: s3://BUCKET/FOLDER/NAME"),
+        (&["restore", "https://me:hush@localhost/x", "n.qcow2"], "cannot restore"),
+        (&["restore", NAME, "d.qcow2"], "there is a file already"),
     ] {
         let refused = scene.run(words).fails();
         assert!(refused.contains(says) && !refused.contains("hush"), "{words:?}: {refused}");
     }
+    assert!(!scene.scratch.file("n.qcow2").exists());
     // Its image is gone, the name that replaces it is there.
     scene.store.delete(&format!("/images/vms/d@{id}.json"));
+    let refused = scene.run(&["restore", NAME, "n.qcow2"]).fails();
+    assert!(refused.contains(&format!("d@{id}.json is not there")), "{refused}");
     let again = scene.publish(&["d.qcow2@one", NAME]);
     assert_eq!(figures(&again), (0, 0, true));
     // A layer that was written is no checkpoint any more.
@@ -256,4 +267,60 @@ fn what_cannot_be_published_is_refused_with_its_reason() {
     qemu_io_ok(&["-f", "qcow2"], &layer, &["write -P 1 0 64k"]);
     let refused = scene.run(&["publish", "d.qcow2@one", NAME]).fails();
     assert!(refused.contains(&id) && refused.contains("written"), "{refused}");
+}
+
+/// A disk that was made over a name became another one when that was published again.
+#[test]
+fn a_restored_disk_stays_what_it_was_whatever_is_published_later() {
+    let scene = Scene::new();
+    let first = scene.bytes("d.qcow2");
+    scene.publish(&["d.qcow2@one", NAME]);
+    let made = scene.run(&["restore", "--output", "json", NAME, "r.qcow2"]).json();
+    let backing = text(&made, "backing").to_owned();
+    scene.writes(&["write -P 7 5M 64k"]);
+    scene.checkpoint("two");
+    let second = scene.bytes("d.qcow2");
+    let two = scene.publish(&["d.qcow2@two", NAME]);
+    scene.scratch.write("first.raw", &first);
+    scene.scratch.write("second.raw", &second);
+    let refused = scene.run(&["compare", "-F", "raw", "r.qcow2", "first.raw"]).fails();
+    assert!(refused.contains(&format!("--allow-name {backing}")), "{refused}");
+    scene.run(&["compare", "--allow-name", &backing, "-F", "raw", "r.qcow2", "first.raw"]).ok();
+    // Whole, of now and of then; these need no store.
+    let said = scene.run(&["restore", "--full", NAME, "whole.qcow2"]).ok();
+    assert!(said.contains(text(&two, "image")) && !said.contains("--allow-name"), "{said}");
+    assert!(scene.bytes("whole.qcow2") == second);
+    scene.run(&["restore", "-q", "--full", "--at", "one", NAME, "then.qcow2"]).ok();
+    assert!(scene.bytes("then.qcow2") == first);
+    let at = scene.run(&["restore", "--output", "json", "--at", "one", NAME, "at.qcow2"]).json();
+    assert_eq!(text(&at, "backing"), backing);
+    scene.run(&["restore", "-q", "--full", "s3://images/vms/pushed", "none.qcow2"]).fails();
+    // QEMU has no driver for the backing file of the others.
+    assert_clean(Path::new(&scene.scratch.name("whole.qcow2")));
+    for disk in ["r.qcow2", "at.qcow2"] {
+        scene.run(&["check", "--allow-name", &backing, disk]).ok();
+    }
+
+    // A copy of the folder on a web server will do to begin with.
+    scene.store.save("images", scene.scratch.path());
+    let nginx = Nginx::start(scene.scratch.path(), &crate::remote::certificates());
+    let web =
+        scene.run(&["restore", "--output", "json", "--at", "one", &nginx.url("/vms/d"), "web.qcow2"]).json();
+    let compare = ["compare", "--allow-name", text(&web, "backing"), "-F", "raw", "web.qcow2", "first.raw"];
+    scene.run(&compare).ok();
+
+    // It has checkpoints of its own, which are published as those of the lineage that it comes from.
+    let allow = ["--allow-name", &backing];
+    scene.run(&[&["io", "-c", "write -P 5 1M 64k"], &allow[..], &["r.qcow2"]].concat()).ok();
+    scene.run(&["checkpoint", "-q", "r.qcow2", "mine"]).ok();
+    let words = [&allow[..], &["r.qcow2@mine", "s3://images/vms/r"]].concat();
+    let mine = scene.publish(&words);
+    assert_eq!(
+        (figures(&mine), &mine["parent"]),
+        ((MIB as u64, 2, true), &backing["chunked:".len()..].into())
+    );
+    let mut bytes = first;
+    bytes[MIB..MIB + (64 << 10)].fill(5);
+    scene.assert_reads_as("s3://images/vms/r", &bytes);
+    scene.run(&["restore", "-q", "--at", "one", "s3://images/vms/r", "r2.qcow2"]).fails();
 }

@@ -9,7 +9,7 @@ use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
     completion, convert, create, dd, diff, flatten, forget, fork, gc, info, io, log, manual, map, measure,
-    mirror, mount, prune, publish, pull, push, rebase, reopen, resize, rollback, serve, show,
+    mirror, mount, prune, publish, pull, push, rebase, reopen, resize, restore, rollback, serve, show,
     snapshot, status, stream, throttle, top, verify,
 };
 
@@ -117,6 +117,8 @@ pub enum Command {
     Forget(Deferred<forget::Args>),
     #[command(about = "Upload a checkpoint to an object store, also while its disk is served")]
     Publish(Deferred<publish::Args>),
+    #[command(about = "Make a disk that begins as a published checkpoint is")]
+    Restore(Deferred<restore::Args>),
     #[command(about = "Change what an image is: version, refcounts, size")]
     Amend(Deferred<amend::Args>),
     #[command(about = "Copy a disk of a running server, and move it there")]

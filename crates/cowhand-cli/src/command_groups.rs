@@ -12,7 +12,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Make and copy", &["create", "convert", "dd", "measure", "backup", "push", "pull", "prune"]),
     ("Look and check", &["info", "map", "show", "check", "compare", "verify", "cache"]),
     ("Change an image", &["resize", "snapshot", "amend", "bitmap", "commit", "rebase", "flatten", "compact"]),
-    ("Checkpoints", &["checkpoint", "fork", "rollback", "log", "diff", "gc", "forget", "publish"]),
+    ("Checkpoints", &["checkpoint", "fork", "rollback", "log", "diff", "gc", "forget", "publish", "restore"]),
     ("A running server", &["status", "top", "throttle", "reopen", "mirror", "stream"]),
     ("Try and measure", &["io", "bench"]),
     ("This program", &["compat", "completion", "manual"]),

@@ -60,6 +60,7 @@ pub mod rebase;
 pub mod remote;
 pub mod reopen;
 pub mod resize;
+pub mod restore;
 pub mod rollback;
 pub mod serve;
 pub mod show;
@@ -141,6 +142,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Pull(Deferred(args)) => pull::run(&args, out),
         Command::Push(Deferred(args)) => push::run(&args, out),
         Command::Publish(Deferred(args)) => publish::run(&args, out),
+        Command::Restore(Deferred(args)) => restore::run(&args, out),
         Command::Prune(Deferred(args)) => prune::run(&args, out),
         Command::Verify(Deferred(args)) => verify::run(&args, out),
         Command::Measure(Deferred(args)) => measure::run(&args, out),

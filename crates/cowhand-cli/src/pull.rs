@@ -59,6 +59,15 @@ pub struct Args {
     quiet: bool,
 }
 
+impl Args {
+    /// A qcow2 image at `file` of the whole disk, and nothing said but errors and how far it is.
+    pub fn whole(name: String, file: OsString, progress: bool) -> Self {
+        let memory_limit = crate::copying::MEMORY_BYTES_DEFAULT;
+        let (format, options) = (Format::Qcow2, Vec::new());
+        Self { name, file, format, options, compress: false, memory_limit, progress, quiet: !progress }
+    }
+}
+
 /// The words of `cowhand convert` that say the same.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]

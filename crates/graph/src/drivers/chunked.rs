@@ -221,6 +221,16 @@ impl Chunked {
     }
 }
 
+/// Where the chunked image is that `url` means. Does not connect.
+///
+/// # Errors
+/// When the name means no image, or what is known of the store makes no sense.
+pub async fn chunked_place(url: &str) -> io::Result<Place> {
+    let chunked = Chunked { url: url.to_owned().into(), ..Chunked::default() };
+    let (_, remote_timeout) = chunked.store.reading.times();
+    chunked.place(remote_timeout).await
+}
+
 impl Target for Chunked {
     fn name(&self) -> String {
         match self.image() {
