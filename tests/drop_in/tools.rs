@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 30] = [
+const SCRIPTS: [&str; 31] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -68,6 +68,9 @@ const SCRIPTS: [&str; 30] = [
     "truncate -s 1M r; truncate -s 512k s; printf '[inject-error]\\nevent = \"read_aio\"\\n' > c; qemu-img create -q -f qcow2 a 1M; qemu-io -c 'write 600k 64k' a >/dev/null; \
      qemu-img compare blkdebug:c:a s 2>/dev/null; echo $?",
     "qemu-io -f null-co -c 'read 0 512' null-co:// | head -1; truncate -s 1M r; qemu-img convert -C --salvage -O qcow2 r a 2>/dev/null; echo $?",
+    // A header that is written anew names features again when the image is closed.
+    "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 a; for c in 'rebase -u -b c -F qcow2 a' 'create -q -f qcow2 c 1M' \
+     'bitmap --add a x' 'amend -o lazy_refcounts=on a'; do qemu-img $c; head -c 1k a | grep -ac 'lazy refcounts'; done; qemu-img info a | grep -e '^backing file:' -e lazy",
 ];
 
 #[test]

@@ -8,9 +8,7 @@ mod refcount_width;
 use std::ops::ControlFlow;
 
 use block::{Blame, BlockFuture};
-use qcow2_layout::{
-    Autoclear, Compatible, Compression, CryptMethod, FeatureName, Header, Incompatible, Version,
-};
+use qcow2_layout::{Autoclear, Compatible, Compression, CryptMethod, Header, Incompatible, Version};
 use storage::Storage;
 
 use crate::header_sector::{self, NotReplaced};
@@ -132,7 +130,6 @@ impl Amendment {
         let mut new = header.clone();
         if self.is_upgrade(header) {
             new.version = Version::V3;
-            new.extensions.features = FeatureName::defaults();
         }
         if let Some(bits) = self.refcount_bits {
             new.refcount_order = bits.trailing_zeros();
@@ -153,6 +150,9 @@ impl Amendment {
             new.compression = Compression::Deflate;
             new.extensions.features.clear();
             new.extra.clear();
+        }
+        if new != *header {
+            header_sector::name_features(&mut new);
         }
         new
     }
@@ -198,7 +198,10 @@ pub fn amend<'a>(
             changed?;
         }
         match header_sector::replace(file, &blame, &header, &new).await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                header_sector::put_names_back(file, &blame, &new).await;
+                Ok(())
+            }
             Err(NotReplaced { error, unknown }) => {
                 if !unknown {
                     give_back(file, length).await;

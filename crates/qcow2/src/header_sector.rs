@@ -1,7 +1,7 @@
 //! A header written anew: one write of one sector leads to everything that is new, wherever it fits in there.
 
 use block::Blame;
-use qcow2_layout::{Header, HeaderError};
+use qcow2_layout::{FeatureName, Header, HeaderError, Version};
 use storage::{Hints, IoBuf, Storage};
 
 use crate::Error;
@@ -53,6 +53,36 @@ pub(crate) async fn replace(
     Ok(())
 }
 
+/// A header of version 3 names the features that are known here, if it names none.
+pub(crate) fn name_features(header: &mut Header) {
+    if header.version == Version::V3 && header.extensions.features.is_empty() {
+        header.extensions.features = FeatureName::defaults();
+    }
+}
+
+/// Writes `header`, which the file has, with the names of features that [`replace`] left out. They are for messages only, so a failure is
+/// logged. A crash leaves the header without the names or with them.
+pub(crate) async fn put_names_back(file: &dyn Storage, blame: &Blame, header: &Header) {
+    if let Err(error) = write_whole(file, blame, header).await {
+        tracing::debug!("{}: the header does not name features: {error}", blame.name());
+    }
+}
+
+/// What lies behind the first sector, which a header within that sector does not lead to; then that sector.
+async fn write_whole(file: &dyn Storage, blame: &Blame, header: &Header) -> Result<(), Error> {
+    let whole = header.encode().map_err(|error| blame.invalid(error.to_string()))?;
+    let Some((first, rest)) = whole.split_at_checked(SECTOR_BYTES) else { return Ok(()) };
+    let (result, present) = file.read(0, IoBuf::uninit(whole.len()), Hints::NONE).await;
+    result.map_err(blame.io("reading the header"))?;
+    let covers_name =
+        name_place(&present).is_none_or(|at| at >= SECTOR_BYTES as u64 && at < whole.len() as u64);
+    if covers_name || *present == *whole {
+        return Ok(());
+    }
+    write_durably(file, blame, SECTOR_BYTES as u64, rest).await?;
+    write_durably(file, blame, 0, first).await
+}
+
 async fn write_durably(file: &dyn Storage, blame: &Blame, at: u64, bytes: &[u8]) -> Result<(), Error> {
     write_bytes(file, at, bytes).await.map_err(blame.io("writing the header"))?;
     file.flush().await.map_err(blame.io("flushing the header"))
@@ -64,7 +94,7 @@ fn writes(new: &Header, old: &[u8], old_end: u64) -> Result<Writes, HeaderError>
     if whole.len() <= SECTOR_BYTES {
         return Ok(vec![(0, sector(whole))]);
     }
-    // Names of features are for messages only.
+    // Names of features are for messages only; `put_names_back` has them come back.
     let mut bare = new.clone();
     bare.extensions.features.clear();
     let short = bare.encode()?;
@@ -87,10 +117,15 @@ fn writes(new: &Header, old: &[u8], old_end: u64) -> Result<Writes, HeaderError>
 
 /// One of the two places at the end of the first cluster that nothing of the old header is in.
 fn free_place(old: &[u8], old_end: u64, cluster_bytes: u64) -> Option<u64> {
-    let used = old.get(PLACE_AT..PLACE_AT + 8)?.try_into().map(u64::from_be_bytes).ok()?;
+    let used = name_place(old)?;
     let places = [cluster_bytes.checked_sub(NAME_ROOM)?, cluster_bytes.checked_sub(2 * NAME_ROOM)?];
     let in_use = |place: u64| place < used + NAME_ROOM && used < place + NAME_ROOM;
     places.into_iter().find(|&place| place >= old_end.max(SECTOR_BYTES as u64) && !in_use(place))
+}
+
+/// Where the header `bytes` says that the backing file's name is.
+fn name_place(bytes: &[u8]) -> Option<u64> {
+    bytes.get(PLACE_AT..PLACE_AT + 8)?.try_into().map(u64::from_be_bytes).ok()
 }
 
 /// The rest of the sector is zeroes: no extension follows.
@@ -103,7 +138,7 @@ fn sector(mut bytes: Vec<u8>) -> Vec<u8> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use futures_util::FutureExt;
-    use storage::{MemoryStorage, Storage};
+    use storage::{IoBytes, MemoryStorage, Storage};
 
     use super::*;
     use crate::CreateOptions;
@@ -152,6 +187,25 @@ mod tests {
             for len in [3, 300, 1023, 700, 1, 1023, 1022] {
                 rename(&mut bytes, &"n".repeat(len));
             }
+        }
+    }
+
+    #[test]
+    fn names_of_features_that_did_not_fit_come_back() {
+        for len in [3, 1000] {
+            let (before, mut bytes) = made(4096, "base.raw");
+            rename(&mut bytes, &"n".repeat(len));
+            let mut renamed = Header::decode(&bytes).unwrap();
+            assert!(renamed.extensions.features.is_empty());
+            let file = MemoryStorage::new(0);
+            file.write(0, IoBytes::copy_from(&bytes).into(), Hints::NONE).now_or_never().unwrap().unwrap();
+            name_features(&mut renamed);
+            put_names_back(&file, &Blame::new("image"), &renamed).now_or_never().unwrap();
+            let after = Header::decode(&file.to_bytes()).unwrap();
+            assert_eq!(
+                (after.extensions.features.len(), &after),
+                (before.extensions.features.len(), &renamed)
+            );
         }
     }
 }

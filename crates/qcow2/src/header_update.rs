@@ -41,6 +41,8 @@ pub(crate) struct FileHeader {
     pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// The header says that the image is corrupt, or should.
     pub(crate) corrupt_marked: AtomicBool,
+    /// The header was written anew, perhaps without the names of features, which memory has. Only [`FileHeader::rewrite`] sets it.
+    rewritten: AtomicBool,
 }
 
 impl FileHeader {
@@ -52,6 +54,7 @@ impl FileHeader {
             prepared_for_metadata: AtomicBool::new(false),
             bitmaps_out_of_date: Mutex::default(),
             corrupt_marked: AtomicBool::new(false),
+            rewritten: AtomicBool::new(false),
         }
     }
 
@@ -199,6 +202,14 @@ impl FileHeader {
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
+    /// What [`FileHeader::rewrite`] left out comes back, when the image is closed.
+    pub(crate) async fn put_names_back(&self, medium: &Medium) {
+        let header = self.lock().await;
+        if self.rewritten.load(Ordering::Relaxed) {
+            header_sector::put_names_back(&*medium.file, &medium.blame, &header).await;
+        }
+    }
+
     /// Changes size and places of tables all at once. Durable when this returns; after a failure the
     /// old values are, or the image takes no more changes, because the file may have either.
     pub(crate) async fn switch_header(
@@ -234,8 +245,10 @@ impl FileHeader {
         let mut header = self.lock().await;
         let mut new = header.clone();
         change(&mut new);
+        header_sector::name_features(&mut new);
         match header_sector::replace(&*medium.file, &medium.blame, &header, &new).await {
             Ok(()) => {
+                self.rewritten.store(true, Ordering::Relaxed);
                 *header = new;
                 Ok(())
             }

@@ -356,11 +356,11 @@ fn lazy_refcounts_turned_on() {
 
 #[test]
 fn bitmaps_before_the_first_change() {
-    // The record is freed in the end, and the old directory's place is the data's.
+    // The record is freed in the end, and the old directory's place is the data's. The close puts back the names of features.
     assert_eq!(
         row("c4k_bitmap", &[write(64 * K, 4096), Op::Flush]),
         "| length freed refcount-block | header | punch data freed | data refcount-block | L2 | \
-         bitmap-directory refcount-block | header | punch freed refcount-block | length"
+         bitmap-directory refcount-block | header | punch freed refcount-block | length header | header |"
     );
 }
 
@@ -369,7 +369,7 @@ fn bitmap_record_of_another_region() {
     assert_eq!(
         row("c4k_bitmap", &[write(0, 4096), write(4096, 4096), write(64 * K, 4096), Op::Flush]),
         "| length freed refcount-block | header | punch data freed | data freed | data refcount-block | L2 | \
-         bitmap-directory refcount-block | header | punch freed refcount-block | length"
+         bitmap-directory refcount-block | header | punch freed refcount-block | length header | header |"
     );
 }
 
@@ -381,7 +381,7 @@ fn bitmaps_stored_when_the_record_is_full() {
         row("c4k_bitmap", &writes),
         "| length data bitmap-directory refcount-block | header | punch data data | data | data | data | data refcount-block | \
          L2 | freed refcount-block | header | punch data freed | data freed | data refcount-block | L2 | \
-         bitmap-directory length bitmap-directory refcount-block | header | punch freed refcount-block | length"
+         bitmap-directory length bitmap-directory refcount-block | header | punch freed refcount-block | length header | header |"
     );
 }
 
@@ -787,10 +787,11 @@ fn backing_name() {
     let (order, recording) = order_of("c4k_on_qcow2", async |image| {
         image.set_backing_name(Some("n".repeat(900)), Some("raw".to_owned())).await.unwrap();
     });
-    // The name in a free place, then the sector that leads to it.
-    assert_eq!(order, "| header | header |");
+    // The name in a free place, then the sector that leads to it. The close puts back the names of features, in the same order.
+    assert_eq!(order, "| header | header | header | header |");
     let header = judge::header(&recording.durable_at(recording.end)[0]).unwrap();
     assert_eq!(header.backing, Some("n".repeat(900)));
+    assert!(!header.extensions.features.is_empty());
 }
 
 const ZEROES: CompactOptions = CompactOptions { detect_zeroes: true, defragment: false, dry_run: false };
