@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 31] = [
+const SCRIPTS: [&str; 32] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -71,6 +71,10 @@ const SCRIPTS: [&str; 31] = [
     // A header that is written anew names features again when the image is closed.
     "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 a; for c in 'rebase -u -b c -F qcow2 a' 'create -q -f qcow2 c 1M' \
      'bitmap --add a x' 'amend -o lazy_refcounts=on a'; do qemu-img $c; head -c 1k a | grep -ac 'lazy refcounts'; done; qemu-img info a | grep -e '^backing file:' -e lazy",
+    // Data and zeroes that have their places in a row are one write.
+    "qemu-img create -q -f qcow2 a 192k; qemu-io -c 'write 0 192k' -c 'write -z 64k 64k' a >/dev/null; s=\"'event':'write_aio'\"; qemu-io -c 'write -P 1 0 192k' \
+     \"json:{'driver':'qcow2','file':{'driver':'blkdebug','image.filename':'a','set-state':[{$s,'new_state':2}],'inject-error':[{$s,'state':2}]}}\" | grep -v ops; \
+     qemu-io -c 'read -P 1 0 192k' a | head -1; qemu-img map a | wc -l",
 ];
 
 #[test]

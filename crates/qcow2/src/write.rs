@@ -160,7 +160,9 @@ impl Inner {
     async fn write_some(self: &Arc<Self>, guest: u64, data: Payload) -> Result<u64, Error> {
         let (extent, first) =
             self.map.extent_and_entry(&self.medium, GuestRange::at(guest, data.len())).await?;
-        if let Kind::Data { host, in_place: true } = extent.kind {
+        if let Kind::Data { host, in_place: true } = extent.kind
+            && !self.continues_at_its_place(guest, &data, (host, extent.len)).await?
+        {
             self.medium.check_data(host, extent.len)?;
             self.put(data.slice(0..extent.len), host).await?;
             return Ok(extent.len);
@@ -169,6 +171,23 @@ impl Inner {
             Some(cluster) => self.write_into_place(guest, data, cluster).await,
             None => self.write_to_new_clusters(guest, data, first).await,
         }
+    }
+
+    /// Whether clusters follow on the `len` bytes of `data` that go to `host`, which have the places behind them, but are not in use there
+    /// as a whole: all of them are written as one.
+    async fn continues_at_its_place(
+        &self,
+        guest: u64,
+        data: &Payload,
+        (host, len): (HostOffset, u64),
+    ) -> Result<bool, Error> {
+        if len == data.len() {
+            return Ok(false);
+        }
+        let next = guest + len;
+        let entry = self.map.entry(&self.medium, next).await?;
+        let place = self.reusable_host(&entry).and_then(|cluster| cluster.host);
+        Ok(place.is_some_and(|place| place + self.medium.geometry.in_cluster(next) == host + len))
     }
 
     /// Puts data to its place. Where that is in a file from which the kernel does not copy it, the error is
