@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 32] = [
+const SCRIPTS: [&str; 34] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -75,6 +75,12 @@ const SCRIPTS: [&str; 32] = [
     "qemu-img create -q -f qcow2 a 192k; qemu-io -c 'write 0 192k' -c 'write -z 64k 64k' a >/dev/null; s=\"'event':'write_aio'\"; qemu-io -c 'write -P 1 0 192k' \
      \"json:{'driver':'qcow2','file':{'driver':'blkdebug','image.filename':'a','set-state':[{$s,'new_state':2}],'inject-error':[{$s,'state':2}]}}\" | grep -v ops; \
      qemu-io -c 'read -P 1 0 192k' a | head -1; qemu-img map a | wc -l",
+    "qemu-img create -q -f qcow2 a 64M; for at in 0 2M 4M 32M; do qemu-io -c \"write $at 1M\" a >/dev/null; done; qemu-img create -q -f qcow2 e 1M; \
+     qemu-img convert -p -O qcow2 a b | tr '\\r' '\\n'; for o in '-O qcow2' '-S 0 -O raw'; do qemu-img convert -p $o e b | tr '\\r' '\\n'; done",
+    "qemu-img create -q -f qcow2 a 4M; qemu-io -c 'write -P 1 0 4M' a >/dev/null; r=\"'event':'none','errno':5,'iotype'\"; \
+     qemu-img convert --salvage -O raw \"json:{'driver':'blkdebug','image':{'driver':'qcow2','file':{'driver':'file','filename':'a'}},'inject-error':[\
+     {$r:'block-status','sector':2064},{$r:'read','sector':2064},{$r:'read','sector':4000},{$r:'read','sector':4001}]}\" b 2>&1 | grep 'error while reading'; \
+     qemu-io -r -f raw -c 'read -P 0 1032k 512' -c 'read -P 0 2000k 1k' -c 'read -P 1 2001k 2095k' b | grep -v ops",
 ];
 
 #[test]

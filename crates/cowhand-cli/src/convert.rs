@@ -193,7 +193,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = memory.rules(args.opening.policy()?);
     let source = |drive: &OsString| args.source_options(&pipe::source(drive, &rules.fd_sets)?);
     let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let names_unreadable = args.salvage && voice::is_qemu() && !args.quiet;
+    let watch = Watch::begin(args.progress && !args.quiet)?.naming_unreadable(names_unreadable);
     let reactor = copying::reactor()?;
     let opened = reactor.run(async {
         let mut opened = Vec::new();
@@ -327,7 +328,8 @@ fn is_written(disk: &Disk, counters: &Counters) -> bool {
 }
 
 fn warn_of_unreadable(source: &dyn Block, copied: &job::Progress) {
-    if copied.unreadable > 0 {
+    // Under QEMU's names each place has been named.
+    if copied.unreadable > 0 && !voice::is_qemu() {
         warn(&format!("{} bytes of {} cannot be read and are zeroes now", copied.unreadable, source.name()));
     }
 }

@@ -5,7 +5,7 @@ mod command;
 mod failed;
 mod look;
 pub(crate) mod opening;
-mod report;
+pub mod report;
 mod request;
 mod session;
 mod waiting;

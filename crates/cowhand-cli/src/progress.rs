@@ -39,7 +39,12 @@ impl Progress {
         progress
     }
 
-    /// More is to be done than was known.
+    /// Whether anything is written.
+    pub fn is_shown(&self) -> bool {
+        self.shown
+    }
+
+    /// Another total than was known.
     pub fn set_total(&mut self, total_bytes: u64) {
         self.total_bytes = total_bytes;
     }

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use block::{Block, Hints, Stored};
 use buffer::{IoBytes, IoVec};
+use futures_util::TryStreamExt;
 use futures_util::lock::Mutex;
-use futures_util::{TryStream, TryStreamExt, stream};
 
 use crate::content::{self, Content, Zeroing};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
 use crate::layers::{self, Scope};
-use crate::plan::{Planner, Shape, Step};
+use crate::plan::Step;
 use crate::rate::RateLimit;
 use crate::read;
 use crate::runs::{Before, Need, runs};
@@ -112,6 +112,8 @@ pub(crate) struct Part {
     /// Offset in the source.
     pub(crate) at: u64,
     pub(crate) len: u64,
+    /// The map calls it data, even if it reads as zeroes.
+    pub(crate) is_data: bool,
     pub(crate) fetched: Fetched,
 }
 
@@ -168,7 +170,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn check_sizes(&self) -> Result<(), Error> {
+    pub(crate) fn check_sizes(&self) -> Result<(), Error> {
         let len = self.from.end.saturating_sub(self.from.start);
         let sides = [
             (Side::Source, self.source, self.from.end),
@@ -183,31 +185,13 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn pieces(&self) -> Pieces {
+    pub(crate) fn pieces(&self) -> Pieces {
         let buffers_each = match self.content {
             Content::As(_) => 2,
             Content::Unknown | Content::Zeroes | Content::Overlay => 1,
         };
         let options = &self.options;
         Pieces::of(options.memory_bytes / buffers_each, options.in_flight, self.unit_bytes())
-    }
-
-    fn steps<'s>(
-        &'s self,
-        piece_bytes: u64,
-        counters: &'s Counters,
-    ) -> impl TryStream<Ok = Step, Error = Error> + 's {
-        let shape = Shape {
-            scope: self.scope,
-            piece_bytes,
-            align_bytes: self.unit_bytes(),
-            zeroes_are_data: self.options.zeroes == Zeroes::Write,
-            salvage: self.options.salvage,
-        };
-        let planner = Planner::new(self.source, self.from.clone(), self.to, shape, counters);
-        stream::try_unfold(planner, |mut planner| async move {
-            Ok(planner.next().await?.map(|step| (step, planner)))
-        })
     }
 
     async fn copy(&self, step: Step, flushes: &Flushes, counters: &Counters) -> Result<(), Error> {
@@ -231,7 +215,12 @@ impl Copy<'_> {
             return Err(Error::Cancelled);
         }
         if step.zero {
-            return Ok(vec![Part { at: step.at, len: step.len, fetched: Fetched::Read(None) }]);
+            return Ok(vec![Part {
+                at: step.at,
+                len: step.len,
+                is_data: false,
+                fetched: Fetched::Read(None),
+            }]);
         }
         if let Some(rate) = &self.options.rate {
             rate.take(step.len).await;
@@ -240,7 +229,7 @@ impl Copy<'_> {
             Some(wanted) => self.fetch_parts(&step, wanted, counters).await,
             None => {
                 let bytes = self.read(step.at, step.len, counters).await?;
-                Ok(vec![Part { at: step.at, len: step.len, fetched: Fetched::Read(bytes) }])
+                Ok(vec![Part { at: step.at, len: step.len, is_data: true, fetched: Fetched::Read(bytes) }])
             }
         }
     }
@@ -259,12 +248,15 @@ impl Copy<'_> {
     }
 
     async fn store(&self, parts: Vec<Part>, counters: &Counters) -> Result<(), Error> {
-        for Part { at, len, fetched } in parts {
+        for Part { at, len, is_data, fetched } in parts {
             match fetched {
                 Fetched::Read(bytes) => self.store_read(at, len, bytes, counters).await?,
                 Fetched::Stored(stored) => self.store_stored(at, stored, counters).await?,
             }
             counters.add_done(len);
+            if is_data {
+                counters.add_data(len);
+            }
         }
         Ok(())
     }
@@ -329,7 +321,7 @@ impl Copy<'_> {
     }
 
     /// Bytes of the target that are written together.
-    fn unit_bytes(&self) -> u64 {
+    pub(crate) fn unit_bytes(&self) -> u64 {
         layers::unit(&self.content, self.target, self.options.align_bytes)
     }
 
@@ -368,8 +360,8 @@ impl Flushes {
 
 /// How much is under way at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pieces {
-    bytes: u64,
+pub(crate) struct Pieces {
+    pub(crate) bytes: u64,
     in_flight: usize,
 }
 

@@ -1,4 +1,7 @@
-//! How far a copy is, and the way to end it early.
+//! How far a copy is, what it reports on its way, and the way to end it early.
+
+use std::fmt;
+use std::sync::OnceLock;
 
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,11 +9,32 @@ use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Counters {
     done: AtomicU64,
+    data: AtomicU64,
     read: AtomicU64,
     written: AtomicU64,
     zeroed: AtomicU64,
     unreadable: AtomicU64,
     cancelled: AtomicBool,
+    reporter: OnceLock<Reporter>,
+}
+
+/// What a copy reports at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Report<'a> {
+    /// So many bytes of data are settled by now: [`Progress::data`].
+    Data(u64),
+    /// The map of the source could not be read at this offset: what is there counts as data.
+    NoStatus(u64, &'a block::Error),
+    /// The source could not be read at this offset: what is there becomes zeroes.
+    Unreadable(u64, &'a block::Error),
+}
+
+struct Reporter(Box<dyn Fn(Report<'_>) + Send + Sync>);
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reporter")
+    }
 }
 
 /// A reading of [`Counters`], in bytes.
@@ -18,6 +42,8 @@ pub struct Counters {
 pub struct Progress {
     /// Settled: copied, zeroed, or found to need nothing. The size of the range at the end.
     pub done: u64,
+    /// Settled, of what the map calls data: [`crate::Copy::data_bytes`] at the end.
+    pub data: u64,
     /// Read from the source.
     pub read: u64,
     /// Written to the target as data.
@@ -34,6 +60,7 @@ impl Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Progress {
             done: get(&self.done),
+            data: get(&self.data),
             read: get(&self.read),
             written: get(&self.written),
             zeroed: get(&self.zeroed),
@@ -46,12 +73,28 @@ impl Counters {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Has the copy call `reporter`, which must not block, from now on. A second call changes nothing.
+    pub fn report_to(&self, reporter: impl Fn(Report<'_>) + Send + Sync + 'static) {
+        let _ = self.reporter.set(Reporter(Box::new(reporter)));
+    }
+
+    pub(crate) fn report(&self, report: Report<'_>) {
+        if let Some(Reporter(reporter)) = self.reporter.get() {
+            reporter(report);
+        }
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn add_done(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_data(&self, bytes: u64) {
+        let before = self.data.fetch_add(bytes, Ordering::Relaxed);
+        self.report(Report::Data(before + bytes));
     }
 
     pub(crate) fn add_read(&self, bytes: u64) {

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use block::Block;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Report};
 use crate::error::{Action, Error, Side};
 use crate::layers::{Says, Scope};
+use crate::read::SALVAGED_BYTES_MIN;
 
 /// Zeroes of one step at most: a copy can be cancelled, and counts, between steps.
 const ZERO_STEP_BYTES: u64 = 64 << 20;
@@ -31,7 +32,7 @@ pub(crate) struct Shape {
     pub(crate) align_bytes: u64,
     /// Zeroes are data like any other.
     pub(crate) zeroes_are_data: bool,
-    /// A part whose map cannot be read is taken for data.
+    /// Where the map cannot be read, there is data.
     pub(crate) salvage: bool,
 }
 
@@ -43,6 +44,10 @@ pub(crate) struct Planner<'a> {
     counters: &'a Counters,
     at: u64,
     end: u64,
+    /// Bytes out of scope that were passed: for the caller to take.
+    pub(crate) passed: u64,
+    /// The map is asked for so many bytes at most: where it cannot be read, for fewer and fewer.
+    asked_max: u64,
     /// What is added to an offset in the source for the target's.
     to_target: i128,
     /// The latest answer of the map.
@@ -58,17 +63,18 @@ impl<'a> Planner<'a> {
         counters: &'a Counters,
     ) -> Self {
         let to_target = i128::from(to) - i128::from(range.start);
-        Self { source, shape, counters, at: range.start, end: range.end, to_target, known: None }
+        let (at, end) = (range.start, range.end);
+        Self { source, shape, counters, at, end, passed: 0, asked_max: u64::MAX, to_target, known: None }
     }
 
-    /// The next step; `None` at the end. Parts out of scope are counted as done on the way.
+    /// The next step; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Step>, Error> {
         while self.at < self.end {
             let at = self.at;
             let (work, end) = self.run(at).await?;
             match work {
                 Says::Nothing => {
-                    self.counters.add_done(end - at);
+                    self.passed += end - at;
                     self.at = end;
                 }
                 Says::Zero => {
@@ -120,19 +126,35 @@ impl<'a> Planner<'a> {
         {
             return Ok((*work, range.end));
         }
-        let known = match self.source.block_status(at, self.end - at).await {
-            Ok(status) => (self.shape.scope.says(&status), at + status.len.min(self.end - at)),
-            Err(_) if self.shape.salvage => (Says::Data, self.boundary(at, self.shape.piece_bytes)),
-            Err(error) => {
-                return Err(Error::request(Side::Source, self.source, Action::Status, at)(error));
-            }
-        };
+        let known = self.ask(at).await?;
         let known = match known {
             (Says::Zero, end) if self.shape.zeroes_are_data => (Says::Data, end),
             known => known,
         };
         self.known = Some((at..known.1, known.0));
         Ok(known)
+    }
+
+    /// What the map says of what begins at `at`, and up to where.
+    async fn ask(&mut self, at: u64) -> Result<(Says, u64), Error> {
+        let smallest = SALVAGED_BYTES_MIN as u64;
+        loop {
+            let len = self.asked_max.min(self.end - at);
+            match self.source.block_status(at, len).await {
+                Ok(status) => {
+                    self.asked_max = self.asked_max.saturating_mul(4);
+                    return Ok((self.shape.scope.says(&status), at + status.len.min(len)));
+                }
+                Err(error) if !self.shape.salvage => {
+                    return Err(Error::request(Side::Source, self.source, Action::Status, at)(error));
+                }
+                Err(_) if len > smallest => self.asked_max = (len / 4).next_multiple_of(smallest),
+                Err(error) => {
+                    self.counters.report(Report::NoStatus(at, &error));
+                    return Ok((Says::Data, at + len));
+                }
+            }
+        }
     }
 
     /// The first multiple of `unit` in the target behind `at`, as an offset in the source; the end of the range if that comes

@@ -3,11 +3,11 @@
 use block::{Block, Hints, ReadKind};
 use buffer::{IoBuf, IoBytes};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Report};
 use crate::error::{Action, Error, Side};
 
 /// What is given up at once where the source cannot be read.
-const SALVAGED_BYTES_MIN: usize = 512;
+pub(crate) const SALVAGED_BYTES_MIN: usize = 512;
 
 /// Bytes of the source; `None` where its map says zeroes. With `salvage` what cannot be read becomes zeroes, in units of
 /// [`SALVAGED_BYTES_MIN`], and is counted.
@@ -48,7 +48,10 @@ async fn salvaged(source: &dyn Block, offset: u64, len: usize, counters: &Counte
                 let middle = part.start + (part.len() / 2).next_multiple_of(SALVAGED_BYTES_MIN);
                 parts.extend([middle..part.end, part.start..middle]);
             }
-            Err(_) => counters.add_unreadable(part.len() as u64),
+            Err(error) => {
+                counters.add_unreadable(part.len() as u64);
+                counters.report(Report::Unreadable(offset + part.start as u64, &error));
+            }
         }
     }
     whole.freeze()

@@ -43,7 +43,7 @@ impl Copy<'_> {
                 parts.push(self.read_part(unread..at, counters).await?);
             }
             let len = stored.disk_bytes();
-            parts.push(Part { at, len, fetched: Fetched::Stored(stored) });
+            parts.push(Part { at, len, is_data: true, fetched: Fetched::Stored(stored) });
             at += len;
             unread = at;
         }
@@ -55,7 +55,8 @@ impl Copy<'_> {
 
     async fn read_part(&self, part: Range<u64>, counters: &Counters) -> Result<Part, Error> {
         let (at, len) = (part.start, part.end - part.start);
-        Ok(Part { at, len, fetched: Fetched::Read(self.read(at, len, counters).await?) })
+        let fetched = Fetched::Read(self.read(at, len, counters).await?);
+        Ok(Part { at, len, is_data: true, fetched })
     }
 
     /// Has the target take over a part; reads and writes it if that cannot be.

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use job::{Copy, Counters};
+use job::{Copy, Counters, Report};
+use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
+use crate::io::report::reason;
 use crate::progress::Progress;
 use crate::serve::signals::ignored_now;
 
@@ -31,6 +33,8 @@ pub struct Watch {
     asked: Arc<AtomicBool>,
     /// The user wants to see how far it is.
     shown: bool,
+    /// Each place that a copy cannot read is named, as qemu-img does.
+    names_unreadable: bool,
 }
 
 /// For a tool without a copy: SIGUSR1, with which scripts ask every tool how far it is, does not end it.
@@ -48,7 +52,7 @@ impl Watch {
     /// # Errors
     /// When the system does not let us.
     pub fn begin(shown: bool) -> Result<Self, Failure> {
-        let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        let watch = Self { end: Arc::default(), asked: Arc::default(), shown, names_unreadable: false };
         // What the parent process ignores stays ignored (nohup, `&` in a script).
         let is_ignored = ignored_now();
         let registered = || -> io::Result<()> {
@@ -67,12 +71,17 @@ impl Watch {
         }
     }
 
+    /// Has the copy name each place that it cannot read, as qemu-img does.
+    pub fn naming_unreadable(self, names_unreadable: bool) -> Self {
+        Self { names_unreadable, ..self }
+    }
+
     /// For work that signals may end where it is: only SIGUSR1 is caught.
     ///
     /// # Errors
     /// When the system does not let us.
     pub fn of_questions(shown: bool) -> Result<Self, Failure> {
-        let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        let watch = Self { end: Arc::default(), asked: Arc::default(), shown, names_unreadable: false };
         match flag::register(SIGUSR1, Arc::clone(&watch.asked)) {
             Ok(_) => Ok(watch),
             Err(error) => Err(Failure::because("cannot watch for signals", &error)),
@@ -85,31 +94,64 @@ impl Watch {
     /// # Errors
     /// Of the copy; also when a signal ended it.
     pub async fn run(&self, copy: &Copy<'_>, counters: &Counters) -> Result<job::Progress, job::Error> {
-        let mut progress = Progress::begin(self.shown, copy.from.end - copy.from.start, Instant::now());
+        let progress = Progress::begin(self.shown, copy.from.end - copy.from.start, Instant::now());
+        let shown = progress.is_shown();
+        let progress = Arc::new(Mutex::new(progress));
+        self.receive_reports(counters, shown.then(|| Arc::clone(&progress)));
         let result = {
-            let copied = pin!(self.within_grace(copy.run(counters)));
-            let told = pin!(self.tell(counters, &mut progress));
+            let copied = pin!(self.within_grace(async {
+                // qemu-img asks the map twice as well, and warns each time.
+                if shown || self.names_unreadable {
+                    let data_bytes = copy.data_bytes(counters).await?;
+                    if shown {
+                        progress.lock().set_total(data_bytes);
+                    }
+                }
+                copy.run(counters).await
+            }));
+            let told = pin!(self.tell(counters, shown, &progress));
             match select(copied, told).await {
                 Either::Left((Ok(result), _)) => result,
                 Either::Left((Err(_), _)) => Err(job::Error::Cancelled),
             }
         };
+        let mut progress = progress.lock();
         if result.is_ok() {
-            progress.at(copy.from.end - copy.from.start, Instant::now());
+            progress.whole(Instant::now());
             self.answer_at_end(&mut progress);
         }
         progress.end();
         result.map(|()| counters.progress())
     }
 
-    /// Shows how far the copy is, and cancels it when a signal asks for that.
-    async fn tell(&self, counters: &Counters, progress: &mut Progress) -> Infallible {
+    /// Each piece of data moves `progress`, and each place that cannot be read is named if that is wanted.
+    fn receive_reports(&self, counters: &Counters, progress: Option<Arc<Mutex<Progress>>>) {
+        let names_unreadable = self.names_unreadable;
+        let name = |what: &str, at: u64, error: &block::Error| {
+            warn(&format!("error while reading {what} {at}: {}", reason(error)));
+        };
+        counters.report_to(move |report| match report {
+            Report::Data(bytes) => {
+                if let Some(progress) = &progress {
+                    progress.lock().at(bytes, Instant::now());
+                }
+            }
+            Report::NoStatus(at, error) if names_unreadable => name("block status at offset", at, error),
+            Report::Unreadable(at, error) if names_unreadable => name("offset", at, error),
+            Report::NoStatus(..) | Report::Unreadable(..) => {}
+        });
+    }
+
+    /// Shows how far the copy is, and cancels it when a signal asks for that. `by_data`: what is shown is data alone.
+    async fn tell(&self, counters: &Counters, by_data: bool, progress: &Mutex<Progress>) -> Infallible {
         loop {
             reactor::sleep(LOOKS_AT_SIGNALS).await;
             if self.end.load(Ordering::Relaxed) {
                 counters.cancel();
             }
-            let done = counters.progress().done;
+            let done = counters.progress();
+            let done = if by_data { done.data } else { done.done };
+            let mut progress = progress.lock();
             if self.asked.swap(false, Ordering::Relaxed) {
                 progress.tell(done, Instant::now());
             }

@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_executor::block_on;
 use job::{
-    Content, Copy, CopyOptions, Counters, Error, Guarded, Life, Notice, OnError, Order, Scope, Side, Stream,
-    Terms, Verdict, Zeroes,
+    Content, Copy, CopyOptions, Counters, Error, Guarded, Life, Notice, OnError, Order, Report, Scope, Side,
+    Stream, Terms, Verdict, Zeroes,
 };
 
 use crate::made_up::{MadeUp, SECTOR, Sector};
@@ -78,6 +78,53 @@ fn salvage_loses_the_sectors_that_cannot_be_read_and_no_others() {
     lost.iter().for_each(|sector| expected[sector * SECTOR..(sector + 1) * SECTOR].fill(0));
     assert_eq!(target.bytes(), expected);
     assert_eq!(counters.progress().unreadable, (lost.len() * SECTOR) as u64);
+}
+
+/// A sum of lost bytes does not say which file of the guest is damaged.
+#[test]
+fn salvage_reports_each_sector_that_cannot_be_read_and_each_without_a_map() {
+    let source = MadeUp::new("source", &map(), 9).unreadable(&[7, 8, 700]).unmapped(&[8, 450]);
+    let target = MadeUp::used("target", map().len());
+    let mut copy = copy(&source, &target, Order::Free);
+    copy.options.salvage = true;
+    let counters = Counters::default();
+    let reported: Arc<Mutex<Vec<_>>> = Arc::default();
+    let reports = Arc::clone(&reported);
+    counters.report_to(move |report| match report {
+        Report::NoStatus(at, _) => reports.lock().unwrap().push(("map", at / SECTOR as u64)),
+        Report::Unreadable(at, _) => reports.lock().unwrap().push(("read", at / SECTOR as u64)),
+        Report::Data(_) => {}
+    });
+    let data = block_on(copy.data_bytes(&counters)).unwrap();
+    assert_eq!(std::mem::take(&mut *reported.lock().unwrap()), [("map", 8), ("map", 450)]);
+    block_on(copy.run(&counters)).unwrap();
+    let mut reported = std::mem::take(&mut *reported.lock().unwrap());
+    reported.sort_unstable();
+    assert_eq!(reported, [("map", 8), ("map", 450), ("read", 7), ("read", 8), ("read", 700)]);
+    // What has no map counts as data.
+    assert_eq!((data, counters.progress().data), (601 * SECTOR as u64, data));
+    assert_eq!(counters.progress().done, (map().len() * SECTOR) as u64);
+}
+
+/// A piece is settled only when it is in the target: no report before that, and none is left out.
+#[test]
+fn each_piece_of_data_is_reported_when_it_is_settled() {
+    let source = MadeUp::new("source", &map(), 0);
+    let target = MadeUp::used("target", map().len());
+    let counters = Counters::default();
+    let reported: Arc<Mutex<Vec<_>>> = Arc::default();
+    let reports = Arc::clone(&reported);
+    counters.report_to(move |report| {
+        if let Report::Data(bytes) = report {
+            reports.lock().unwrap().push(bytes);
+        }
+    });
+    let copy = copy(&source, &target, Order::InOrder);
+    block_on(copy.run(&counters)).unwrap();
+    let reported = reported.lock().unwrap();
+    assert!(reported.is_sorted_by(|a, b| a < b) && reported.len() > 2, "{reported:?}");
+    assert_eq!(reported.last().copied(), Some(600 * SECTOR as u64));
+    assert_eq!(block_on(copy.data_bytes(&Counters::default())).unwrap(), 600 * SECTOR as u64);
 }
 
 #[test]

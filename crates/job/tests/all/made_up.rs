@@ -33,6 +33,7 @@ pub struct MadeUp {
     requests: AtomicU64,
     fails_at: u64,
     unreadable: Vec<usize>,
+    unmapped: Vec<usize>,
     flushed: AtomicU64,
     takes: Option<Takes>,
     refuses: bool,
@@ -53,6 +54,7 @@ impl MadeUp {
             requests: AtomicU64::new(0),
             fails_at: u64::MAX,
             unreadable: Vec::new(),
+            unmapped: Vec::new(),
             flushed: AtomicU64::new(0),
             takes: None,
             refuses: false,
@@ -79,6 +81,11 @@ impl MadeUp {
         Self { unreadable: sectors.to_vec(), ..self }
     }
 
+    /// The map of these sectors cannot be read.
+    pub fn unmapped(self, sectors: &[usize]) -> Self {
+        Self { unmapped: sectors.to_vec(), ..self }
+    }
+
     /// It takes over packed units of so many bytes, or says that it does and refuses them.
     pub fn taking(self, unit_bytes: u64, refuses: bool) -> Self {
         Self { takes: Some(Takes::Packed { packing: "made-up", unit_bytes }), refuses, ..self }
@@ -90,6 +97,17 @@ impl MadeUp {
 
     pub fn flushes(&self) -> u64 {
         self.flushed.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, failing: &[usize], range: &std::ops::Range<usize>) -> Result<(), Error> {
+        let touched = range.start / SECTOR..range.end.div_ceil(SECTOR);
+        match failing.iter().any(|sector| touched.contains(sector)) {
+            false => Ok(()),
+            true => {
+                let source = Arc::new(io::Error::other("unreadable"));
+                Err(Error::Io { image: self.name.into(), action: "reading", source })
+            }
+        }
     }
 
     fn request(&self, offset: u64, len: u64) -> Result<std::ops::Range<usize>, Error> {
@@ -133,10 +151,8 @@ impl Block for MadeUp {
                 Ok(range) => range,
                 Err(error) => return (Err(error), buf),
             };
-            let touched = range.start / SECTOR..range.end.div_ceil(SECTOR);
-            if self.unreadable.iter().any(|sector| touched.contains(sector)) {
-                let source = Arc::new(io::Error::other("unreadable"));
-                return (Err(Error::Io { image: self.name.into(), action: "reading", source }), buf);
+            if let Err(error) = self.check(&self.unreadable, &range) {
+                return (Err(error), buf);
             }
             buf.copy_from_slice(&self.bytes.lock().unwrap()[range]);
             (Ok(ReadKind::Data), buf)
@@ -174,6 +190,7 @@ impl Block for MadeUp {
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
             let range = self.request(offset, len)?;
+            self.check(&self.unmapped, &range)?;
             let first = self.map[range.start / SECTOR];
             let mut end = (range.start / SECTOR + 1) * SECTOR;
             while end < range.end && self.map[end / SECTOR] == first {
