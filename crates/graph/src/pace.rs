@@ -8,7 +8,10 @@ pub const STEP_BYTES: u64 = 2 << 20;
 
 /// Says when the next step of a request may begin.
 pub trait Pace {
-    /// Ends when `bytes` more may be read or written: at most [`STEP_BYTES`].
+    /// Bytes of a step at most: a multiple of [`STEP_BYTES`].
+    const BYTES: u64 = STEP_BYTES;
+
+    /// Ends when `bytes` more may be read or written: at most [`Pace::BYTES`].
     fn step(&self, bytes: u64) -> impl Future<Output = ()>;
 }
 
@@ -17,14 +20,17 @@ pub trait Pace {
 pub struct Unpaced;
 
 impl Pace for Unpaced {
+    /// What an NBD server takes in one request at most: a tool's request to a server stays one.
+    const BYTES: u64 = 32 << 20;
+
     fn step(&self, _bytes: u64) -> impl Future<Output = ()> {
         std::future::ready(())
     }
 }
 
 /// Bytes of the step that begins at `offset`, of a request that has `left` from there on.
-pub(crate) fn step_bytes(offset: u64, left: u64) -> u64 {
-    left.min(STEP_BYTES - offset % STEP_BYTES)
+pub(crate) fn step_bytes<P: Pace>(_: &P, offset: u64, left: u64) -> u64 {
+    left.min(P::BYTES - offset % P::BYTES)
 }
 
 #[cfg(test)]
@@ -33,12 +39,14 @@ mod tests {
 
     #[test]
     fn steps_end_at_multiples_of_their_size_and_cover_the_request() {
-        let (mut at, end, mut steps) = (STEP_BYTES - 512, 3 * STEP_BYTES + 1, Vec::new());
+        let step = Unpaced::BYTES;
+        assert!(step.is_multiple_of(STEP_BYTES));
+        let (mut at, end, mut steps) = (step - 512, 3 * step + 1, Vec::new());
         while at < end {
-            let bytes = step_bytes(at, end - at);
+            let bytes = step_bytes(&Unpaced, at, end - at);
             steps.push(bytes);
             at += bytes;
         }
-        assert_eq!(steps, [512, STEP_BYTES, STEP_BYTES, 1]);
+        assert_eq!(steps, [512, step, step, 1]);
     }
 }

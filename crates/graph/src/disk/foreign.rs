@@ -40,7 +40,7 @@ impl Disk {
         let (mut done, mut kind) = (0, ReadKind::Zeroes);
         while done < memory.len() {
             let at = offset + done as u64;
-            let step = step_bytes(at, (memory.len() - done) as u64);
+            let step = step_bytes(pace, at, (memory.len() - done) as u64);
             pace.step(step).await;
             // At most what is left of `memory`.
             let end = done + step as usize;
@@ -86,7 +86,7 @@ impl Disk {
         let mut done = 0;
         while done < memory.len() {
             let at = offset + done as u64;
-            let step = step_bytes(at, (memory.len() - done) as u64);
+            let step = step_bytes(pace, at, (memory.len() - done) as u64);
             pace.step(step).await;
             // At most what is left of `memory`.
             let end = done + step as usize;

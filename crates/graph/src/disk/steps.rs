@@ -15,7 +15,7 @@ impl Disk {
         pace: &impl Pace,
     ) -> (Result<ReadKind, Error>, IoBuf) {
         let len = buf.len() as u64;
-        let first = step_bytes(offset, len);
+        let first = step_bytes(pace, offset, len);
         pace.step(first).await;
         let layers = self.layers();
         if first == len {
@@ -38,7 +38,7 @@ impl Disk {
             if done == len {
                 return (Ok(kind), buf);
             }
-            step = step_bytes(offset + done, len - done);
+            step = step_bytes(pace, offset + done, len - done);
             pace.step(step).await;
         }
     }
@@ -56,7 +56,7 @@ impl Disk {
         let layers = self.layers();
         let mut done = 0;
         while done < len {
-            let step = step_bytes(offset + done, len - done);
+            let step = step_bytes(pace, offset + done, len - done);
             pace.step(step).await;
             // Both fit a length in memory, `len`.
             let part =
