@@ -237,7 +237,7 @@ fn an_option_in_a_place_where_it_means_nothing_is_refused() {
     let mut options = qcow2("c", &path);
     (options["read-only"], options["file"]["driver"]) = (json!(true), json!("host_device"));
     let refused = qmp.refused("blockdev-add", options);
-    assert!(refused.contains("file.driver is host_device, which is for block devices"), "{refused}");
+    assert!(refused.contains("file.driver is host_device, which is for devices"), "{refused}");
     let mut options = qcow2("c", &path);
     (options["read-only"], options["data-file"]) =
         (json!(true), json!({ "driver": "file", "filename": path }));

@@ -167,7 +167,7 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
     let size = size
         .checked_next_multiple_of(SECTOR_BYTES)
         .ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "the size is beyond 64 bits"))?;
-    if file.is_block_device() {
+    if file.is_device() {
         return start_raw_device(file, size, preallocation).await;
     }
     file.shorten_to(0).await?;

@@ -79,6 +79,7 @@ use crate::options::{Entry, LayerOptions, Reader, Spec};
 pub const STORAGE: &[&StorageDriver] = &[
     &local::FILE,
     &local::HOST_DEVICE,
+    &local::HOST_CDROM,
     #[cfg(feature = "nbd")]
     &nbd::NBD,
     #[cfg(not(feature = "nbd"))]

@@ -10,7 +10,7 @@ use storage::{
     FileLock, FileStorage, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked,
 };
 
-use crate::drivers::{Access, StorageDriver, Target, Wrapped, of_file};
+use crate::drivers::{Access, StorageDriver, Target, Wrapped};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::names::{Followed, Identity, Located, Place};
@@ -324,13 +324,12 @@ fn open_file(
             aio: backend,
         },
     )?;
-    let is_block_device = file.is_block_device();
-    StorageDriver::check(options.driver, is_block_device)
+    let driver = StorageDriver::fitting(options.driver, file.is_device())
         .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })?;
     if let Some((_, fd_sets)) = located.opened() {
         fd_sets.note_use(file.fd());
     }
-    Ok((file, of_file(is_block_device)))
+    Ok((file, driver))
 }
 
 /// Makes storage of the file under its lock, which is taken if it is not held.

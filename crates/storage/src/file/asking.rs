@@ -43,6 +43,7 @@ pub(super) fn ask(fd: impl AsFd, kind: Kind, length: u64, direct: Option<DirectA
     match kind {
         Kind::Regular => of_file(fd, length, medium),
         Kind::BlockDevice => of_device(fd, medium),
+        Kind::CharacterDevice => medium,
     }
 }
 

@@ -18,7 +18,7 @@ impl Shared {
             let message = format!("{len} bytes at {offset} are beyond the length, {length}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        if self.kind == Kind::BlockDevice {
+        if self.kind != Kind::Regular {
             return Ok(Extent { len: end - offset, kind: ExtentKind::Data });
         }
         let fd = Arc::clone(self.file.fd());

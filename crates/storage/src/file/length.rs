@@ -35,7 +35,7 @@ impl Shared {
         if length <= self.length() {
             return Ok(());
         }
-        if self.kind == Kind::BlockDevice {
+        if self.kind != Kind::Regular {
             return self.measure_device(length);
         }
         // A read-modify-write of the last block makes the file longer for a moment and cuts it again.
@@ -59,7 +59,7 @@ impl Shared {
         if length >= self.length() {
             return Ok(());
         }
-        if self.kind == Kind::BlockDevice {
+        if self.kind != Kind::Regular {
             return Err(self.fixed_length(length));
         }
         let _held = match self.direct {

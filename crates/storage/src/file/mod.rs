@@ -46,6 +46,8 @@ use write_queue::{Data, WriteQueue};
 pub(crate) enum Kind {
     Regular,
     BlockDevice,
+    /// One of which a seek finds the end.
+    CharacterDevice,
 }
 
 /// An open file or block device, through the page cache or (with O_DIRECT) beside it. Operations go
@@ -95,9 +97,9 @@ impl FileStorage {
         self.shared.direct.is_some()
     }
 
-    /// Whether it is a block device.
-    pub fn is_block_device(&self) -> bool {
-        self.shared.kind == Kind::BlockDevice
+    /// Whether it is a device.
+    pub fn is_device(&self) -> bool {
+        self.shared.kind != Kind::Regular
     }
 }
 
@@ -116,7 +118,7 @@ impl Shared {
     fn check_write(&self, offset: u64, len: u64) -> io::Result<u64> {
         self.check_writable()?;
         let end = check_range(offset, len)?;
-        if self.kind == Kind::BlockDevice && end > self.length() {
+        if self.kind != Kind::Regular && end > self.length() {
             let message = format!("{len} bytes at {offset} go beyond the device's {} bytes", self.length());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }

@@ -102,12 +102,15 @@ pub(super) fn set_flags(fd: impl AsFd, flags: OFlags, direct: bool) -> Result<()
 }
 
 pub(super) fn kind_of(fd: impl AsFd, name: &str) -> Result<Kind, OpenError> {
-    let stat = rustix::fs::fstat(fd).map_err(|errno| failed(name, "open", errno))?;
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| failed(name, "open", errno))?;
     let found = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(Kind::Regular),
         FileType::BlockDevice => return Ok(Kind::BlockDevice),
+        FileType::CharacterDevice if length_of(&fd, Kind::CharacterDevice).is_ok() => {
+            return Ok(Kind::CharacterDevice);
+        }
         FileType::Directory => "directory",
-        FileType::CharacterDevice => "character device",
+        FileType::CharacterDevice => "character device without an end",
         FileType::Fifo => "pipe",
         FileType::Socket => "socket",
         FileType::Symlink | FileType::Unknown => "special file",
@@ -121,7 +124,7 @@ pub(super) fn length_of(fd: impl AsFd, kind: Kind) -> Result<u64, Errno> {
             let stat = rustix::fs::fstat(fd)?;
             u64::try_from(stat.st_size).map_err(|_| Errno::OVERFLOW)
         }
-        Kind::BlockDevice => rustix::fs::seek(fd, SeekFrom::End(0)),
+        Kind::BlockDevice | Kind::CharacterDevice => rustix::fs::seek(fd, SeekFrom::End(0)),
     }
 }
 
@@ -143,6 +146,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Regular => "regular file",
             Kind::BlockDevice => "block device",
+            Kind::CharacterDevice => "character device",
         })
     }
 }

@@ -33,6 +33,7 @@ impl Shared {
         let done = match self.kind {
             Kind::Regular => self.zero_file(offset, len, how).await?,
             Kind::BlockDevice => self.zero_device(offset, len, how).await?,
+            Kind::CharacterDevice => false,
         };
         if done {
             self.grown_to(end);
@@ -111,6 +112,7 @@ impl Shared {
                 // The space stays, but what was promised to read as zeroes does.
                 self.zero(offset, end - offset, Zeroing::Keep).await
             }
+            Kind::CharacterDevice => Ok(()),
             Kind::BlockDevice => {
                 let (start, stop) = self.whole_units(offset, end);
                 if start >= stop {
@@ -139,7 +141,7 @@ impl Shared {
         if how == Allocation::Write {
             return self.write_zeroes(offset, len).await;
         }
-        if self.kind == Kind::BlockDevice {
+        if self.kind != Kind::Regular {
             return Ok(());
         }
         let _held = self.hold(offset, end).await;

@@ -88,9 +88,9 @@ impl UnlockedFile {
         self.file.fd()
     }
 
-    /// Whether it is a block device.
-    pub fn is_block_device(&self) -> bool {
-        self.kind == Kind::BlockDevice
+    /// Whether it is a device.
+    pub fn is_device(&self) -> bool {
+        self.kind != Kind::Regular
     }
 
     /// Takes the length and makes storage of it. `lock` is the one that keeps others away, taken by this descriptor or

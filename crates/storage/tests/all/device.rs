@@ -42,7 +42,7 @@ fn a_block_device_reads_writes_zeroes_and_discards_but_never_grows() {
         let device = LoopDevice::over(&dir.path().join("disk"), sector_bytes);
         let options = FileOptions { direct, read_only: false, no_flush: false, aio: Backend::Ring };
         let storage = FileStorage::open(&device.0, &options).unwrap();
-        assert!(storage.is_block_device());
+        assert!(storage.is_device());
         assert_eq!(storage.length(), LENGTH);
         assert_eq!(storage.medium().logical_block_bytes, Some(sector_bytes));
         let capabilities = storage.capabilities();

@@ -138,6 +138,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
     variants: &[
         Variant { tag: "file", members: &FILE_MEMBERS },
         Variant { tag: "host_device", members: &FILE_MEMBERS },
+        Variant { tag: "host_cdrom", members: &FILE_MEMBERS },
         Variant { tag: "nbd", members: &NBD_MEMBERS },
         Variant { tag: "http", members: &HTTP_MEMBERS },
         Variant { tag: "https", members: &HTTPS_MEMBERS },
@@ -181,10 +182,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
                 optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
                 optional("min-cluster-size", NUMBER),
-                optional(
-                    "bitmap",
-                    Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
-                ),
+                optional("bitmap", NODE_BITMAP),
             ],
         },
         Variant { tag: "snapshot-access", members: &[child()] },
@@ -202,11 +200,11 @@ pub static BLOCKDEV: Kind = Kind::Union {
     ],
 };
 
+/// A bitmap of a node.
+const NODE_BITMAP: Kind = Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]);
+
 /// A bitmap: of the node that is meant anyway, or of another one.
-pub(super) const BITMAP: Kind = Kind::Either(&[
-    &Kind::Text,
-    &Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
-]);
+pub(super) const BITMAP: Kind = Kind::Either(&[&Kind::Text, &NODE_BITMAP]);
 
 const BOUNDS: Kind = Kind::List(&NUMBER);
 
