@@ -80,7 +80,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "aio_read",
         2..=MANY,
-        "[-Ciqv] [-P BYTE] OFFSET LENGTH...",
+        "[-Ciqrv] [-P BYTE] OFFSET LENGTH...",
         "read, without waiting for the end",
         Needs::Disk,
         Verb::Read(Form::Aside),
@@ -88,7 +88,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "aio_write",
         2..=MANY,
-        "[-Cfiquz] [-P BYTE] OFFSET LENGTH...",
+        "[-Cfiqruz] [-P BYTE] OFFSET LENGTH...",
         "write, without waiting for the end",
         Needs::Writing,
         Verb::Write(Form::Aside),
@@ -133,7 +133,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "read",
         2..=MANY,
-        "[-bCqv] [-P BYTE [-s START] [-l LENGTH]] OFFSET LENGTH",
+        "[-bCqrv] [-P BYTE [-s START] [-l LENGTH]] OFFSET LENGTH",
         "read a range",
         Needs::Disk,
         Verb::Read(Form::Plain),
@@ -142,7 +142,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "readv",
         2..=MANY,
-        "[-Cqv] [-P BYTE] OFFSET LENGTH...",
+        "[-Cqrv] [-P BYTE] OFFSET LENGTH...",
         "read a range into several buffers",
         Needs::Disk,
         Verb::Read(Form::Vectored),
@@ -165,7 +165,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "write",
         2..=MANY,
-        "[-bcCfnquz] [-P BYTE | -s FILE] OFFSET LENGTH",
+        "[-bcCfnqruz] [-P BYTE | -s FILE] OFFSET LENGTH",
         "write a range",
         Needs::Writing,
         Verb::Write(Form::Plain),
@@ -174,7 +174,7 @@ pub const COMMANDS: [Command; 26] = [
     command(
         "writev",
         2..=MANY,
-        "[-Cfq] [-P BYTE] OFFSET LENGTH...",
+        "[-Cfqr] [-P BYTE] OFFSET LENGTH...",
         "write a range from several buffers",
         Needs::Writing,
         Verb::Write(Form::Vectored),
@@ -193,6 +193,7 @@ Options of reading and writing:
   -n          with -z: not by writing zeroes one by one
   -P BYTE     what is written; what must have been read
   -q          show no result
+  -r          no effect here (register the buffer first)
   -s FILE     what is written, again and again
   -u          with -z: space may be given back
   -v          show the bytes

@@ -125,9 +125,9 @@ impl Request {
     /// When the words make no request; nothing was done then.
     pub fn read(words: &[&str], form: Form) -> Result<Self, Failure> {
         let (known, failed) = match form {
-            Form::Plain => ("bCl:pP:qs:v", "read"),
-            Form::Vectored => ("CP:qv", "readv"),
-            Form::Aside => ("CiP:qv", "readv"),
+            Form::Plain => ("bCl:pP:qrs:v", "read"),
+            Form::Vectored => ("CP:qrv", "readv"),
+            Form::Aside => ("CiP:qrv", "readv"),
         };
         let words = Words::parse(words, known)?;
         let offset = bytes(words.operand(0, "the offset")?, "offset")?;
@@ -151,9 +151,9 @@ impl Request {
     /// When the words make no request, or that file cannot be read; nothing was done then.
     pub fn write(words: &[&str], form: Form) -> Result<Self, Failure> {
         let (known, failed) = match form {
-            Form::Plain => ("bcCfnpP:qs:uz", "write"),
-            Form::Vectored => ("CfP:q", "writev"),
-            Form::Aside => ("CfiP:quz", "aio_write"),
+            Form::Plain => ("bcCfnpP:qrs:uz", "write"),
+            Form::Vectored => ("CfP:qr", "writev"),
+            Form::Aside => ("CfiP:qruz", "aio_write"),
         };
         let words = Words::parse(words, known)?;
         check_kind_of_write(&words, form)?;

@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
 
     async fn read(&mut self, words: &[&str], form: Form) -> Result<(), Failed> {
         let request = Request::read(words, form)?;
-        if form == Form::Aside && Words::parse(words, "CiP:qv")?.has('i') {
+        if form == Form::Aside && Words::parse(words, "CiP:qrv")?.has('i') {
             return Ok(writeln!(self.out, "injecting invalid read request")?);
         }
         self.start(request, form).await
@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
 
     async fn write(&mut self, words: &[&str], form: Form) -> Result<(), Failed> {
         let request = Request::write(words, form)?;
-        if form == Form::Aside && Words::parse(words, "CfiP:quz")?.has('i') {
+        if form == Form::Aside && Words::parse(words, "CfiP:qruz")?.has('i') {
             return Ok(writeln!(self.out, "injecting invalid write request")?);
         }
         self.start(request, form).await

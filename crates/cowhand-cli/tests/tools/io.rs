@@ -249,6 +249,19 @@ fn what_is_read_from_below_is_kept_with_copy_on_read() {
     assert!(both.code == 1 && both.err.contains("-C keeps what is read"), "{}", both.err);
 }
 
+/// Later versions of qemu-io have it; it asks for no other result.
+#[test]
+fn registered_buffers_change_no_result() {
+    let bench = Bench::new();
+    disks(&bench);
+    let requests =
+        ["write -qr 0 64k", "writev -qr 0 4k 4k", "aio_write -qr 0 4k", "aio_flush", "read -qr 0 64k"];
+    let requests = [&requests[..], &["readv -qr 0 4k 4k", "aio_read -qr 0 4k", "aio_flush"]].concat();
+    let words: Vec<_> = requests.into_iter().flat_map(|request| ["-c", request]).collect();
+    let ran = bench.cowhand(&[&["io", "-f", "qcow2"], &words[..], &["ours.qcow2"]].concat());
+    assert_eq!((ran.out.as_str(), ran.code), ("", 0), "{}", ran.err);
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     let bench = Bench::new();
