@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 35] = [
+const SCRIPTS: [&str; 36] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -83,6 +83,8 @@ const SCRIPTS: [&str; 35] = [
      qemu-io -r -f raw -c 'read -P 0 1032k 512' -c 'read -P 0 2000k 1k' -c 'read -P 1 2001k 2095k' b | grep -v ops",
     "truncate -s 1M r; for d in file host_device host_cdrom; do for o in 'open' 'open -r'; do qemu-io -c \"$o -o driver=$d,filename=/dev/null,locking=off\" 2>/dev/null; \
      echo $?; qemu-io -c \"$o -o driver=$d,filename=r\" 2>/dev/null; echo $?; done; done; qemu-img info -U /dev/null | head -3",
+    "qemu-img create -q -f qcow2 a 30M; qemu-io -c 'write 20M 10M' -c 'write 0 10M' -c 'write 10M 10M' a >/dev/null; qemu-img resize -q --shrink a 15M; \
+     test $(du -k a | cut -f 1) -lt 16000; echo $?; qemu-img check a | head -1",
 ];
 
 #[test]

@@ -84,7 +84,7 @@ impl Inner {
             let old = self.map.entry(&self.medium, guest).await?;
             if old != L2Entry::UNALLOCATED {
                 self.set_entries(guest, &[L2Entry::UNALLOCATED]).await?;
-                self.space.free_entry(&self.medium, &old, self.options.pass_discard_request);
+                self.space.free_entry(&self.medium, &old, true);
             }
             guest += size;
         }
@@ -103,9 +103,8 @@ impl Inner {
             self.map.cache.forget_tables(index as u32..index as u32 + 1);
         }
         self.table_left(at, shared);
-        let punch = self.options.pass_discard_request;
-        entries.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, punch));
-        self.space.free_cluster(&self.medium, at, self.options.pass_discard_other);
+        entries.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, true));
+        self.space.free_cluster(&self.medium, at, true);
         Ok(())
     }
 }

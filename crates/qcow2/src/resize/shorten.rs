@@ -63,7 +63,7 @@ impl Inner {
             let is_counted =
                 start < end && without.blocks.binary_search_by_key(&by, |(index, _)| *index).is_err();
             match is_counted {
-                true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
+                true => counted.push(Free { start, len: 1, punch: true }),
                 // What counted it is gone, too.
                 false => self.space.allocator.lock().give(start..start + 1),
             }
