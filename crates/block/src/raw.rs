@@ -119,8 +119,11 @@ impl Raw {
         }
     }
 
-    /// Where `len` bytes at `offset` begin in the storage, if they lie inside the disk.
-    fn host(&self, offset: u64, len: u64) -> Result<u64, Error> {
+    /// Where `len` bytes at `offset` begin in the storage.
+    ///
+    /// # Errors
+    /// When they do not lie inside the disk.
+    pub fn host(&self, offset: u64, len: u64) -> Result<u64, Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.size() => Ok(self.offset + offset),
             _ => Err(self.blame().past_end(offset, len, self.size())),

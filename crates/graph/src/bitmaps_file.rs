@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
+use crate::drivers::window::Window;
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{OpenFile, Source};
@@ -24,12 +25,10 @@ pub fn bitmaps_of(top: &dyn Block) -> Option<Qcow2> {
     }
 }
 
-/// What `block` is made of, if it is raw bytes, also if its bitmaps are kept beside it.
+/// What `block` is made of, if it is raw bytes, also those of a node, and if its bitmaps are kept beside it.
 pub fn raw_of(block: &dyn Block) -> Option<&Raw> {
-    match block.downcast_ref::<WithBitmaps>() {
-        Some(with) => with.block().downcast_ref(),
-        None => block.downcast_ref(),
-    }
+    let block = block.downcast_ref::<WithBitmaps>().map_or(block, |with| &**with.block());
+    block.downcast_ref().or_else(|| block.downcast_ref::<Window>()?.raw())
 }
 
 /// Opens the file that `options` name for the bitmaps of `block`, if they name one. A missing file is made

@@ -165,6 +165,15 @@ impl Block for Child {
         })
     }
 
+    fn takes(&self) -> Option<Takes> {
+        Block::takes(&**self.disk.load())
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        let disk = self.disk();
+        Box::pin(async move { Block::take(&*disk, offset, stored).await })
+    }
+
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
         Box::pin(async move {

@@ -43,6 +43,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
+pub(crate) mod window;
 
 use std::io;
 use std::path::Path;

@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use block::{Block, Raw};
+use block::Block;
 use serde_json::json;
 
+use crate::bitmaps_file::raw_of;
 use crate::drivers::elsewhere;
 use crate::options::RawOptions;
 
@@ -16,7 +17,7 @@ pub fn file_name(block: &dyn Block) -> String {
         return block.name().to_owned();
     }
     let path = whole_path(block.name());
-    let Some(raw) = block.downcast_ref::<Raw>().filter(|raw| raw.driver == "raw") else { return path };
+    let Some(raw) = raw_of(block).filter(|raw| raw.driver == "raw") else { return path };
     let part =
         RawOptions { offset: raw.offset, size: raw.fixed.then(|| raw.size()), ..RawOptions::default() };
     if part.is_part() { part_name(&path, &part) } else { path }

@@ -1,5 +1,6 @@
 //! What every driver promises.
 
+use std::any::Any;
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
@@ -133,7 +134,7 @@ impl Hints {
 /// A driver may be [`Storage::over`] another one: it implements what it does differently, and everything else goes to that one. Only
 /// reads without waiting, requests in memory of others and copies in the kernel do not: they become plain requests, so that none passes by a
 /// driver that counts, delays or fails them. A driver over none says its length; what it does not implement is refused, as of bytes that are only read.
-pub trait Storage: fmt::Debug + Send + Sync {
+pub trait Storage: Any + fmt::Debug + Send + Sync {
     /// The storage that takes what this one does not implement.
     fn over(&self) -> Option<&dyn Storage> {
         None
@@ -344,6 +345,13 @@ pub trait Storage: fmt::Debug + Send + Sync {
 }
 
 /// Has `read` fill memory of our own, as much as `memory` is, and copies that into it.
+impl dyn Storage {
+    /// The storage as what it is, if it is an `S`.
+    pub fn downcast_ref<S: Storage>(&self) -> Option<&S> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
 fn copied_into<'a>(
     memory: ForeignBytes,
     read: impl FnOnce(IoBuf) -> IoFuture<'a, (io::Result<()>, IoBuf)> + 'a,

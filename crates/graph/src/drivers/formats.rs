@@ -9,6 +9,7 @@ use qcow2::{Files, Qcow2};
 use qcow2_layout::{CryptMethod, Header};
 use storage::Storage;
 
+use super::window::of_raw;
 use super::{FORMATS, FormatDriver, FormatHeader};
 use crate::background::BackgroundTasks;
 use crate::error::OpenError;
@@ -62,7 +63,7 @@ pub(super) const RAW: FormatDriver = FormatDriver {
     title: "a raw image",
     header: None,
     options: table::RAW,
-    open: |opening| Box::pin(async move { Ok(Arc::new(raw_layer(opening)?) as Arc<dyn Block>) }),
+    open: |opening| Box::pin(async move { Ok(of_raw(raw_layer(opening)?)) }),
 };
 
 /// The driver of a format: each has one.

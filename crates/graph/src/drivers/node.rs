@@ -170,9 +170,9 @@ impl Target for NestedDisk {
 
 /// The bytes of a disk.
 #[derive(Debug)]
-struct NodeStorage {
+pub(super) struct NodeStorage {
     name: String,
-    child: Arc<Child>,
+    pub(super) child: Arc<Child>,
     grow: Vec<Arc<Disk>>,
     writable: bool,
 }

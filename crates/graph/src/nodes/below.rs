@@ -13,6 +13,7 @@ use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
+use crate::bitmaps_file::raw_of;
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
 use crate::drivers::{Driver, StorageKind, driver, node};
@@ -215,11 +216,8 @@ impl Graph {
             }
             (NodeKind::Disk(disk), None) => {
                 let top = disk.disk.top_image();
-                let is_fixed = top.downcast_ref::<block::Raw>().is_some_and(|raw| raw.fixed);
-                let is_resizable =
-                    crate::bitmaps_file::raw_of(&*top).is_none_or(|raw| raw.storage.capabilities().resizable);
                 found.push(Arc::clone(&disk.disk));
-                !is_fixed && is_resizable
+                raw_of(&*top).is_none_or(|raw| !raw.fixed && raw.storage.capabilities().resizable)
             }
             (NodeKind::File(_) | NodeKind::TakenOut, None) => false,
         }

@@ -15,6 +15,8 @@ use storage::Storage;
 
 use super::replace::{Edge, ReplaceError, Replacement};
 use super::{Change, Graph};
+use crate::bitmaps_file::raw_of;
+use crate::drivers::window::of_raw;
 use crate::layers::{Layer, LayerFiles, Layers};
 use crate::options::FileOptions;
 use crate::other_file::FoundFile;
@@ -76,12 +78,12 @@ impl Graph {
                 (Arc::new(moving.image().clone()), Some(moving))
             }
             Movable::Raw(raw) => {
-                let moved = raw_on(raw, file)?;
+                let moved = of_raw(raw_on(raw, file)?);
                 if which == OtherFiles::Copies {
                     // The program that made the copy may have left it in the page cache.
-                    Block::flush(&moved).await.map_err(ReplaceError::Before)?;
+                    moved.flush().await.map_err(ReplaceError::Before)?;
                 }
-                (Arc::new(moved), None)
+                (moved, None)
             }
         };
         let again = other.layer(moved, layer, files);
@@ -123,7 +125,7 @@ fn movable<'a>(block: &'a Arc<dyn Block>, files: &LayerFiles) -> Result<Movable<
     if files.bitmaps.is_some() {
         return Err(stays("its bitmaps are in a file of their own, which follows this one"));
     }
-    match (files.format, block.downcast_ref::<Qcow2>(), block.downcast_ref::<Raw>()) {
+    match (files.format, block.downcast_ref::<Qcow2>(), raw_of(&**block)) {
         (Format::Qcow2, Some(image), _) => Ok(Movable::Image(image)),
         (Format::Raw, _, Some(raw)) => Ok(Movable::Raw(raw)),
         _ => Err(stays("that is possible for images of the formats qcow2 and raw")),
