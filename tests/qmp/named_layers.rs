@@ -105,6 +105,51 @@ fn a_chain_of_nodes_is_committed_and_streamed_by_their_names() {
     qemu_io_ok(&["-f", "qcow2"], &paths[0], &["read -P 1 0 1M", "read -P 2 1M 1M"]);
 }
 
+/// Two disks over one image: the image was found by no commit. Both are over the base afterwards, and so say their headers.
+#[test]
+fn an_image_below_two_disks_is_committed_and_both_are_over_its_base() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let base = create(scratch, "base", "64M");
+    let mut paths = vec![base];
+    for (name, below) in [("mid", 0), ("top", 1), ("top2", 1)] {
+        let path = scratch.name(name);
+        qemu_img(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &paths[below], &path]).ok();
+        paths.push(path);
+    }
+    qemu_io_ok(&["-f", "qcow2"], &paths[1], &["write -P 5 1M 64k"]);
+    for (at, (name, below)) in
+        [("base", None), ("mid", Some("base")), ("top", Some("mid")), ("top2", Some("mid"))]
+            .into_iter()
+            .enumerate()
+    {
+        let mut options = qcow2(name, &paths[at]);
+        options["backing"] = json!(below);
+        qmp.ok("blockdev-add", options);
+    }
+    let commit = json!({ "job-id": "c", "device": "top", "top": &paths[1], "base": &paths[0] });
+    qmp.ok("block-commit", commit);
+    completed(&mut qmp, "c");
+    for name in ["top", "top2"] {
+        let told = node(&mut qmp, name);
+        assert_eq!(
+            (&told["backing_file"], &told["backing_file_depth"]),
+            (&json!(paths[0]), &json!(1)),
+            "{told}"
+        );
+        let export = json!({ "type": "nbd", "id": name, "node-name": name, "writable": true });
+        qmp.ok("block-export-add", export);
+        qemu_io_ok(&["-f", "raw"], &steered.server.uri(name), &["read -P 5 1M 64k", "write -P 6 2M 64k"]);
+    }
+    steered.server.stop();
+    paths.iter().for_each(|path| assert_clean(path.as_ref()));
+    for path in &paths[2..] {
+        let info = qemu_img(["info", path.as_str()]).ok();
+        assert!(info.contains(&format!("backing file: {}", paths[0])), "{info}");
+        qemu_io_ok(&["-f", "qcow2"], path, &["read -P 5 1M 64k", "read -P 6 2M 64k"]);
+    }
+}
+
 /// A filter cannot be named in an image. The answer was about the length of the format's name.
 #[test]
 fn an_overlay_of_a_filter_is_refused_by_what_it_is() {

@@ -85,6 +85,16 @@ pub trait Host {
         name: Option<&str>,
     ) -> Result<(), Self::Error>;
 
+    /// As [`Host::name_backing`], in the images of other disks that are over the disk.
+    async fn name_in_images_over(
+        &self,
+        _change: &Self::Change,
+        _below: &Arc<dyn Block>,
+        _name: Option<&str>,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// The image whose backing layer `layer` is now: other jobs may have taken out the one that was over it. `None` if it is no layer of the disk
     /// any more, or the uppermost one.
     fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>>;

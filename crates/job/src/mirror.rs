@@ -65,6 +65,15 @@ struct Round {
     copied: u64,
 }
 
+/// What headers of images over the disk are to call the target.
+#[derive(Debug)]
+pub(crate) struct NameInImages {
+    /// The name that a user gave.
+    pub(crate) name: Option<String>,
+    /// They may call it so by now.
+    pub(crate) is_begun: Cell<bool>,
+}
+
 /// A copy that is kept in step.
 #[derive(Debug)]
 pub struct Mirror {
@@ -76,6 +85,8 @@ pub struct Mirror {
     piece_bytes: u64,
     /// 0 is never.
     rounds_max: u32,
+    /// Images of other disks are over the disk, and are to name the target.
+    below_images: Option<NameInImages>,
     /// The marks when all that guests had flushed was durable in the copy, as it has been since: unless there were more marks.
     durable_at: Cell<Option<u64>>,
 }
@@ -92,6 +103,7 @@ impl Mirror {
             copied,
             piece_bytes: PIECE_BYTES,
             rounds_max: ROUNDS_MAX,
+            below_images: None,
             durable_at,
         }
     }
@@ -105,6 +117,17 @@ impl Mirror {
     /// completed.
     pub fn converging_after(self, rounds: u32) -> Self {
         Self { rounds_max: rounds, ..self }
+    }
+
+    /// Of a disk that images of other disks are over, whose headers call the target `name` in the end, or by its file. It is completed as soon as it
+    /// is in step.
+    pub fn below_images(self, name: Option<String>) -> Self {
+        Self { below_images: Some(NameInImages { name, is_begun: Cell::new(false) }), ..self }
+    }
+
+    /// What the headers of images over the disk are to call the target; `None` where they are left alone.
+    pub(crate) fn name_in_images(&self) -> Option<&NameInImages> {
+        self.below_images.as_ref()
     }
 
     /// Copies pieces of `bytes` at most, or of a unit if that is larger; 0 says nothing.
@@ -199,6 +222,9 @@ impl Mirror {
                 self.tracked.be_synchronous();
             }
             if under_way.is_empty() && self.tracked.dirty.is_empty() {
+                if self.below_images.is_some() {
+                    return Ok(Ended::Complete);
+                }
                 life.become_ready();
                 life.changed_or(marked).await;
                 continue;
@@ -219,7 +245,12 @@ impl Mirror {
     }
 
     fn tell_progress(&self, life: &Life) {
-        life.set_progress(self.copied.get(), self.copied.get() + self.left());
+        let whole = match self.below_images {
+            // Counted as the commit of a lower image is.
+            Some(_) => self.tracked.source().size(),
+            None => self.copied.get() + self.left(),
+        };
+        life.set_progress(whole.saturating_sub(self.left()), whole);
     }
 
     /// Bytes that are still to be copied.

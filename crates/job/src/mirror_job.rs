@@ -24,6 +24,13 @@ impl MirrorJob {
             Ended::Left => self.mirror.flush().await?,
         }
         let change = host.change().await;
+        if ended == Ended::Complete
+            && let (Pivot::Layer(base), Some(named)) = (&self.pivot, self.mirror.name_in_images())
+        {
+            // The base has all that is flushed from here on.
+            named.is_begun.set(true);
+            host.name_in_images_over(&change, base, named.name.as_deref()).await?;
+        }
         let exchange = match ended {
             Ended::Complete => Exchange::Root(&self.pivot),
             Ended::Left => Exchange::WithoutFilter,
@@ -46,6 +53,11 @@ impl MirrorJob {
         // What guests wrote since is among what is left.
         let settle = async || host.bitmap_fails(self.mirror.tracked.dirty(), None).await;
         take_filter_off(host, change, settle).await;
+        if self.mirror.name_in_images().is_some_and(|named| named.is_begun.get())
+            && let Err(error) = host.name_in_images_over(change, self.mirror.tracked.source(), None).await
+        {
+            host.filter_stays(error);
+        }
         self.give_base_back(host, change).await;
     }
 

@@ -9,7 +9,7 @@ use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::replace::{Edge, ReplaceError, Written, found_of};
 use super::{Change, Graph};
-use crate::layers::Own;
+use crate::layers::{Layers, Own};
 
 impl Graph {
     /// Makes the disks that the images of the disk `name` are over, and that clients could go on writing, layers of it: as far down as only this
@@ -43,6 +43,12 @@ impl Graph {
         absorbed
     }
 
+    /// The name of the disk that the images of the disk `name` are over, if it is one by itself.
+    pub fn disk_below(&self, name: &str) -> Option<String> {
+        let disk = self.disk(name).ok()?;
+        Some(self.nodes().into_iter().find(|node| node.is_of(&disk))?.changing_below()?.name())
+    }
+
     /// A disk below the layers of the disk `name` that has another user who may write it: its name, and one
     /// such user.
     pub fn writer_below(&self, name: &str) -> Option<(String, User)> {
@@ -62,9 +68,7 @@ impl Graph {
     async fn absorb(&self, node: &Node, below: &Arc<Node>) -> Result<(), ReplaceError> {
         let (disk, absorbed) = (node.disk()?, below.disk()?);
         let before = disk.disk.layers();
-        let at = block::layers(Arc::clone(&before.top))
-            .position(|block| block.downcast_ref::<MovingBlock<Changing>>().is_some());
-        let Some(at) = at else { return Ok(()) };
+        let Some(at) = changing_at(&before) else { return Ok(()) };
         // From here on no flush of the disk reaches it.
         absorbed.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         self.check_unused(below)?;
@@ -78,6 +82,12 @@ impl Graph {
         self.rename(disk, &before, None);
         replaced.removed.close().await.map_err(ReplaceError::Before)
     }
+}
+
+/// The place of a disk that is read as it changes.
+pub(super) fn changing_at(layers: &Layers) -> Option<usize> {
+    block::layers(Arc::clone(&layers.top))
+        .position(|block| block.downcast_ref::<MovingBlock<Changing>>().is_some())
 }
 
 /// Whether it is a disk of images alone.

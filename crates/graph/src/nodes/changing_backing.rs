@@ -91,6 +91,14 @@ impl Graph {
     }
 }
 
+/// The uppermost image of the disk that `block` is, where an image is over that as it changes; otherwise `block`.
+pub fn present_image(block: Arc<dyn Block>) -> Arc<dyn Block> {
+    match block.downcast_ref::<MovingBlock<Changing>>() {
+        Some(MovingBlock(Changing(disk))) => disk.top_image(),
+        None => block,
+    }
+}
+
 impl FindBlock for Changing {
     fn now(&self) -> Result<Arc<dyn Block>, Error> {
         Ok(self.0.root())

@@ -118,6 +118,15 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
         image.set_backing_name(name, format).await.map_err(StepError::Header)
     }
 
+    async fn name_in_images_over(
+        &self,
+        change: &Change<'a>,
+        below: &Arc<dyn Block>,
+        name: Option<&str>,
+    ) -> Result<(), StepError> {
+        self.name_in_each(change, below, name).await
+    }
+
     fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
         let is_over = |over: &Arc<dyn Block>| over.below().is_some_and(|below| Arc::ptr_eq(&below, layer));
         block::layers(self.disk.disk.root()).find(is_over)

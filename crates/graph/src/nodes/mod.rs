@@ -32,6 +32,7 @@ mod filter_node;
 #[cfg(test)]
 mod future_sizes;
 mod hold;
+mod images_over;
 mod job_filter;
 mod job_host;
 mod keep;
@@ -69,6 +70,7 @@ use parking_lot::Mutex;
 pub use self::access::LayerAccess;
 pub use self::at_rest::AtRest;
 pub use self::by_name::BeforeExchange;
+pub use self::changing_backing::present_image;
 pub use self::children::ChildChange;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;

@@ -83,6 +83,15 @@ impl Chain {
         }
     }
 
+    /// As [`Chain::below_filters`], with bases that were added by name as layers of the disk.
+    ///
+    /// # Errors
+    /// As there, and of [`Chain::absorb_backing`].
+    pub async fn absorbed(inventory: &Inventory, change: &Change<'_>, name: &str) -> Result<Self, QmpError> {
+        Self::below_filters(inventory, name)?.absorb_backing(inventory, change).await?;
+        Self::below_filters(inventory, name)
+    }
+
     /// Makes bases that were added by name layers of the disk, where only it uses them.
     ///
     /// # Errors

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use block::{Block, layers};
-use graph::raw_of;
+use block::Block;
+use graph::{present_image, raw_of};
 use qcow2::Qcow2;
 use qcow2_layout::{CryptMethod, Incompatible};
 use secret::without_credentials;
@@ -22,6 +22,11 @@ const LAYERS_SHOWN_MAX: usize = 32;
 /// An image with its description. Holding the image keeps its address, the key, from being reused.
 type DescribedImage = (Arc<dyn Block>, Map<String, Value>);
 
+/// `image` and all below it, also below a disk that it is over as that changes.
+fn layers(image: &Arc<dyn Block>) -> impl Iterator<Item = Arc<dyn Block>> {
+    std::iter::successors(Some(Arc::clone(image)), |layer| layer.below().map(present_image))
+}
+
 /// What one query has found out of images: each is read once, however many disks are backed by it.
 pub struct Images {
     known: RefCell<HashMap<usize, DescribedImage>>,
@@ -37,9 +42,9 @@ impl Images {
 
     /// Members of a disk with `image` on top: the image with those below it, and how many these are.
     pub async fn chain(&self, image: &Arc<dyn Block>) -> Value {
-        let depth = layers(Arc::clone(image)).skip(1).count();
+        let depth = layers(image).skip(1).count();
         let mut value = json!({ "backing_file_depth": depth, "image": self.described(image).await });
-        if let Some(below) = image.below() {
+        if let Some(below) = layers(image).nth(1) {
             value["backing_file"] = json!(below.name());
         }
         value
@@ -47,7 +52,7 @@ impl Images {
 
     /// An image with those below it, each in the one above.
     async fn described(&self, image: &Arc<dyn Block>) -> Value {
-        let known: Vec<Arc<dyn Block>> = layers(Arc::clone(image)).take(LAYERS_SHOWN_MAX + 1).collect();
+        let known: Vec<Arc<dyn Block>> = layers(image).take(LAYERS_SHOWN_MAX + 1).collect();
         let (mut below, mut name): (Option<Value>, Option<FullName>) = (None, None);
         for (depth, layer) in known.iter().enumerate().rev() {
             let full = FullName::over(layer, name.as_ref()).await;

@@ -94,15 +94,22 @@ pub async fn commit(
     let device = arguments.text("device")?;
     // libvirt finds out by this class what a server can do.
     inventory.check_device(device)?;
-    Chain::below_filters(inventory, device)?.absorb_backing(inventory, change).await?;
-    let chain = Chain::below_filters(inventory, device)?;
+    let mut chain = Chain::absorbed(inventory, change, device).await?;
+    let disk = Arc::clone(&chain.disk);
+    // An image that several disks are over is the uppermost one of a disk by itself.
+    while (chain.find(arguments, "top-node", "top")).and(chain.find(arguments, "base-node", "base")).is_err()
+        && let Some(below) = inventory.graph.disk_below(&chain.disk.name())
+    {
+        chain = Chain::absorbed(inventory, change, &below).await?;
+    }
+    let is_shared = !Arc::ptr_eq(&chain.disk, &disk);
     let mut new = new_job(inventory, "commit", device, arguments)?;
     let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
     let base = chain.find(arguments, "base-node", "base")?.unwrap_or(chain.lowest());
     if base <= top {
         return Err(QmpError::generic("the base does not lie below the top; there is nothing to commit"));
     }
-    if arguments.has("backing-file") && top == 0 {
+    if arguments.has("backing-file") && top == 0 && !is_shared {
         return Err(QmpError::generic(
             "argument 'backing-file' means nothing where the uppermost image is committed",
         ));
@@ -118,11 +125,18 @@ pub async fn commit(
         chain.check_free(inventory, top - 1)?;
     }
     new.layers = chain.claim(inventory, top..base + 1, Some(base))?;
-    let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
-    let driver = if top == 0 { "mirror_top" } else { "commit_top" };
+    let mut holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
+    if is_shared {
+        holds.extend(hold(inventory, &new.terms.id, &disk, None)?);
+    }
+    let driver = if top == 0 && !is_shared { "mirror_top" } else { "commit_top" };
     name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
     let named = arguments.maybe_text("backing-file").map(str::to_owned);
-    let converging = |mirror| converging(mirror, arguments);
+    let named_in_images = named.clone();
+    let converging = |mirror| match (converging(mirror, arguments), is_shared) {
+        (mirror, true) => mirror.below_images(named_in_images),
+        (mirror, false) => mirror,
+    };
     let begun = inventory.graph.begin_commit(change, &chain.disk, (top, base), named, converging).await;
     match begun {
         Ok(task) => {
