@@ -167,7 +167,8 @@ impl Amendment {
 ///
 /// # Errors
 /// As [`Amendment::check`]; [`crate::ErrorKind::Invalid`] when a refcount does not fit the width or the table becomes too large;
-/// [`crate::ErrorKind::Refused`] when `progress` ended it; whatever the storage says. Then nothing has changed.
+/// [`crate::ErrorKind::Refused`] when `progress` ended it; whatever the storage says. Then nothing has changed, or all has but for the
+/// names of features in the header.
 ///
 /// # Crash
 /// The old image or the new one; docs/internals/write-order.md, `amend_header` and `amend_refcount_bits`.
@@ -198,10 +199,7 @@ pub fn amend<'a>(
             changed?;
         }
         match header_sector::replace(file, &blame, &header, &new).await {
-            Ok(()) => {
-                header_sector::put_names_back(file, &blame, &new).await;
-                Ok(())
-            }
+            Ok(()) => header_sector::put_names_back(file, &blame, &new).await,
             Err(NotReplaced { error, unknown }) => {
                 if !unknown {
                     give_back(file, length).await;

@@ -43,9 +43,10 @@ impl Inner {
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the file knows that nothing is there.
         self.space.cut_tail(&self.medium, &self.header).await?;
-        self.header.put_names_back(&self.medium).await;
+        let named = self.header.put_names_back(&self.medium).await;
         self.header.clear_reserve_mark(&self.medium).await?;
         self.header.clear_dirty(&self.medium).await?;
+        named?;
         bitmaps
     }
 

@@ -60,16 +60,9 @@ pub(crate) fn name_features(header: &mut Header) {
     }
 }
 
-/// Writes `header`, which the file has, with the names of features that [`replace`] left out. They are for messages only, so a failure is
-/// logged. A crash leaves the header without the names or with them.
-pub(crate) async fn put_names_back(file: &dyn Storage, blame: &Blame, header: &Header) {
-    if let Err(error) = write_whole(file, blame, header).await {
-        tracing::debug!("{}: the header does not name features: {error}", blame.name());
-    }
-}
-
-/// What lies behind the first sector, which a header within that sector does not lead to; then that sector.
-async fn write_whole(file: &dyn Storage, blame: &Blame, header: &Header) -> Result<(), Error> {
+/// Writes `header`, which the file has, with the names of features that [`replace`] left out: what lies behind the first sector, where the
+/// header in the file leads to nothing, then that sector. A crash leaves the header without the names or with them.
+pub(crate) async fn put_names_back(file: &dyn Storage, blame: &Blame, header: &Header) -> Result<(), Error> {
     let whole = header.encode().map_err(|error| blame.invalid(error.to_string()))?;
     let Some((first, rest)) = whole.split_at_checked(SECTOR_BYTES) else { return Ok(()) };
     let (result, present) = file.read(0, IoBuf::uninit(whole.len()), Hints::NONE).await;
@@ -200,7 +193,7 @@ mod tests {
             let file = MemoryStorage::new(0);
             file.write(0, IoBytes::copy_from(&bytes).into(), Hints::NONE).now_or_never().unwrap().unwrap();
             name_features(&mut renamed);
-            put_names_back(&file, &Blame::new("image"), &renamed).now_or_never().unwrap();
+            put_names_back(&file, &Blame::new("image"), &renamed).now_or_never().unwrap().unwrap();
             let after = Header::decode(&file.to_bytes()).unwrap();
             assert_eq!(
                 (after.extensions.features.len(), &after),

@@ -203,10 +203,11 @@ impl FileHeader {
     }
 
     /// What [`FileHeader::rewrite`] left out comes back, when the image is closed.
-    pub(crate) async fn put_names_back(&self, medium: &Medium) {
+    pub(crate) async fn put_names_back(&self, medium: &Medium) -> Result<(), Error> {
         let header = self.lock().await;
-        if self.rewritten.load(Ordering::Relaxed) {
-            header_sector::put_names_back(&*medium.file, &medium.blame, &header).await;
+        match self.rewritten.load(Ordering::Relaxed) {
+            true => header_sector::put_names_back(&*medium.file, &medium.blame, &header).await,
+            false => Ok(()),
         }
     }
 
