@@ -344,7 +344,6 @@ pub trait Storage: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// Has `read` fill memory of our own, as much as `memory` is, and copies that into it.
 impl dyn Storage {
     /// The storage as what it is, if it is an `S`.
     pub fn downcast_ref<S: Storage>(&self) -> Option<&S> {
@@ -352,6 +351,7 @@ impl dyn Storage {
     }
 }
 
+/// Has `read` fill memory of our own, as much as `memory` is, and copies that into it.
 fn copied_into<'a>(
     memory: ForeignBytes,
     read: impl FnOnce(IoBuf) -> IoFuture<'a, (io::Result<()>, IoBuf)> + 'a,
