@@ -203,11 +203,15 @@ pub fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
 
 fn list(forgotten: &Value, is_dry: bool, out: &mut dyn Write) -> Result<(), Failure> {
     show(forgotten, is_dry, OutputFormat::Human, out)?;
-    let is = if is_dry { "would be" } else { "is" };
     let merges = forgotten["merged"].as_array().map_or(&[][..], Vec::as_slice);
     for merge in merges {
         let going = texts(&merge["layers"]);
-        let layers = if going.len() == 1 { "layer" } else { "layers" };
+        let (layers, is) = match (going.len(), is_dry) {
+            (1, true) => ("layer", "would be"),
+            (1, false) => ("layer", "is"),
+            (_, true) => ("layers", "would be"),
+            (_, false) => ("layers", "are"),
+        };
         let into = printable(merge["into"].as_str().unwrap_or_default());
         let bytes = human_size(merge["bytes"].as_u64().unwrap_or(0));
         writeln!(out, "{layers} {} {is} merged into {into}, {bytes} in all", going.join(", "))?;
