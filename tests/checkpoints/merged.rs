@@ -62,7 +62,7 @@ fn ids(value: &Value) -> Vec<String> {
     list.map(|id| format!("{}.qcow2", id.as_str().expect("an id"))).collect()
 }
 
-/// The disk and a fork of it that are served stand on the merged layers; clients notice nothing, and no file of a layer that went is kept open.
+/// The disk and a fork of it that are served use the merged layers; clients notice nothing, and no file of a layer that went is kept open.
 #[test]
 fn layers_below_disks_at_work_are_merged() {
     let lineage = Lineage::new();
@@ -134,7 +134,7 @@ fn other_commands_go_on_while_layers_are_copied() {
     lineage.is_sound();
 }
 
-/// Another process merges: the server goes on with what it has, until it is asked.
+/// Another process merges: the server keeps what it has, until it is asked.
 #[test]
 fn a_server_goes_on_while_another_process_merges_its_layers() {
     let lineage = Lineage::new();

@@ -1,6 +1,6 @@
 //! Layers are merged while other commands on the lineage go on: the copy is made beside them, under a lock of its own, and takes its place in a moment.
 //!
-//! A process that has the layers open goes on with what it has: the merged layer reads the same. Its files go when it has closed them.
+//! A process that has the layers open keeps what it has: the merged layer reads the same. Its files go when it has closed them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -92,6 +92,9 @@ impl Steering {
         if let Some(done) = about_descriptors(inventory, &command.name, arguments, passed) {
             return done;
         }
+        if let Some(done) = about_lineages(inventory, &command.name, arguments).await {
+            return done;
+        }
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
             "query-status" => return Ok(status()),
@@ -104,10 +107,6 @@ impl Steering {
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
-            "cowhand-log" => return lineage_queries::log(inventory, arguments).await,
-            "cowhand-diff" => return lineage_queries::diff(inventory, arguments).await,
-            "cowhand-gc" => return lineage_queries::gc(inventory, arguments).await,
-            "cowhand-forget" => return forget::forget(inventory, arguments).await,
             "quit" => return self.end().await,
             _ => {}
         }
@@ -183,6 +182,21 @@ async fn about_history(
         "x-block-dirty-bitmap-mark" => Some(bitmap_bits::mark(inventory, arguments).await),
         _ => dirty_bitmaps::change(inventory, change, name, arguments).await,
     }
+}
+
+/// What a lineage has, and what of it goes: no disk is switched by the command.
+async fn about_lineages(
+    inventory: &Rc<Inventory>,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    Some(match name {
+        "cowhand-log" => lineage_queries::log(inventory, arguments).await,
+        "cowhand-diff" => lineage_queries::diff(inventory, arguments).await,
+        "cowhand-gc" => lineage_queries::gc(inventory, arguments).await,
+        "cowhand-forget" => forget::forget(inventory, arguments).await,
+        _ => return None,
+    })
 }
 
 /// What objects there are, and what they hold.

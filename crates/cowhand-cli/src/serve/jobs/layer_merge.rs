@@ -22,7 +22,7 @@ pub struct LayerMerge {
 }
 
 impl LayerMerge {
-    /// Merges until there is nothing to be merged. Disks of this process stand on the new layers afterwards, and the files of those that went are removed.
+    /// Merges until there is nothing to be merged. Disks of this process use the new layers afterwards, and the files of those that went are removed.
     ///
     /// # After a crash
     /// Every disk reads the same; the next merge does the rest.
@@ -55,7 +55,7 @@ impl LayerMerge {
     }
 
     /// Has the disks of this process use layers that took the place of others, whichever process merged them, and removes what nothing uses then. A disk that
-    /// cannot goes on with the old ones, which read the same.
+    /// cannot keeps the old ones, which read the same.
     async fn leave_merged(&self, inventory: &Inventory) -> Result<(), Failed> {
         let survey = self.with_lineage(LineageChange::survey).await?;
         for disk in inventory.graph.disks() {
