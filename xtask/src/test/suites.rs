@@ -255,6 +255,12 @@ pub const SUITES: [Suite; 37] = [
         first: &["what_no_image_leads_to_is_listed_and_removed_and_what_one_leads_to_stays"],
     },
     Suite {
+        name: "published",
+        takes: 15,
+        about: &["crates/storage-chunked", "crates/lineage"],
+        first: &["a_later_checkpoint_costs_what_the_layers_above_the_published_one_say"],
+    },
+    Suite {
         name: "confined",
         takes: 25,
         about: &["crates/dial", "crates/storage-nbd", "crates/cowhand-cli/src/serve/sandbox.rs"],
