@@ -20,7 +20,7 @@ pub enum ListFormat {
 }
 
 /// Columns of the lines in the help.
-const COLUMNS_MAX: usize = 100;
+const COLUMNS_MAX: usize = 110;
 
 /// An option, for programs.
 #[derive(Serialize)]

@@ -21,8 +21,9 @@ pub fn of(
 ) -> Result<(What, Option<BitmapSync>), QmpError> {
     let sync = arguments.text("sync")?;
     let what = match sync {
-        "full" => What::Everything,
-        "top" => What::Layers(1),
+        // A raw disk over an image has no backing file of its own, and a copy of it gets none.
+        "top" if disk.disk.top_image().below().is_some() => What::Layers(1),
+        "full" | "top" => What::Everything,
         "none" => What::Nothing,
         _ => What::Marked,
     };
