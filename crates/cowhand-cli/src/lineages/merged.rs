@@ -64,7 +64,7 @@ pub async fn worth(
 
 /// Bytes of data that the layers have and that none of them hides.
 async fn needed_bytes(merge: &Merge, place: &Place, rules: &OpenRules) -> Result<u64, Failure> {
-    let mut options = DiskOptions::of_path(&place.layer(merge.into));
+    let mut options = DiskOptions::of_path(place.layer(merge.into));
     (options.layer.format, options.layer.read_only) = (Some(Format::Qcow2), true);
     let top = copying::open(&options, rules, "read").await?;
     let counted = async {
