@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 37] = [
+pub const SUITES: [Suite; 38] = [
     Suite {
         name: "differential",
         takes: 240,
