@@ -1,6 +1,6 @@
 //! cowhand-checkpoint, cowhand-fork, cowhand-rollback: checkpoints of disks at work, as commands and as actions of a transaction.
 //!
-//! All three are one shape: what is asked becomes an action of a lineage ([`Request`]), the actions of all are planned and their files made while guests go on
+//! All three are one shape: what is asked becomes an action of a lineage (`Request`), the actions of all are planned and their files made while guests go on
 //! ([`Batch::prepare`]), the disks are switched ([`Batch::switch`]), and the rest is done while guests go on again ([`Batch::keep`]).
 
 mod exported;
