@@ -21,7 +21,7 @@ use serde_json::json;
 
 use self::manifest::{Point, Store};
 use crate::copying::Memory;
-use crate::copying::watch::Watch;
+use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats};
 use crate::failure::{FAILED, Failure, warn};
 use crate::output::{OutputFormat, write_json};
@@ -81,17 +81,8 @@ pub struct Args {
     #[command(flatten)]
     opening: OpenArgs,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
-    #[arg(short = 'p')]
-    progress: bool,
-
-    /// Say nothing but errors
-    #[arg(short = 'q')]
-    quiet: bool,
-
-    /// Form of the result
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: OutputFormat,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Why a point is a full one.
@@ -193,7 +184,7 @@ fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> 
         true => None,
         false => Some(args.opening.options(&source.to_owned(), "-f", args.format)?),
     };
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let mut store = Store::open(Path::new(directory), true)?;
     let (point, because) = match options {
         None => server::take(&mut store, Path::new(source), args.disk.as_deref(), args.full, &watch)?,
@@ -202,8 +193,8 @@ fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> 
     if let Some(told) = because.and_then(FullBecause::told) {
         warn(told);
     }
-    match args.output {
-        _ if args.quiet => {}
+    match args.report.output {
+        _ if args.report.quiet => {}
         OutputFormat::Json => {
             let full_because = because.map(FullBecause::name);
             write_json(out, &Taken { point: &point, full_because })?;
@@ -222,7 +213,7 @@ fn show(point: &Point, out: &mut dyn Write) -> Result<(), Failure> {
 
 fn list(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let store = Store::open(Path::new(directory), false)?;
-    match args.output {
+    match args.report.output {
         OutputFormat::Json => write_json(out, &store.points())?,
         OutputFormat::Human => store.points().iter().try_for_each(|point| show(point, out))?,
     }
@@ -232,9 +223,9 @@ fn list(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode,
 fn verify(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let store = Store::open(Path::new(directory), false)?;
     let rules = Memory::default().rules(args.opening.policy()?);
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let mut found = Vec::new();
-    let human = args.output == OutputFormat::Human && !args.quiet;
+    let human = args.report.output == OutputFormat::Human && !args.report.quiet;
     let wrong = restore::verify(&store, &rules, &watch, |point, failure| {
         let verdict = failure.map_or_else(|| "sound".to_owned(), ToString::to_string);
         if human {
@@ -243,7 +234,7 @@ fn verify(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCod
         found.push(json!({ "point": point.point, "sound": failure.is_none(), "verdict": verdict }));
         Ok(())
     })?;
-    if args.output == OutputFormat::Json && !args.quiet {
+    if args.report.output == OutputFormat::Json && !args.report.quiet {
         write_json(out, &found)?;
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
@@ -254,9 +245,9 @@ fn restore(args: &Args, place: &OsStr, target: &OsStr, out: &mut dyn Write) -> R
     let store = Store::open(&directory, false)?;
     let point = store.point(number)?.clone();
     let rules = Memory::default().rules(args.opening.policy()?);
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let quiet: &mut dyn Write = &mut std::io::sink();
-    let out = if args.quiet { quiet } else { out };
+    let out = if args.report.quiet { quiet } else { out };
     restore::restore(&store, &point, Path::new(target), args.target_format, &rules, &watch, out)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ pub mod object;
 pub mod passing;
 pub mod pipe;
 pub mod replaced_access;
+pub mod report;
 pub mod watch;
 pub mod whole_image;
 mod write_behind;

@@ -13,6 +13,7 @@ use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules, part_name};
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use serde::Serialize;
 
+use crate::copying::report::ReportArgs;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing, parse_memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
@@ -57,17 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = parse_memory, default_value = "64M")]
     memory_limit: u64,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
-    #[arg(short = 'p')]
-    progress: bool,
-
-    /// Say nothing but errors
-    #[arg(short = 'q')]
-    quiet: bool,
-
-    /// Form of the result
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: OutputFormat,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// The image that stays below.
@@ -104,7 +96,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let memory = Memory::of(args.memory_limit);
     let rules = memory.rules(args.drive.policy()?);
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let flattened = copying::reactor()?.run(async {
         let base = match &args.base {
             Some(path) => Some(find_base(path, &options, &rules).await?),
@@ -114,8 +106,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let flattened = flatten(args, &options, &image, base.as_ref(), &rules, &watch, memory).await;
         copying::finish(&image, flattened, |error| copying::because("flatten", &options, error)).await
     })?;
-    match args.output {
-        _ if args.quiet => {}
+    match args.report.output {
+        _ if args.report.quiet => {}
         OutputFormat::Json => write_json(out, &flattened)?,
         OutputFormat::Human => match &flattened.backing_filename {
             Some(base) => writeln!(out, "Image flattened; it stands on {base}.")?,

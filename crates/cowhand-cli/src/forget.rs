@@ -13,7 +13,7 @@ use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, Place, Policy};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{outcome_json, show, texts};
-use crate::copying::watch::Watch;
+use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::{Failure, warn};
@@ -32,8 +32,8 @@ use crate::output::{OutputFormat, printable, write_json};
         also last, weekly, monthly, yearly. --max-depth forgets the oldest checkpoints without a name, whatever --keep says, until no disk \
         is backed by more layers. --max-waste leaves layers unmerged of which nearly all is needed: a merge copies all of that. -n lists all of it first.\n\n\
         Other commands on the lineage go on while layers are copied. A merge takes as much space as the merged layer, until the old ones \
-        are gone; compressed clusters are not compressed afterwards. A process that has layers open goes on with their old files, which go \
-        when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and stands on the merged layers at \
+        are gone; compressed clusters are not compressed afterwards. A process that has layers open keeps their old files, which are removed \
+        when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and uses the merged layers at \
         once. After a crash at any point everything reads the same, and the next forget does the rest.",
     after_help = "\
 Examples:
@@ -71,17 +71,8 @@ pub struct Args {
     #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
     rate: Option<u64>,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
-    #[arg(short = 'p')]
-    progress: bool,
-
-    /// Say nothing but errors
-    #[arg(short = 'q')]
-    quiet: bool,
-
-    /// Form of the result
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: OutputFormat,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Forgets and merges.
@@ -90,12 +81,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Some(served) => forget_served(args, served)?,
         None => forget_here(args)?,
     };
-    match args.output {
-        _ if args.quiet => {}
+    match args.report.output {
+        _ if args.report.quiet => {}
         OutputFormat::Json => write_json(out, &forgotten)?,
         OutputFormat::Human => list(&forgotten, args.dry_run, out)?,
     }
-    for too_deep in forgotten["too-deep"].as_array().into_iter().flatten().filter(|_| !args.quiet) {
+    for too_deep in forgotten["too-deep"].as_array().into_iter().flatten().filter(|_| !args.report.quiet) {
         let (disk, depth) = (too_deep["disk"].as_str().unwrap_or_default(), &too_deep["layers"]);
         let max = args.max_depth.unwrap_or_default();
         warn(&format!(
@@ -107,7 +98,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 
 /// The server forgets, and merges as a job.
 fn forget_served(args: &Args, Served { mut remote, node }: Served) -> Result<Value, Failure> {
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let mut asked = json!({ "node-name": node, "dry-run": args.dry_run, "speed": args.rate.unwrap_or(0) });
     if let Some(keep) = &args.keep {
         asked["keep"] = json!(keep.to_string());
@@ -164,7 +155,7 @@ pub fn forget_of(
 /// One merge after the other; others use the lineage meanwhile.
 fn merge_all(args: &Args, place: &Place, rules: &OpenRules) -> Result<Vec<Merge>, Failure> {
     let memory = Memory::default();
-    let (reactor, watch) = (copying::reactor()?, Watch::begin(args.progress && !args.quiet)?);
+    let (reactor, watch) = (copying::reactor()?, args.report.watch()?);
     let mut done = Vec::new();
     loop {
         let merges = Change::begin(place, PATIENCE)?.merges()?;

@@ -16,7 +16,7 @@ use storage_chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Place, Publi
 use storage_s3::StoreError;
 
 use self::parent::{Candidate, Parent};
-use crate::copying::watch::Watch;
+use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::Failure;
@@ -61,17 +61,8 @@ pub struct Args {
     #[arg(short = 'n', long)]
     dry_run: bool,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
-    #[arg(short = 'p')]
-    progress: bool,
-
-    /// Say nothing but errors
-    #[arg(short = 'q')]
-    quiet: bool,
-
-    /// Form of the result
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: OutputFormat,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// What was done.
@@ -100,7 +91,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let chain = sealed.chain()?;
     let options = sealed.options();
     let rules = Memory::default().rules(args.names.policy()?);
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let report = copying::reactor()?.run(async {
         let session = watch.within_grace(Session::begin("publish to", &args.target, &watch)).await??;
         let disk = copying::open(&options, &rules, "publish").await?;
@@ -109,7 +100,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         session.end().await;
         copying::finish(&disk, published, |error| copying::because("publish", &options, error)).await
     })?;
-    match (args.quiet, args.output) {
+    match (args.report.quiet, args.report.output) {
         (true, _) => {}
         (false, OutputFormat::Json) => write_json(out, &report)?,
         (false, OutputFormat::Human) => report.write_human(out)?,
@@ -138,7 +129,7 @@ struct Publication<'a> {
     args: &'a Args,
     session: &'a Session<'a>,
     sealed: &'a Sealed,
-    /// Its layers from the upper to the lower, and what is below outside.
+    /// Its layers from the upper to the lower, and the backing file of the last one outside the lineage.
     chain: (Vec<LayerId>, Option<String>),
     rules: &'a OpenRules,
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use self::session::{Sent, Session, TargetArgs};
 use self::upload::{Figures, Upload};
-use crate::copying::watch::Watch;
+use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
@@ -55,17 +55,8 @@ pub struct Args {
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     cache: Option<CacheMode>,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
-    #[arg(short = 'p')]
-    progress: bool,
-
-    /// Say nothing but errors
-    #[arg(short = 'q')]
-    quiet: bool,
-
-    /// Form of the result
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: OutputFormat,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// What was done.
@@ -88,7 +79,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         options.set_cache(mode);
     }
     let rules = Memory::default().rules(args.drive.policy()?);
-    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let watch = args.report.watch()?;
     let report = copying::reactor()?.run(async {
         let session = watch.within_grace(Session::begin("push to", &args.target, &watch)).await??;
         let disk = copying::open(&options, &rules, "push").await?;
@@ -96,7 +87,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         session.end().await;
         copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
     })?;
-    match (args.quiet, args.output) {
+    match (args.report.quiet, args.report.output) {
         (true, _) => {}
         (false, OutputFormat::Json) => write_json(out, &report)?,
         (false, OutputFormat::Human) => report.write_human(out)?,

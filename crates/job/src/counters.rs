@@ -23,9 +23,9 @@ pub struct Counters {
 pub enum Report<'a> {
     /// So many bytes of data are settled by now: [`Progress::data`].
     Data(u64),
-    /// The map of the source could not be read at this offset: what is there counts as data.
+    /// The map of the source could not be read at this offset: the bytes count as data.
     NoStatus(u64, &'a block::Error),
-    /// The source could not be read at this offset: what is there becomes zeroes.
+    /// The source could not be read at this offset: the bytes become zeroes.
     Unreadable(u64, &'a block::Error),
 }
 

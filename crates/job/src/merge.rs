@@ -93,7 +93,7 @@ impl Merge {
     }
 }
 
-/// What `layers` images have, of which `top` is the uppermost, goes to an image that has nothing yet, or what is below them, and is flushed.
+/// Copies what `layers` images have, of which `top` is the uppermost, to a new image with their backing file, and flushes it.
 ///
 /// # Errors
 /// As [`Merge::run`].

@@ -98,6 +98,13 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The value below which so many per cent of `values` are; NaN without any.
+pub fn at_percent(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

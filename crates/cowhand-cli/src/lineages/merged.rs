@@ -9,6 +9,7 @@ use graph::probe::Format;
 use lineage::{Merge, MergedLayer, Place};
 
 use super::overlay;
+use super::sealed::options_of;
 use crate::copying;
 use crate::failure::Failure;
 
@@ -27,29 +28,27 @@ pub async fn make(
     overlay::make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
 }
 
-/// The first of `merges` that is worth its copy: of the bytes that its layers take more than `waste_max` percent are not needed, if there is a bound. Reads maps alone.
+/// The first of `merges` that [`is_worth`] its copy.
 ///
 /// # Errors
-/// When a layer cannot be read.
+/// As there.
 pub async fn first_worth(
     merges: Vec<Merge>,
-    (place, rules): (&Place, &OpenRules),
+    at: (&Place, &OpenRules),
     waste_max: Option<u8>,
 ) -> Result<Option<Merge>, Failure> {
     for merge in merges {
-        let Some(max) = waste_max else { return Ok(Some(merge)) };
-        let wasted = merge.bytes.saturating_sub(needed_bytes(&merge, place, rules).await?);
-        if u128::from(wasted) * 100 > u128::from(merge.bytes) * u128::from(max) {
+        if is_worth(&merge, at, waste_max).await? {
             return Ok(Some(merge));
         }
     }
     Ok(None)
 }
 
-/// Those of a list that are worth their copy, as [`first_worth`] says.
+/// Those of a list that are.
 ///
 /// # Errors
-/// As there.
+/// As [`is_worth`].
 pub async fn worth(
     merges: Vec<Merge>,
     at: (&Place, &OpenRules),
@@ -57,15 +56,30 @@ pub async fn worth(
 ) -> Result<Vec<Merge>, Failure> {
     let mut found = Vec::new();
     for merge in merges {
-        found.extend(first_worth(vec![merge], at, waste_max).await?);
+        if is_worth(&merge, at, waste_max).await? {
+            found.push(merge);
+        }
     }
     Ok(found)
 }
 
+/// Whether more than `waste_max` percent of the bytes that the layers take are not needed; always without a bound. Reads maps alone.
+///
+/// # Errors
+/// When a layer cannot be read.
+pub async fn is_worth(
+    merge: &Merge,
+    (place, rules): (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<bool, Failure> {
+    let Some(max) = waste_max else { return Ok(true) };
+    let wasted = merge.bytes.saturating_sub(needed_bytes(merge, place, rules).await?);
+    Ok(u128::from(wasted) * 100 > u128::from(merge.bytes) * u128::from(max))
+}
+
 /// Bytes of data that the layers have and that none of them hides.
 async fn needed_bytes(merge: &Merge, place: &Place, rules: &OpenRules) -> Result<u64, Failure> {
-    let mut options = DiskOptions::of_path(place.layer(merge.into));
-    (options.layer.format, options.layer.read_only) = (Some(Format::Qcow2), true);
+    let options = options_of(&place.layer(merge.into));
     let top = copying::open(&options, rules, "read").await?;
     let counted = async {
         let (mut at, mut needed) = (0, 0);
@@ -88,11 +102,8 @@ async fn fill(
     rules: &OpenRules,
     copy: impl AsyncFnOnce(&dyn Block, u32, &dyn Block) -> Result<(), job::Error>,
 ) -> Result<(), Failure> {
-    let (mut from, mut to) = (DiskOptions::of_path(&merged.top), DiskOptions::of_path(at));
-    for options in [&mut from, &mut to] {
-        options.layer.format = Some(Format::Qcow2);
-    }
-    from.layer.read_only = true;
+    let (from, mut to) = (options_of(&merged.top), DiskOptions::of_path(at));
+    to.layer.format = Some(Format::Qcow2);
     to.layer.discard = Discard::Unmap;
     let source = copying::open(&from, rules, "read").await?;
     let copied = async {

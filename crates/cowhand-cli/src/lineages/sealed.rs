@@ -1,6 +1,7 @@
 //! A checkpoint as an image that is read: its layer, and those below it.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -39,10 +40,10 @@ impl Sealed {
 
     /// How it is opened.
     pub fn options(&self) -> DiskOptions {
-        options_of(&self.survey, self.id)
+        options_of(&self.survey.place.layer(self.id))
     }
 
-    /// Its layer and those below, from the upper to the lower, and what the last one is backed by outside. All are as they were sealed.
+    /// Its layer and those below, from the upper to the lower, and the backing file of the last one outside the lineage. All are as they were sealed.
     ///
     /// # Errors
     /// When one is missing, or has been written since.
@@ -51,9 +52,9 @@ impl Sealed {
     }
 }
 
-/// As [`Sealed::options`], of any layer of the lineage.
-pub fn options_of(survey: &Survey, id: LayerId) -> DiskOptions {
-    let mut options = DiskOptions::of_path(survey.place.layer(id));
+/// As [`Sealed::options`], of any layer of a lineage.
+pub fn options_of(layer: &Path) -> DiskOptions {
+    let mut options = DiskOptions::of_path(layer);
     options.layer.read_only = true;
     options.layer.format = Some(Format::Qcow2);
     options

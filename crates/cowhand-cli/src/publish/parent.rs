@@ -97,7 +97,7 @@ impl Parent {
                 marked.map_err(|error| Failure::because("cannot read a map", &error))?;
             }
             Way::Beside(id) => {
-                let options = options_of(&sealed.survey, id);
+                let options = options_of(&sealed.survey.place.layer(id));
                 let other = copying::open(&options, rules, "read").await?;
                 let marked = mark_differences(disk, &other, &marks).await;
                 let marked = marked.map_err(|error| Failure::because("cannot read a map", &error));

@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
     /// The image that is there.
     ///
     /// # Errors
-    /// When the store does not answer, or what is there is no manifest.
+    /// When the store does not answer, or the object is no manifest.
     pub async fn find(&self) -> Result<Option<Published>, Failure> {
         self.place.find().await.map_err(|error| self.failed(&error))
     }
@@ -209,7 +209,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes `manifest` what is there, in place of `old` as that was read.
+    /// Writes `manifest`, which replaces `old` if that has not changed since it was read.
     ///
     /// # Errors
     /// When the store does not take it, or another one is there.

@@ -35,10 +35,3 @@ fn row(case: &str, figure: &str, ours: f64, theirs: f64) -> Vec<String> {
     let ratio = format!("**{}**", number(theirs / ours));
     vec![case.to_owned(), figure.to_owned(), ratio, number(ours), number(theirs)]
 }
-
-/// The value below which so many per cent of `values` are.
-fn at_percent(values: &[f64], percent: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or(f64::NAN)
-}

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use block::Block;
 use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use graph::Disk;
-use graph::options::DiskOptions;
-use graph::probe::Format;
 use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error};
 use serde_json::{Value, json};
 
@@ -17,6 +15,7 @@ use crate::checkpoint::outcome_json;
 use crate::lineages::PATIENCE;
 use crate::lineages::args::Seen;
 use crate::lineages::difference::Differences;
+use crate::lineages::sealed::options_of;
 use crate::log;
 use crate::serve::inventory::Inventory;
 
@@ -128,10 +127,7 @@ async fn open_checkpoint(
         let id = seen.survey.find(&disk, &wanted)?;
         Ok(disk.place.layer(id))
     });
-    let mut options = DiskOptions::of_path(&layer.await?);
-    options.layer.read_only = true;
-    options.layer.format = Some(Format::Qcow2);
-    let opened = graph::open(&options, inventory.graph.rules()).await;
+    let opened = graph::open(&options_of(&layer.await?), inventory.graph.rules()).await;
     opened.map_err(|error| inventory.cannot_open("cannot open a checkpoint".to_owned(), &error))
 }
 

@@ -8,6 +8,7 @@ use super::daemon::{Program, Steered, disk};
 use super::guest::{Load, beside};
 use crate::bench::Bench;
 use crate::bench::image::{Shape, remove};
+use crate::bench::sample::at_percent;
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::{GIB, MIB};
 
@@ -54,12 +55,6 @@ pub fn ask(bench: &Bench) -> Result<(Vec<Vec<String>>, Vec<Verdict>), String> {
         }
     }
     Ok((rows, verdicts))
-}
-
-fn at_percent(pauses: &[f64], percent: usize) -> f64 {
-    let mut sorted = pauses.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or(f64::NAN)
 }
 
 /// Milliseconds, one for each time.

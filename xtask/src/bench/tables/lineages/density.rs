@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::{Part, at_percent, row};
+use super::{Part, row};
 use crate::bench::image::{Shape, remove};
+use crate::bench::sample::at_percent;
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::MIB;
 use crate::bench::tables::jobs::daemon::{Program, Steered, disk};

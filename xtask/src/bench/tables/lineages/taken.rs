@@ -8,9 +8,9 @@ use black_box::client::Request;
 use black_box::{Client, Random};
 use serde_json::json;
 
-use super::{Part, at_percent, row};
+use super::{Part, row};
 use crate::bench::image::{Shape, remove};
-use crate::bench::sample::median;
+use crate::bench::sample::{at_percent, median};
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::MIB;
 use crate::bench::tables::jobs::daemon::{Program, Steered, disk};
