@@ -49,9 +49,11 @@ fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
         let refused = qmp.refused("blockdev-del", json!({ "node-name": name }));
         assert!(refused.contains(&format!("node \"{name}\" is in use by node \"t\"")), "{refused}");
     }
-    let part = json!({ "driver": "file", "node-name": "mid-file", "filename": mid });
+    let mut part = json!({ "driver": "file", "node-name": "mid-file", "filename": mid });
+    qmp.ok("blockdev-reopen", json!({ "options": [part] }));
+    part["locking"] = json!("off");
     let refused = qmp.refused("blockdev-reopen", json!({ "options": [part] }));
-    assert!(refused.contains("node \"mid-file\" is a part of node \"t\""), "{refused}");
+    assert!(refused.contains("option file.locking of node \"mid-file\" cannot change"), "{refused}");
     let other = json!({ "driver": "qcow2", "node-name": "mid", "file": { "driver": "file", "filename": steered.scratch.name("other") } });
     std::fs::copy(&mid, steered.scratch.name("other")).expect("a copy");
     qmp.ok("blockdev-reopen", json!({ "options": [other] }));

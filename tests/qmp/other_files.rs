@@ -106,7 +106,7 @@ fn a_wrong_file_is_refused_and_the_disk_serves_on() {
         (file(&other), "other.qcow2"),
         (file(&steered.scratch.name("stale.qcow2")), "it is no copy of"),
         (file(&steered.scratch.name("missing")), "No such file"),
-        (json!("a"), "'file' must be a node of driver file"),
+        (json!("a"), "it is over that itself"),
         (json!("nowhere"), "there is no device or node \"nowhere\""),
     ] {
         let refused = qmp.refused("blockdev-reopen", with_file(&path, wrong));

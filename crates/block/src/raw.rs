@@ -119,6 +119,11 @@ impl Raw {
         }
     }
 
+    /// Another part of `storage` as the same disk.
+    pub fn other_part(&self, storage: Arc<dyn Storage>, offset: u64, size: u64, fixed: bool) -> Self {
+        Self { storage, offset, size: Arc::new(AtomicU64::new(size)), fixed, ..self.clone() }
+    }
+
     /// Where `len` bytes at `offset` begin in the storage.
     ///
     /// # Errors

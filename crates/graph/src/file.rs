@@ -14,7 +14,7 @@ use crate::drivers::{Access, StorageDriver, Target, Wrapped};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::names::{Followed, Identity, Located, Place};
-use crate::options::{Aio, FileOptions, LayerOptions};
+use crate::options::{self, Aio, FileOptions, LayerOptions};
 
 /// A file of the chain, open and locked.
 #[derive(Debug)]
@@ -343,7 +343,7 @@ async fn measured(
     match locking {
         Locking::Held(Some(lock)) => Ok((file.measured(Some(&lock.lock()))?, Some(Arc::clone(lock)))),
         Locking::Held(None) => Ok((file.measured(None)?, None)),
-        Locking::Take if !options.locking => Ok((file.measured(None)?, None)),
+        Locking::Take if options.locking == options::Locking::Off => Ok((file.measured(None)?, None)),
         Locking::Take => {
             let opened = open_locked(file, lock_role(layer, writable), &LoopClock).await;
             let (storage, lock) = opened.map_err(|error| match error {

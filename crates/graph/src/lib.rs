@@ -58,7 +58,7 @@ pub use crate::open::{
     BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,
 };
 pub use crate::resize_raw::resize_raw;
-pub use crate::runtime::{ReopenError, RuntimeOptions};
+pub use crate::runtime::{OpenedAs, ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 #[cfg(feature = "tls")]
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

@@ -12,7 +12,7 @@ use crate::fd_sets::FdSets;
 use crate::file::{OpenFile, Origin, Source, by_user};
 use crate::layers::{Layer, LayerFiles, Written};
 use crate::names::Identity;
-use crate::options::{FileOptions, LayerOptions};
+use crate::options::{FileOptions, LayerOptions, RawOptions};
 
 /// The file that a layer switches to, found.
 #[derive(Debug)]
@@ -43,12 +43,13 @@ impl FoundFile {
     /// one is opened and locked.
     pub(crate) async fn find(
         files: &LayerFiles,
-        file: &FileOptions,
+        (file, part): (&FileOptions, Option<&RawOptions>),
         writable: bool,
         fd_sets: &FdSets,
     ) -> Result<Self, OpenError> {
         let mut options = files.options.clone();
         options.file.clone_from(file);
+        options.raw = part.copied().unwrap_or(options.raw);
         let name = name_of(file);
         let source = Source::by_options(file, fd_sets, writable)?;
         let source = source.map_or_else(|| by_user(name.as_ref(), fd_sets, writable), Ok)?;

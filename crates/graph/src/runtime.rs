@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 use qcow2::{DiscardOptions, Qcow2};
 use thiserror::Error;
 
+use crate::cache_mode::CacheMode;
 use crate::disk::Disk;
 use crate::options::{DetectZeroes, Discard, LayerOptions, Qcow2Options};
 
@@ -39,6 +40,25 @@ impl RuntimeOptions {
 
     fn discards(&self) -> DiscardOptions {
         self.qcow2.for_engine(!self.read_only, self.discard).discards()
+    }
+}
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedAs {
+    /// `cache`.
+    pub cache: CacheMode,
+    /// `discard`.
+    pub discard: Discard,
+    /// `detect-zeroes`.
+    pub detect_zeroes: DetectZeroes,
+}
+
+impl OpenedAs {
+    /// What `options` say.
+    pub fn of(options: &LayerOptions) -> Self {
+        let (discard, detect_zeroes) = (options.discard, options.detect_zeroes);
+        Self { cache: options.cache(), discard, detect_zeroes }
     }
 }
 

@@ -31,6 +31,13 @@ pub struct FilterDriver {
     pub read: fn(&mut Reader) -> Result<Arc<dyn MakeFilter>, OptionError>,
 }
 
+impl FilterDriver {
+    /// Whether blockdev-reopen changes anything of it; of others QEMU's refuses even what stays.
+    pub(crate) fn reopens(&self) -> bool {
+        self.children.roles().iter().any(|role| role.changes)
+    }
+}
+
 /// The disks that a filter is put over, the one that it mainly stands for first.
 #[derive(Debug)]
 pub enum Children {

@@ -63,6 +63,11 @@ impl NodeTarget {
         &self.name
     }
 
+    /// The disk, as the image over it sees it, once it is known.
+    pub(crate) fn child(&self) -> Option<Arc<Child>> {
+        self.found.get().map(|found| Arc::clone(&found.child))
+    }
+
     /// Says which disk it is: the first time counts.
     pub(crate) fn is(&self, found: NodeDisk) {
         let _ = self.found.set(found);

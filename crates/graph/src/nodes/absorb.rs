@@ -93,5 +93,5 @@ pub(super) fn changing_at(layers: &Layers) -> Option<usize> {
 /// Whether it is a disk of images alone.
 fn is_plain(node: &Node) -> bool {
     matches!(&node.kind, NodeKind::Disk(disk)
-        if node.filter.is_none() && disk.files.is_empty() && disk.owner().is_none())
+        if node.filter.is_none() && !disk.is_over_disks() && disk.owner().is_none())
 }

@@ -17,7 +17,7 @@ use crate::bitmaps_file::raw_of;
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
 use crate::drivers::{Driver, StorageKind, driver, node};
-use crate::options::DiskOptions;
+use crate::options::{DiskOptions, FileOptions};
 
 /// Members of an image's options that are files.
 pub(super) const FILES: [&str; 3] = ["file", "data-file", "header"];
@@ -46,6 +46,18 @@ pub(super) fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
     }
     raw.insert("file".to_owned(), Value::Object(file));
     raw
+}
+
+/// What is described below a node of `options`: read-only below one that is, unless it says otherwise.
+pub(super) fn read_only_below(
+    described: &Map<String, Value>,
+    options: &Map<String, Value>,
+) -> Map<String, Value> {
+    let mut described = described.clone();
+    if is_read_only(options) && !matches!(driver_of(&described), Some(Driver::Throttle) | None) {
+        described.entry("read-only").or_insert(Value::Bool(true));
+    }
+    described
 }
 
 impl Graph {
@@ -191,17 +203,22 @@ impl Graph {
     pub(super) fn find_files(&self, options: &DiskOptions) -> Result<Vec<Arc<Child>>, NodeError> {
         let mut children = Vec::new();
         for file in options.layer.all_files() {
-            let Some(target) = file.target.as_deref().and_then(node::node_of) else { continue };
-            let disk = self.disk(target.node())?;
-            let mut grow = Vec::new();
-            if !self.disks_to_grow(target.node(), &mut grow) {
-                grow.clear();
-            }
-            let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
-            children.push(Arc::clone(&child));
-            target.is(node::NodeDisk { child, grow });
+            children.extend(self.find_file(file)?);
         }
         Ok(children)
+    }
+
+    /// As [`Graph::find_files`], of one file.
+    pub(super) fn find_file(&self, file: &FileOptions) -> Result<Option<Arc<Child>>, NodeError> {
+        let Some(target) = file.target.as_deref().and_then(node::node_of) else { return Ok(None) };
+        let disk = self.disk(target.node())?;
+        let mut grow = Vec::new();
+        if !self.disks_to_grow(target.node(), &mut grow) {
+            grow.clear();
+        }
+        let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
+        target.is(node::NodeDisk { child: Arc::clone(&child), grow });
+        Ok(Some(child))
     }
 
     /// The disks that get another size when the node called `name` does, the lowest first; false if one of them cannot.

@@ -186,3 +186,78 @@ fn a_filter_can_be_a_backing_layer() {
         }
     });
 }
+
+async fn add(world: &World, options: Value) {
+    world.graph.add(&world.graph.change().await, options.as_object().unwrap()).await.unwrap();
+}
+
+/// It was refused: a file was exchanged for a file alone.
+#[test]
+fn an_image_changes_to_another_node_as_its_file_and_back() {
+    with_world(async |world| {
+        let _group = world.graph.rules().groups.find_or_create("below");
+        let file = world.image_file("d", Value::Null).await["file"].clone();
+        let with = |below: Value| json!({ "driver": "qcow2", "node-name": "top", "file": below });
+        let raw = json!({ "driver": "raw", "node-name": "raw", "file": file });
+        let top = world.add(with(raw.clone())).await;
+        let filter = |below: &str| json!({ "driver": "throttle", "node-name": "limited", "throttle-group": "below", "file": below });
+        add(world, filter("raw")).await;
+        write(&top, 0, 4096, 1).await;
+        world.reopened(&with(json!("limited"))).await.unwrap();
+        write(&top, 4096, 4096, 2).await;
+        assert!(remove(world, "limited").await.is_err(), "the image is over it");
+        // Described in its own place: the same node.
+        world.reopened(&with(filter("raw"))).await.unwrap();
+        world.reopened(&with(json!("raw"))).await.unwrap();
+        write(&top, 8192, 4096, 3).await;
+        remove(world, "limited").await.unwrap();
+        for (at, value) in [(0, 1), (4096, 2), (8192, 3)] {
+            assert_eq!(read(&top, at, 4096).await, vec![value; 4096]);
+        }
+        let mut renamed = raw;
+        renamed["node-name"] = json!("other");
+        let refused = world.reopened(&with(renamed)).await.unwrap_err();
+        assert!(refused.contains("file.node-name"), "{refused}");
+        // What others write, what is below the image already, and what lies over it.
+        add(world, world.image_file("e", Value::Null).await).await;
+        add(world, json!({ "driver": "raw", "node-name": "user", "file": "e" })).await;
+        add(world, json!({ "driver": "copy-on-read", "node-name": "over", "file": "top" })).await;
+        for (name, expected) in [("e", "in use by node \"user\""), ("over", "it is over that itself")] {
+            let refused = world.reopened(&with(json!(name))).await.unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        }
+        for name in ["over", "top"] {
+            remove(world, name).await.unwrap();
+        }
+        assert_eq!(names(world), ["e", "user"], "what was made for it went with it");
+        world.check_clean("d").await;
+    });
+}
+
+/// It was refused; with an export over it, which knows the size, it is.
+#[test]
+fn a_raw_disk_becomes_another_part_of_its_file() {
+    with_world(async |world| {
+        let options = world.raw_file("d", 1);
+        let disk = world.add(options.clone()).await;
+        let part = |offset: u64, size: u64| {
+            let mut options = options.clone();
+            (options["offset"], options["size"]) = (offset.into(), size.into());
+            options
+        };
+        write(&disk, SIZE / 2, 4096, 7).await;
+        world.reopened(&part(SIZE / 2, SIZE / 4)).await.unwrap();
+        assert_eq!((disk.size(), read(&disk, 0, 4096).await), (SIZE / 4, vec![7; 4096]));
+        let held = world.graph.hold("d", User { kind: "export", name: "x".to_owned() }).unwrap();
+        world.reopened(&part(SIZE / 4, SIZE / 4)).await.unwrap();
+        let refused = world.reopened(&options).await.unwrap_err();
+        assert!(refused.contains("bytes"), "{refused}");
+        assert_eq!(disk.size(), SIZE / 4);
+        drop(held);
+        world.reopened(&options).await.unwrap();
+        assert_eq!((disk.size(), read(&disk, SIZE / 2, 4096).await), (SIZE, vec![7; 4096]));
+        let refused = world.reopened(&part(SIZE, SIZE)).await.unwrap_err();
+        assert!(refused.contains("allowed: at most its end") || refused.contains("switch"), "{refused}");
+        assert_eq!(disk.size(), SIZE);
+    });
+}

@@ -28,7 +28,7 @@ impl Graph {
         let is_by_itself = match &node.kind {
             NodeKind::Disk(disk) => {
                 let is_plain =
-                    node.filter.is_none() && disk.files.is_empty() && node.changing_below().is_none();
+                    node.filter.is_none() && !disk.is_over_disks() && node.changing_below().is_none();
                 !is_plain || !disk.disk.read_only() || disk.owner().is_some()
             }
             NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => true,

@@ -20,7 +20,7 @@ pub struct DiskNode {
     pub disk: Arc<Disk>,
     pub(super) asked: Mutex<RootOptions>,
     /// The disks that are files of its images, as these see them.
-    pub(super) files: Vec<Arc<Child>>,
+    pub(super) files: Mutex<Vec<Arc<Child>>>,
     /// What queries call its driver, if that is not the driver of its uppermost image.
     shown_as: Option<&'static str>,
     /// The disk of which it is a layer, read by the layer's own name.
@@ -45,7 +45,7 @@ impl DiskNode {
             name: NodeName::new(name),
             disk: disk.into(),
             asked: Mutex::new(RootOptions { path, tree }),
-            files: Vec::new(),
+            files: Mutex::default(),
             shown_as: None,
             owner: OnceLock::new(),
             bitmaps_are_reported: AtomicBool::new(false),
@@ -85,7 +85,12 @@ impl DiskNode {
 
     /// The same, whose images have these disks as files.
     pub(super) fn over(self, files: Vec<Arc<Child>>) -> Self {
-        Self { files, ..self }
+        Self { files: Mutex::new(files), ..self }
+    }
+
+    /// Whether a file of its images is a disk.
+    pub(super) fn is_over_disks(&self) -> bool {
+        !self.files.lock().is_empty()
     }
 
     /// The same, with another driver for queries.

@@ -225,11 +225,13 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
-    /// A file is not open by itself.
-    #[error("node {name:?} is a bare file: its options are those of the node over it")]
-    FileReopened {
+    /// Nothing of it changes while it is open.
+    #[error("node {name:?} of driver {driver} cannot be reopened: remove it and add it anew")]
+    NeverReopened {
         /// The node.
         name: String,
+        /// Its driver.
+        driver: &'static str,
     },
     /// A part of a node has no options of its own.
     #[error("node {name:?} is a part of node {of:?}: its options are among those")]

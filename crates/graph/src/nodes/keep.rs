@@ -53,7 +53,7 @@ impl Graph {
         let opened = Arc::new(Disk::new(layers, &options, self.rules()));
         let RootOptions { path, tree } = before.asked;
         let kept = DiskNode::new(before.name.clone(), path, tree, Arc::clone(&opened));
-        let kept = kept.over(disk.files.clone());
+        let kept = kept.over(disk.files.lock().clone());
         let mut links = Links::default();
         let mut nodes = self.nodes.lock();
         let mut take_back = |name: &str| {

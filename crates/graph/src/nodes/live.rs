@@ -21,6 +21,7 @@ use crate::bitmaps_file::raw_of;
 use crate::child::Child;
 use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
 use crate::options::LayerOptions;
+use crate::runtime::OpenedAs;
 
 /// An overlay to be put over a disk.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct LayerView {
     pub user: Option<User>,
     /// The files that it is made of: what they are to it, and their node names, or else their paths.
     pub files: Vec<(&'static str, String)>,
+    /// How it is opened, if it is made of files.
+    pub opened: Option<OpenedAs>,
 }
 
 impl Graph {
@@ -70,6 +73,9 @@ impl Graph {
                 },
                 user: layer.and_then(|layer| layer.node_in_use()?.holders.first()),
                 files: layer.and_then(|layer| layer.files.as_ref()).map_or_else(Vec::new, LayerFiles::names),
+                opened: layer
+                    .and_then(|layer| layer.files.as_ref())
+                    .map(|files| OpenedAs::of(&files.options)),
                 block,
             }
         });

@@ -50,6 +50,7 @@ mod other_file_tests;
 mod removal;
 mod reopen;
 mod reopen_backing;
+mod reopen_files;
 mod replace;
 #[cfg(test)]
 mod replace_tests;

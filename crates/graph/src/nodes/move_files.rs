@@ -16,8 +16,9 @@ use super::reopen::opened;
 use super::replace::ReplaceError;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
+use crate::drivers::node::node_of;
 use crate::layers::{Layer, LayerFiles};
-use crate::options::{DiskOptions, FileOptions, LayerOptions, first_fixed};
+use crate::options::{DiskOptions, FileOptions, LayerOptions, RawOptions, first_fixed};
 use crate::runtime::RuntimeOptions;
 
 /// Another file for a layer of a disk.
@@ -30,6 +31,8 @@ pub(super) struct FileMove {
     pub(super) old: FileOptions,
     /// The file that it switches to.
     pub(super) new: FileOptions,
+    /// Of a raw disk that becomes another part of its file: which.
+    pub(super) part: Option<RawOptions>,
 }
 
 /// An image below a disk.
@@ -58,7 +61,7 @@ impl Graph {
         let places = self.below_disks(name);
         Some(match places.first() {
             Some(place) => self.reopen_below(change, name, place, options).await,
-            None => Err(NodeError::PartReopened { name: name.to_owned(), of: owner.name() }),
+            None => self.check_part_stays(name, &owner, options),
         })
     }
 
@@ -92,6 +95,10 @@ impl Graph {
             return Err(NodeError::FixedBelow { name: name.to_owned(), of: place.node.name() });
         }
         let come = self.file_to_come(&old.file, given)?;
+        if come.nodes().next().is_some() {
+            // What takes the place of a file below a disk is a copy of it: a file.
+            return Err(DescriptionError::NotAFile { member: "file".to_owned() }.into());
+        }
         let moves = self.moves_below(name, &tree)?;
         let moved = self.move_files(change, &moves).await;
         moved.map_err(|source| NodeError::NotMoved { name: name.to_owned(), source: Box::new(source) })?;
@@ -138,7 +145,13 @@ impl Graph {
             }
             let old = &place.files()?.options;
             let new = old.reopened_below(tree.clone())?;
-            Ok(FileMove { node: place.node.name(), at: place.at, old: old.file.clone(), new: new.file })
+            Ok(FileMove {
+                node: place.node.name(),
+                at: place.at,
+                old: old.file.clone(),
+                new: new.file,
+                part: None,
+            })
         });
         moves.filter(|moved| !moved.as_ref().is_ok_and(|moved| moved.old == moved.new)).collect()
     }
@@ -170,10 +183,6 @@ impl Graph {
         names_of(old, &mut come.gone);
         if let Some(file) = given.get("file") {
             self.resolve_file("file", file, &mut come.links)?;
-            // What takes the place of a file is a copy of it: a file.
-            if !come.links.files.is_empty() {
-                return Err(DescriptionError::NotAFile { member: "file".to_owned() }.into());
-            }
         }
         for part in come.links.parts.iter().filter(|part| !come.gone.contains(part)) {
             check_node_name(part)?;
@@ -189,7 +198,7 @@ impl Graph {
         moves: &[FileMove],
     ) -> Result<(), ReplaceError> {
         for (done, next) in moves.iter().enumerate() {
-            let moved = Box::pin(self.replace_file(change, &next.node, next.at, &next.new)).await;
+            let moved = Box::pin(self.move_file(next)).await;
             let Err(error) = moved else { continue };
             for back in moves.iter().take(done).rev() {
                 let undone = Box::pin(self.replace_file(change, &back.node, back.at, &back.old)).await;
@@ -223,6 +232,18 @@ impl Graph {
     }
 }
 
+impl Come {
+    /// The nodes that are files of the image then, and not only now.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.links.files.iter().filter(|name| !self.gone.contains(name))
+    }
+
+    /// The nodes that are not below the image any more.
+    pub(super) fn gone(&self) -> Vec<String> {
+        self.gone.iter().filter(|name| !self.links.uses.contains(name)).cloned().collect()
+    }
+}
+
 impl Below {
     fn files(&self) -> Result<&LayerFiles, NodeError> {
         let unknown = || NodeError::Unknown { name: self.node.name() };
@@ -233,6 +254,7 @@ impl Below {
 /// The names of a file and of those below it.
 pub(super) fn names_of(file: &FileOptions, names: &mut Vec<String>) {
     names.extend(file.node_name.clone());
+    names.extend(file.target.as_deref().and_then(node_of).map(|target| target.node().to_owned()));
     if let Some(over) = &file.over {
         names_of(&over.below, names);
     }

@@ -154,7 +154,7 @@ impl Node {
 
     /// The disks to which it sends requests, as it sees them.
     pub(super) fn children(&self) -> Vec<Arc<Child>> {
-        let files = self.disk().into_iter().flat_map(|disk| &disk.files).cloned();
+        let files = self.disk().into_iter().flat_map(|disk| disk.files.lock().clone());
         self.filter.iter().flat_map(FilterNode::children).chain(files).collect()
     }
 

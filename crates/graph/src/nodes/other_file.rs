@@ -13,12 +13,14 @@ use block::{Block, Raw};
 use qcow2::{Files, OtherFiles, Qcow2};
 use storage::Storage;
 
+use super::move_files::FileMove;
 use super::replace::{Edge, ReplaceError, Replacement};
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::drivers::window::of_raw;
+use crate::error::OpenError;
 use crate::layers::{Layer, LayerFiles, Layers};
-use crate::options::FileOptions;
+use crate::options::{FileOptions, RawOptions};
 use crate::other_file::FoundFile;
 use crate::probe::Format;
 
@@ -50,6 +52,14 @@ impl Graph {
         at: usize,
         file: &FileOptions,
     ) -> Result<Duration, ReplaceError> {
+        let (node, new) = (name.to_owned(), file.clone());
+        self.move_file(&FileMove { node, at, old: new.clone(), new, part: None }).await
+    }
+
+    /// As [`Graph::replace_file`]; a raw disk may become another part of its file, and get another size with that if nothing uses it.
+    pub(super) async fn move_file(&self, to: &FileMove) -> Result<Duration, ReplaceError> {
+        let FileMove { node: name, at, new: file, part, .. } = to;
+        let at = *at;
         let node = self.disk(name)?;
         let old = node.disk.layers();
         let (layer, files) = node.layer_of_files(&old, at)?;
@@ -58,7 +68,7 @@ impl Graph {
         check_above(&old, at, &**block)?;
         let failed = |error| ReplaceError::Open(Box::new(error));
         let writable = !block.capabilities().read_only;
-        let other = FoundFile::find(files, file, writable, &self.rules.fd_sets);
+        let other = FoundFile::find(files, (file, part.as_ref()), writable, &self.rules.fd_sets);
         let other = Box::pin(other).await.map_err(failed)?;
         check_apart(&old, layer, &other)?;
         // Most of what a flush writes is written while requests are still admitted.
@@ -78,7 +88,10 @@ impl Graph {
                 (Arc::new(moving.image().clone()), Some(moving))
             }
             Movable::Raw(raw) => {
-                let moved = of_raw(raw_on(raw, file)?);
+                let moved = of_raw(match part {
+                    Some(part) => self.other_part(name, raw, part, file)?,
+                    None => raw_on(raw, file)?,
+                });
                 if which == OtherFiles::Copies {
                     // The program that made the copy may have left it in the page cache.
                     moved.flush().await.map_err(ReplaceError::Before)?;
@@ -87,7 +100,8 @@ impl Graph {
             }
         };
         let again = other.layer(moved, layer, files);
-        let (edge, again) = (Edge::of(at), Replacement::again(Edge::of(at), again));
+        let (edge, mut again) = (Edge::of(at), Replacement::again(Edge::of(at), again));
+        again.is_other_part = part.is_some();
         // The layer that goes is not closed: it has nothing that its file does not have, and the file may be the same one.
         drop(Box::pin(self.exchange_drained(&node, &old, edge, &again, &drained)).await?);
         if let Some(moving) = moving {
@@ -98,6 +112,26 @@ impl Graph {
         node.disk.front.note_pause(pause);
         tracing::debug!(node = node.name(), at, ?pause, "a layer of the disk goes on with another file");
         Ok(pause)
+    }
+}
+
+impl Graph {
+    /// `part` of `file`, to take the place of `raw`.
+    fn other_part(
+        &self,
+        name: &str,
+        raw: &Raw,
+        part: &RawOptions,
+        file: Arc<dyn Storage>,
+    ) -> Result<Raw, ReplaceError> {
+        let shown = || file.name().into();
+        let failed = |source| ReplaceError::Open(Box::new(OpenError::Options { path: shown(), source }));
+        let window = part.window(file.length()).map_err(failed)?;
+        if window.size != raw.size() && self.check_unused(&*self.node(name)?).is_err() {
+            let layer = file.name().to_owned();
+            return Err(ReplaceError::OtherSize { layer, found: window.size, needed: raw.size() });
+        }
+        Ok(raw.other_part(file, window.offset, window.size, window.fixed))
     }
 }
 

@@ -22,7 +22,9 @@ use super::reopen_backing::NewBacking;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::drivers::of_file;
-use crate::options::{DiskOptions, Opened, first_fixed, moves};
+use crate::options::{
+    DiskOptions, FileOptions, Opened, RawOptions, first_fixed, is_other_part, is_same_file, moves,
+};
 use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
@@ -44,6 +46,10 @@ impl Graph {
             Ok(node) => node,
             Err(unknown) => return self.reopen_part(change, name, options).await.unwrap_or(Err(unknown)),
         };
+        if let Some(filter) = node.filter.as_ref().filter(|filter| !filter.driver.reopens()) {
+            return Err(NodeError::NeverReopened { name: name.to_owned(), driver: filter.driver.name });
+        }
+        let options = &self.reopen_described(change, &node, options).await?;
         if let Some(filter) = &node.filter {
             return self.reopen_filter_node(&node, filter, options).await;
         }
@@ -75,7 +81,7 @@ impl Graph {
             NodeKind::Throttle { group, child } => {
                 self.reopen_filter(&node.name(), (group, &child.get()), options)
             }
-            NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name() }),
+            NodeKind::File(old) => self.check_bare_stays(&node.name(), old, options),
             NodeKind::JobFilter { .. } => Err(NodeError::Filter { name: node.name() }),
             NodeKind::TakenOut => Err(NodeError::TakenOut { name: node.name() }),
         }
@@ -87,26 +93,34 @@ impl Graph {
     async fn reopen_disk(
         &self,
         change: &Change<'_>,
-        node: &Node,
+        node: &Arc<Node>,
         disk: &DiskNode,
         (tree, given): (OptionTree, &Map<String, Value>),
     ) -> Result<(), NodeError> {
         let name = node.name();
         let new = DiskOptions::of_tree(tree.clone())?;
         let old = disk.options().ok_or_else(|| NodeError::Unknown { name: name.clone() })?;
-        if !moves(&old, &new, &disk.opened(&name)) {
+        check_file_name(&name, &old.layer.file, &new.layer.file, given)?;
+        let is_other_part = is_other_part(&old, &new, &disk.opened(&name));
+        if !is_other_part && !moves(&old, &new, &disk.opened(&name)) {
             return self.reopen_in_place(change, disk, (&old, &new), tree).await;
         }
         let mut moved = old.clone();
         moved.filename.clone_from(&new.filename);
         moved.layer.file.clone_from(&new.layer.file);
+        let part = is_other_part
+            .then_some(RawOptions { protect_start: old.layer.raw.protect_start, ..new.layer.raw });
+        moved.layer.raw = part.unwrap_or(moved.layer.raw);
         let come = self.file_to_come(&old.layer.file, given)?;
+        self.check_files_come(node, &come)?;
         disk.check_reopened(&moved, &new)?;
+        let (was_below, gone) = (disk.file_child(), come.gone());
+        self.find_file(&new.layer.file)?;
         let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
         // The same image may be open once more, as a layer of other disks.
         let mut moves = self.moves_below(&name, &tree)?;
         let (was, is) = (old.layer.file.clone(), new.layer.file.clone());
-        moves.push(FileMove { node: name.clone(), at, old: was, new: is });
+        moves.push(FileMove { node: name.clone(), at, old: was, new: is, part });
         disk.set_runtime(&new).await?;
         if let Err(source) = self.move_files(change, &moves).await {
             // The old options were valid a moment ago, so this should not fail.
@@ -116,8 +130,9 @@ impl Graph {
             return Err(NodeError::NotMoved { name, source: Box::new(source) });
         }
         self.note_moved(&name, &tree, &moves, come);
+        disk.note_file(was_below);
         *disk.asked.lock() = RootOptions { path: new.filename, tree };
-        Ok(())
+        self.close_made(gone.into_iter()).await
     }
 }
 
@@ -195,6 +210,22 @@ impl DiskNode {
     /// What is so of the open disk.
     fn opened<'a>(&self, node_name: &'a str) -> Opened<'a> {
         opened(node_name, &*self.disk.top_image(), &self.path())
+    }
+}
+
+/// Refuses another node name for the file that is there, described again.
+fn check_file_name(
+    name: &str,
+    old: &FileOptions,
+    new: &FileOptions,
+    given: &Map<String, Value>,
+) -> Result<(), NodeError> {
+    let is_described = given.get("file").is_some_and(Value::is_object);
+    let (Some(was), Some(is)) = (&old.filename, &new.filename) else { return Ok(()) };
+    let differs = old.node_name.is_some() && new.node_name.is_some() && old.node_name != new.node_name;
+    match is_described && differs && is_same_file(was, is) {
+        true => Err(NodeError::Fixed { name: name.to_owned(), option: "file.node-name".to_owned() }),
+        false => Ok(()),
     }
 }
 

@@ -270,7 +270,7 @@ impl DiskNode {
         }
         let top = below.ok_or_else(|| ReplaceError::NoRoot { node: self.name() })?;
         let bitmaps = if edge == Edge::Root { found.bitmaps.clone() } else { old.bitmaps.clone() };
-        if edge == Edge::Root {
+        if edge == Edge::Root && !found.is_other_part {
             self.check_root(&*top)?;
         }
         Ok(Plan { backings, top, bitmaps, asked: self.asked_after(edge, found) })

@@ -17,7 +17,7 @@ use crate::names::Identity;
 fn is_shown_alone(node: &Node) -> bool {
     let users = node.holders.all();
     let is_read =
-        matches!(&node.kind, NodeKind::Disk(disk) if disk.disk.read_only() && disk.files.is_empty());
+        matches!(&node.kind, NodeKind::Disk(disk) if disk.disk.read_only() && !disk.is_over_disks());
     let is_plain = node.filter.is_none() && node.changing_below().is_none();
     is_read && is_plain && !users.is_empty() && users.iter().all(|user| user.kind == "export")
 }

@@ -167,9 +167,9 @@ fn an_option_takes_effect_or_is_refused_by_its_name_and_the_next_change_is_compa
         let disk = graph.disk("d").unwrap();
         let before = disk.disk.runtime_options();
         let mut moved = raw("d", path);
-        (moved["offset"], moved["read-only"]) = (json!(4096), json!(true));
+        (moved["cache"], moved["read-only"]) = (json!({ "direct": true }), json!(true));
         assert!(
-            matches!(reopen(graph, moved).await, Err(NodeError::Fixed { name, option }) if (&*name, &*option) == ("d", "offset"))
+            matches!(reopen(graph, moved).await, Err(NodeError::Fixed { name, option }) if (&*name, &*option) == ("d", "cache.direct"))
         );
         assert_eq!(disk.disk.runtime_options(), before);
         disk.change_options(&graph.change().await, "read-only=on").await.unwrap();
@@ -191,7 +191,11 @@ fn a_bare_file_is_no_disk_and_stays_while_a_disk_is_over_it() {
         let file = json!({ "driver": "file", "node-name": "f", "filename": path });
         add(graph, file.clone()).await.unwrap();
         assert!(matches!(graph.disk("f"), Err(NodeError::BareFile { name }) if name == "f"));
-        assert!(matches!(reopen(graph, file).await, Err(NodeError::FileReopened { .. })));
+        reopen(graph, file.clone()).await.unwrap();
+        let unlocked = json!({ "driver": "file", "node-name": "f", "filename": path, "locking": "off" });
+        assert!(
+            matches!(reopen(graph, unlocked).await, Err(NodeError::Fixed { option, .. }) if option == "file.locking")
+        );
         add(graph, json!({ "driver": "raw", "node-name": "d", "file": "f" })).await.unwrap();
         assert_eq!(refused(remove(graph, "f").await), "node \"f\" is in use by node \"d\"");
         assert!(graph.close_all(&graph.change().await).await.is_empty());

@@ -34,8 +34,8 @@ pub struct FileOptions {
     pub direct: bool,
     /// `cache.no-flush`.
     pub no_flush: bool,
-    /// `locking`: `off` takes no locks.
-    pub locking: bool,
+    /// `locking`.
+    pub locking: Locking,
     /// `aio-max-batch`, which has no effect.
     pub(crate) aio_max_batch: u64,
     /// `drop-cache`, which has no effect.
@@ -55,6 +55,17 @@ pub enum Aio {
     Threads,
 }
 
+/// Whether QEMU's locks of a file are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// They are.
+    Auto,
+    /// Likewise; blockdev-reopen has to say so again, as QEMU's does.
+    On,
+    /// They are not.
+    Off,
+}
+
 /// QEMU's `native` is the kernel's older interface, which the rings serve as well.
 pub(super) const AIO: [(&str, Aio); 3] =
     [("io_uring", Aio::IoUring), ("threads", Aio::Threads), ("native", Aio::IoUring)];
@@ -65,7 +76,7 @@ const DRIVER: At<FileOptions, usize> = At {
 };
 /// Options of a path on this machine, which mean nothing elsewhere.
 const OF_PATHS: [&str; 5] = ["aio", "locking", "aio-max-batch", "drop-cache", "x-check-cache-dropped"];
-const LOCKING: [(&str, bool); 3] = [("auto", true), ("on", true), ("off", false)];
+const LOCKING: [(&str, Locking); 3] = [("auto", Locking::Auto), ("on", Locking::On), ("off", Locking::Off)];
 
 /// The part of the table for the file below an image, and likewise for its data file.
 pub const FILE: &[Entry<FileOptions>] = &in_group(
@@ -88,14 +99,16 @@ pub const FILE: &[Entry<FileOptions>] = &in_group(
             at!(FileOptions, aio_max_batch),
             "no effect: requests are handed over as they come",
         )
-        .default("0"),
+        .default("0")
+        .reopens(),
         Entry::switch(
             "drop-cache",
             at!(FileOptions, drop_cache),
             "no effect: what a disk has in memory is dropped when it becomes active again",
         )
-        .default("on"),
-        Entry::switch("x-check-cache-dropped", at!(FileOptions, check_cache_dropped), "no effect"),
+        .default("on")
+        .reopens(),
+        Entry::switch("x-check-cache-dropped", at!(FileOptions, check_cache_dropped), "no effect").reopens(),
     ],
 );
 
@@ -110,7 +123,7 @@ impl FileOptions {
             aio,
             direct: cache.direct,
             no_flush: cache.no_flush,
-            locking: true,
+            locking: Locking::Auto,
             aio_max_batch: 0,
             drop_cache: true,
             check_cache_dropped: false,

@@ -63,18 +63,35 @@ pub fn first_fixed(
     let of_parts = || {
         let named = |name: &str, differs: bool| differs.then(|| name.to_owned());
         named("backing", old.layer.backing != new.layer.backing)
-            .or_else(|| first_fixed_of(FILE, &old.layer.file, &new.layer.file))
-            .or_else(|| old.layer.file.target.as_ref()?.first_difference(&**new.layer.file.target.as_ref()?))
-            .or_else(|| {
-                let (old, new) = (old.layer.file.over.as_ref()?, new.layer.file.over.as_ref()?);
-                let differs = old.below != new.below;
-                old.by.first_difference(&*new.by).or_else(|| named(&format!("file.{}", old.child), differs))
-            })
+            .or_else(|| of_file(&old.layer.file, &new.layer.file))
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
             .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))
             .or_else(|| named("bitmaps", old.layer.bitmaps != new.layer.bitmaps))
     };
     Ok(of_image.or_else(of_filters).or_else(of_disk).or_else(of_parts))
+}
+
+/// As [`first_fixed`], of a file by itself.
+pub(crate) fn first_fixed_of_file(old: &FileOptions, new: &FileOptions) -> Option<String> {
+    let mut new = new.clone();
+    new.driver = new.driver.filter(|_| old.driver.is_some());
+    new.node_name = new.node_name.or_else(|| old.node_name.clone());
+    if let (Some(path), Some(other)) = (&old.filename, &new.filename)
+        && is_same_file(path, other)
+    {
+        new.filename = Some(path.clone());
+    }
+    of_file(old, &new)
+}
+
+fn of_file(old: &FileOptions, new: &FileOptions) -> Option<String> {
+    first_fixed_of(FILE, old, new)
+        .or_else(|| old.target.as_ref()?.first_difference(&**new.target.as_ref()?))
+        .or_else(|| {
+            let (old, new) = (old.over.as_ref()?, new.over.as_ref()?);
+            let below = || (old.below != new.below).then(|| format!("file.{}", old.child));
+            old.by.first_difference(&*new.by).or_else(below)
+        })
 }
 
 /// Whether `new` names another file of the image than `old`: the same one in another way, or under another node name, counts.
@@ -84,6 +101,12 @@ pub fn moves(old: &DiskOptions, new: &DiskOptions, opened: &Opened<'_>) -> bool 
         (file.driver, file.node_name.clone(), file.filename.clone(), file.target.clone())
     };
     which(&old) != which(&new) || old.over != new.over
+}
+
+/// Whether the raw disk is to be another part of its file.
+pub fn is_other_part(old: &DiskOptions, new: &DiskOptions, opened: &Opened<'_>) -> bool {
+    let part = |options: &DiskOptions| (options.layer.raw.offset, options.layer.raw.size);
+    opened.format == Format::Raw && part(old) != part(new)
 }
 
 /// What is said of limits that differ: a command of their own changes them.
@@ -131,7 +154,7 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
 }
 
 /// A path given otherwise may still be the same file.
-fn is_same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     let identity = |path: &Path| path.canonicalize().ok();
     a == b || (identity(a).is_some() && identity(a) == identity(b))
 }

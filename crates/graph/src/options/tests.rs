@@ -34,7 +34,8 @@ fn a_path_alone_means_the_same_in_every_form() {
     assert_eq!(with_driver, expected);
     let layer = expected.layer;
     assert_eq!(layer.cache, CacheMode::default());
-    assert!(!layer.read_only && !layer.force_share && layer.file.locking);
+    assert!(!layer.read_only && !layer.force_share);
+    assert_eq!(layer.file.locking, Locking::Auto);
     assert_eq!((layer.format, layer.file.aio), (None, None));
     assert_eq!((layer.discard, layer.detect_zeroes), (Discard::Ignore, DetectZeroes::Off));
     assert_eq!(layer.backing, Backing::AsInImage);
@@ -60,9 +61,12 @@ fn every_option_reaches_its_place() {
     assert_eq!(found.format, Some(Format::Qcow2));
     assert!(found.cache.direct && !found.cache.writethrough && !found.cache.no_flush);
     assert_eq!((found.discard, found.detect_zeroes), (Discard::Unmap, DetectZeroes::Unmap));
-    assert_eq!((found.file.aio, found.file.direct, found.file.locking), (Some(Aio::IoUring), true, false));
+    assert_eq!(
+        (found.file.aio, found.file.direct, found.file.locking),
+        (Some(Aio::IoUring), true, Locking::Off)
+    );
     assert_eq!(found.data_file.filename, Some(PathBuf::from("y")));
-    assert_eq!((found.data_file.direct, found.data_file.locking), (false, true));
+    assert_eq!((found.data_file.direct, found.data_file.locking), (false, Locking::Auto));
     let expected = Qcow2Options {
         caches: CacheRequest {
             total_bytes: None,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use graph::options::{DetectZeroes, DiskOptions};
-use graph::{DiskNode, LayerView, Node, NodeKind, raw_of};
+use graph::options::{DetectZeroes, Discard};
+use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
@@ -142,6 +142,9 @@ async fn part_value(images: &Images, name: &str, node: &DiskNode, layers: &[Laye
         value["drv"] = json!(block.driver());
         value["file"] = json!(block.name());
         value["ro"] = json!(block.capabilities().read_only);
+        if let Some(opened) = layer.opened {
+            merge(&mut value, opened_as(opened));
+        }
         merge(&mut value, images.chain(&layer.block).await);
         return value;
     }
@@ -213,14 +216,13 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
 
 async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     let layer = node.disk.top_image();
-    let options = node.options();
     let mut value = json!({
         "node-name": name,
         "drv": node.driver(),
         "file": node.path().to_string_lossy(),
         "ro": node.disk.read_only(),
         "encrypted": false,
-        "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
+        "detect_zeroes": "off",
         "write_threshold": 0,
     });
     merge(&mut value, images.chain(&layer).await);
@@ -233,14 +235,8 @@ async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Va
     if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
         value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
     }
-    if let Some(options) = options {
-        let mode = options.layer.cache();
-        value["cache"] =
-            json!({ "writeback": !mode.writethrough, "direct": mode.direct, "no-flush": mode.no_flush });
-        value["discard"] = json!(match options.layer.discard {
-            graph::options::Discard::Ignore => "ignore",
-            graph::options::Discard::Unmap => "unmap",
-        });
+    if let Some(options) = node.options() {
+        merge(&mut value, opened_as(OpenedAs::of(&options.layer)));
     }
     merge(&mut value, legacy_limits(&node.disk.limits()));
     if let Some(group) = node.disk.throttle_group().name() {
@@ -273,10 +269,19 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-fn detect_zeroes(options: &DiskOptions) -> &'static str {
-    match options.layer.detect_zeroes {
-        DetectZeroes::Off => "off",
-        DetectZeroes::On => "on",
-        DetectZeroes::Unmap => "unmap",
-    }
+/// How an image is opened, as QEMU reports it.
+fn opened_as(opened: OpenedAs) -> Value {
+    let OpenedAs { cache, discard, detect_zeroes } = opened;
+    json!({
+        "cache": { "writeback": !cache.writethrough, "direct": cache.direct, "no-flush": cache.no_flush },
+        "discard": match discard {
+            Discard::Ignore => "ignore",
+            Discard::Unmap => "unmap",
+        },
+        "detect_zeroes": match detect_zeroes {
+            DetectZeroes::Off => "off",
+            DetectZeroes::On => "on",
+            DetectZeroes::Unmap => "unmap",
+        },
+    })
 }

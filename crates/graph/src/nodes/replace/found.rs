@@ -42,6 +42,8 @@ pub(in crate::nodes) struct Replacement {
     pub(super) node: Option<Arc<Node>>,
     /// It is what is there already, opened in another way.
     pub(super) is_there: bool,
+    /// It is another part of the file, whose size may be another one.
+    pub(in crate::nodes) is_other_part: bool,
 }
 
 impl Graph {
