@@ -10,6 +10,7 @@ use graph::OpenRules;
 use graph::size::human_size;
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, Place, Policy};
+use reactor::Reactor;
 use serde_json::{Value, json};
 
 use crate::checkpoint::{outcome_json, show, texts};
@@ -126,10 +127,11 @@ fn forget_here(args: &Args) -> Result<Value, Failure> {
     };
     let policy = Policy { keep: args.keep.clone(), depth_max: args.max_depth.map(|max| max as usize) };
     let mut forgotten = forget_of(&place, disk.as_ref(), &policy, args.dry_run)?;
-    let rules = Memory::default().rules(args.names.policy()?);
+    let memory = Memory::default();
+    let (rules, reactor) = (memory.rules(args.names.policy()?), copying::reactor()?);
     forgotten.merges = match args.dry_run {
-        true => copying::reactor()?.run(merged::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
-        false => merge_all(args, &place, &rules)?,
+        true => reactor.run(merged::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
+        false => merge_all(args, (&place, &rules), (&reactor, memory.copy_bytes))?,
     };
     Ok(json_of(&forgotten, args.dry_run))
 }
@@ -153,9 +155,12 @@ pub fn forget_of(
 }
 
 /// One merge after the other; others use the lineage meanwhile.
-fn merge_all(args: &Args, place: &Place, rules: &OpenRules) -> Result<Vec<Merge>, Failure> {
-    let memory = Memory::default();
-    let (reactor, watch) = (copying::reactor()?, args.report.watch()?);
+fn merge_all(
+    args: &Args,
+    (place, rules): (&Place, &OpenRules),
+    (reactor, memory_bytes): (&Reactor, u64),
+) -> Result<Vec<Merge>, Failure> {
+    let watch = args.report.watch()?;
     let mut done = Vec::new();
     loop {
         let merges = Change::begin(place, PATIENCE)?.merges()?;
@@ -164,7 +169,7 @@ fn merge_all(args: &Args, place: &Place, rules: &OpenRules) -> Result<Vec<Merge>
         let Some(merging) = Change::begin(place, PATIENCE)?.begin_merge(&next)? else { continue };
         let copy = async |top: &dyn Block, layers, base: &dyn Block| {
             let options = CopyOptions {
-                memory_bytes: memory.copy_bytes,
+                memory_bytes,
                 flush_bytes: Some(WAITING_BYTES_MAX),
                 rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
                 ..CopyOptions::default()

@@ -1,5 +1,6 @@
 //! Commands that change a lineage.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use storage::{FileLock, Role};
+use storage::{FileLock, LockError, Role};
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::error::Error;
@@ -157,9 +158,17 @@ impl Change {
         wants: impl Fn(LayerId, bool) -> bool,
     ) -> Result<(Plan, Outcome), Error> {
         let is_deleted = |id| self.manifest().entry(id).is_some_and(|entry| entry.deleted);
-        let is_unused = |id| check_unused(&self.place().layer(id)).is_ok();
+        let failed = Cell::new(None);
+        let goes = |id| match is_unused(&self.place().layer(id)) {
+            Ok(unused) => unused,
+            Err(error) => {
+                failed.set(Some(error));
+                false
+            }
+        };
         // The upper ones first: what is left out is backed by none of those that go.
-        let mut going = survey.removable(|id, _| wants(id, is_deleted(id)) && is_unused(id));
+        let mut going = survey.removable(|id, _| wants(id, is_deleted(id)) && goes(id));
+        failed.take().map_or(Ok(()), Err)?;
         let has_more = going.len() > layers_max;
         going.truncate(layers_max);
         let staying = deleted.iter().filter(|id| !going.contains(id)).map(|id| (*id, survey.users(*id)));
@@ -253,8 +262,17 @@ impl Prepared {
     }
 }
 
+/// Whether no process has the layer open.
+pub(crate) fn is_unused(path: &Path) -> Result<bool, Error> {
+    match check_unused(path) {
+        Ok(()) => Ok(true),
+        Err(Error::Busy { source: LockError::Busy { .. }, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Refuses to remove a layer that a process has open.
-pub(crate) fn check_unused(path: &Path) -> Result<(), Error> {
+fn check_unused(path: &Path) -> Result<(), Error> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
     let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| Error::io("cannot open", path)(error.into()))?);
     match FileLock::acquire_role(&file, Role::Writer) {

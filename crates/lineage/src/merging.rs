@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use storage::FileLock;
 
-use crate::change::{Change, check_unused};
+use crate::change::{Change, is_unused};
 use crate::error::Error;
 use crate::forget::{Merge, is_for_one_layer, merges};
 use crate::layer_id::LayerId;
@@ -112,7 +112,7 @@ impl Merging {
     pub fn end(&self, change: &Change) -> Result<Option<Plan>, Error> {
         let survey = change.survey()?;
         Ok(match (survey.layers.get(&self.merge.into), survey.layers.get(self.merge.lowest())) {
-            (Some(into), Some(lowest)) if self.has_place(&survey, into) => Some(self.plan(change, lowest)),
+            (Some(into), Some(lowest)) if self.has_place(&survey, into) => Some(self.plan(change, lowest)?),
             _ => None,
         })
     }
@@ -145,7 +145,7 @@ impl Merging {
             && self.merge.going.iter().all(|id| is_for_one_layer(&users, *id))
     }
 
-    fn plan(&self, change: &Change, lowest: &Layer) -> Plan {
+    fn plan(&self, change: &Change, lowest: &Layer) -> Result<Plan, Error> {
         let (place, into, new) = (|| self.place.clone(), self.merge.into, self.at());
         // Without a seal: which of the two files is there, the next command finds out.
         let mut open = change.manifest().clone();
@@ -161,15 +161,20 @@ impl Merging {
         // The files that go are needed until the new one has the name for good.
         steps.push(Step::SyncDirectory { path: self.place.layers() });
         steps.push(Step::Record { place: place(), manifest: open.clone(), ids: vec![into] });
-        let is_unused = |id: &&LayerId| check_unused(&self.place.layer(**id)).is_ok();
-        // The upper ones first: what one that stays is backed by stays, too.
-        let unused: Vec<LayerId> = self.merge.going.iter().take_while(is_unused).copied().collect();
+        let mut unused = Vec::new();
+        for id in &self.merge.going {
+            // The upper ones first: what one that stays is backed by stays, too.
+            if !is_unused(&self.place.layer(*id))? {
+                break;
+            }
+            unused.push(*id);
+        }
         if !unused.is_empty() {
             unused.iter().for_each(|id| drop(open.take(*id)));
             steps.extend(unused.iter().map(|id| Step::Remove { path: self.place.layer(*id) }));
             steps.push(Step::SyncDirectory { path: self.place.layers() });
             steps.push(Step::Record { place: place(), manifest: open, ids: vec![into] });
         }
-        Plan { steps, settled }
+        Ok(Plan { steps, settled })
     }
 }
