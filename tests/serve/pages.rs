@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,7 +13,7 @@ use std::time::Duration;
 use black_box::peer::assert_clean;
 use black_box::ports::free_port;
 use black_box::run::{ended, pidfd};
-use black_box::{Moto, Scratch, program};
+use black_box::{Moto, Scratch, program, ready};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What a page says before its first block if no test runs it.
@@ -149,7 +148,7 @@ fn sockets(line: &str) -> impl Iterator<Item = &str> {
 fn listens(socket: &Path) -> bool {
     match socket.extension().is_some_and(|ending| ending == "vhost") {
         true => socket.exists(),
-        false => UnixStream::connect(socket).is_ok(),
+        false => ready::unix(socket),
     }
 }
 

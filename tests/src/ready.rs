@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,16 @@ pub fn nbd(place: &str) -> bool {
         }),
     };
     asked.is_ok_and(|greeted| greeted)
+}
+
+/// Whether a process listens at a socket. For one that was killed the kernel accepts a moment longer.
+pub fn unix(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok_and(|stream| {
+        // One in another namespace of processes has no number here.
+        let listener = rustix::net::sockopt::socket_peercred(&stream);
+        listener
+            .map_or(true, |listener| Path::new(&format!("/proc/{}", listener.pid.as_raw_nonzero())).exists())
+    })
 }
 
 /// Takes the greeting and leaves in order (`NBD_OPT_ABORT`); whether it was one.

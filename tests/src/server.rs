@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
+use crate::ready;
 use crate::run::{Run, descriptors, ended, peak_rss, pidfd, tail};
 use crate::scratch::Scratch;
 use crate::{Outcome, program};
@@ -163,7 +163,7 @@ impl Server {
     /// Waits until it accepts connections, or has ended.
     pub fn listening(mut self) -> Result<Self, NotStarted> {
         let socket = self.socket.clone();
-        match self.wait_until(|_| UnixStream::connect(&socket).is_ok().then_some(())) {
+        match self.wait_until(|_| ready::unix(&socket).then_some(())) {
             Some(()) => Ok(self),
             None => Err(NotStarted(self.outcome())),
         }
