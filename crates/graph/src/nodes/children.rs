@@ -126,8 +126,10 @@ impl Graph {
     ) -> Result<(Arc<Node>, Arc<NodeBelow>), NodeError> {
         let refused = || NodeError::NoChild { name: disk.name(), child: child.to_owned() };
         let node = self.nodes().into_iter().find(|node| node.is_of(disk)).ok_or_else(refused)?;
-        let filter = node.filter.as_ref().filter(|filter| filter.is_over_list());
-        let below = filter.and_then(|filter| filter.list().into_iter().find(|below| below.name() == child));
+        let below = node.filter.as_ref().and_then(|filter| {
+            let changes = |below: &NodeBelow| filter.is_over_list() || below.role.changes;
+            filter.list().into_iter().find(|below| changes(below) && below.name() == child)
+        });
         let below = below.ok_or_else(refused)?;
         let used = self.node(child)?;
         let other = self.users(&used).into_iter().find(|user| !Arc::ptr_eq(user, &node));

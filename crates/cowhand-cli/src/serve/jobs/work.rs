@@ -27,19 +27,24 @@ pub enum Work {
     Amend(Amendment),
     /// Layers of a lineage that nothing needs by themselves become one.
     Merge(LayerMerge),
+    /// Nothing: it fails at once.
+    Refused {
+        /// Of what.
+        why: String,
+    },
 }
 
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        matches!(self, Self::Disk { .. } | Self::Merge(_))
+        matches!(self, Self::Disk { .. } | Self::Merge(_) | Self::Refused { .. })
     }
 
     /// What guests write meanwhile, of a job that becomes ready and is completed then.
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Disk { task, .. } => task.tracked(),
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => None,
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => None,
         }
     }
 
@@ -47,7 +52,7 @@ impl Work {
     pub fn bitmap(&self) -> Option<&BitmapSync> {
         match self {
             Self::Disk { bitmap, .. } => bitmap.as_ref(),
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => None,
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => None,
         }
     }
 
@@ -57,6 +62,7 @@ impl Work {
             Self::Create(creation) => creation.run(inventory, life).await?,
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
             Self::Merge(merge) => merge.run(inventory, life).await?,
+            Self::Refused { why } => return Err(Failed::Because(why.clone())),
         }
         Ok(Ended::Complete)
     }
@@ -72,7 +78,7 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
             }
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) => Ok(()),
+            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => Ok(()),
         }
     }
 
@@ -86,7 +92,7 @@ impl Work {
                 let _change = inventory.graph.change().await;
                 creation.undo();
             }
-            Self::Amend(_) | Self::Merge(_) => {}
+            Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => {}
         }
     }
 }

@@ -11,7 +11,7 @@ use job::{Backup, BackupPace, BeforeWrite, Task};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{await_backing, name_filter, new_job, not_begun, target_of};
+use super::live::{await_backing, check_size, name_filter, new_job, not_begun, target_of};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
@@ -68,6 +68,7 @@ async fn begin(
     let disk = chain.disk;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;
+    check_size(&disk, &node).map_err(QmpError::generic)?;
     let block = target_block(&node, arguments)?;
     let discards = arguments.is_on("discard-source");
     if discards && !is_snapshot(disk.disk.root().driver()) {

@@ -119,12 +119,15 @@ pub(super) fn target_of(
     if target.disk.read_only() {
         return Err(QmpError::generic(format!("the target {name:?} is read-only")));
     }
+    Ok(target)
+}
+
+/// Refuses a target that is not as large as the source.
+pub(super) fn check_size(source: &DiskNode, target: &DiskNode) -> Result<(), String> {
     let (found, needed) = (target.disk.size(), source.disk.size());
     match found == needed {
-        true => Ok(target),
-        false => {
-            Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}")))
-        }
+        true => Ok(()),
+        false => Err(format!("the target {:?} has {found} bytes, the source {needed}", target.name())),
     }
 }
 
@@ -214,6 +217,11 @@ async fn begin_mirror(
             "the target {target:?} is raw and holds all of a disk: give sync full"
         )));
     }
+    if let Err(why) = check_size(&disk, &node) {
+        // QEMU's clients expect a job that fails.
+        Jobs::start(inventory, new, Work::Refused { why }, Vec::new());
+        return Ok(json!({}));
+    }
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
@@ -238,12 +246,12 @@ fn replaced_child(
     checked.map_err(|error| {
         let error = inventory.refused(&error).desc;
         QmpError::generic(format!(
-            "argument 'replaces' is {child:?}: only the uppermost image of the source can be replaced, or a disk of a quorum that nothing else uses; {error}"
+            "argument 'replaces' is {child:?}: only the uppermost image of the source can be replaced, or what its filter is over, if nothing else uses that; {error}"
         ))
     })?;
     if arguments.text("sync")? != "full" {
         return Err(QmpError::generic(
-            "what takes the place of a disk of a quorum holds all of it: give sync full",
+            "what takes the place of a disk below a filter holds all of it: give sync full",
         ));
     }
     Ok(Some(child.to_owned()))

@@ -1,5 +1,6 @@
 //! query-block, query-named-block-nodes: what is open.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use graph::options::{DetectZeroes, Discard};
@@ -18,9 +19,13 @@ use crate::serve::inventory::Inventory;
 /// Every disk as a device; `flat`: without backing images.
 pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
     let (mut devices, images) = (Vec::new(), Images::new(flat));
+    let filters = job_filters(inventory);
     for node in inventory.graph.disks() {
         let mut inserted = disk_value(&images, &node.name(), &node, &snapshots(&node).await).await;
         add_bitmaps(inventory, &node, &mut inserted).await;
+        if let Some((name, driver)) = filters.get(&node.name()) {
+            (inserted["node-name"], inserted["drv"]) = (json!(name), json!(driver));
+        }
         devices.push(json!({
             "device": node.name(),
             "qdev": node.name(),
@@ -31,6 +36,16 @@ pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
         }));
     }
     Value::Array(devices)
+}
+
+/// The filters of jobs that have names, and their drivers, by their disks.
+fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'static str)> {
+    let nodes = inventory.graph.nodes();
+    let of = |node: &Arc<Node>| match &node.kind {
+        NodeKind::JobFilter { driver, disk, .. } => Some((disk.get(), (node.name(), *driver))),
+        _ => None,
+    };
+    nodes.iter().filter_map(of).collect()
 }
 
 /// Every node; `flat`: likewise.
