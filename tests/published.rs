@@ -106,16 +106,72 @@ fn a_later_checkpoint_costs_what_the_layers_above_the_published_one_say() {
     let three = scene.publish(&["d.qcow2@three", NAME]);
     assert_eq!((figures(&three).0, text(&three, "parent")), (3 * MIB as u64, text(&two, "image")));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
-    // A fork under a name of its own takes what its lineage has published.
+    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/vms"]).json();
+    assert_eq!((&unused["unused"], &unused["images"]), (&Value::Array(vec![]), &4.into()), "{unused}");
+    assert_eq!(scene.keys().iter().filter(|key| key.contains("pushing")).count(), 0);
+}
+
+/// A fork that was published to a name of its own was read whole, unless its user knew which name to compare with.
+#[test]
+fn a_parent_is_found_under_any_name_of_the_folder() {
+    let scene = Scene::new();
+    let one = scene.publish(&["--chunk-size", "2M", "d.qcow2@one", NAME]);
+    scene.writes(&["write -P 7 5M 64k"]);
+    scene.checkpoint("two");
+    let two = scene.publish(&["d.qcow2@two", NAME]);
+    scene.writes(&["write -P 7 6M 64k"]);
+    scene.checkpoint("three");
+    let three = scene.publish(&["d.qcow2@three", NAME]);
     scene.run(&["fork", "-q", "d.qcow2@two", "f.qcow2"]).ok();
     qemu_io_ok(&["-f", "qcow2"], &scene.scratch.name("f.qcow2"), &["write -P 9 0 64k"]);
     scene.run(&["checkpoint", "-q", "f.qcow2", "forked"]).ok();
-    let forked = scene.publish(&["--parent", NAME, "f.qcow2@forked", "s3://images/vms/f"]);
-    assert_eq!((figures(&forked).1, text(&forked, "parent")), (2, text(&three, "image")));
-    scene.assert_reads_as("s3://images/vms/f", &scene.bytes("f.qcow2"));
-    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/vms"]).json();
-    assert_eq!((&unused["unused"], &unused["images"]), (&Value::Array(vec![]), &6.into()), "{unused}");
-    assert_eq!(scene.keys().iter().filter(|key| key.contains("pushing")).count(), 0);
+    let bytes = scene.bytes("f.qcow2");
+    let publish = |words: &[&str], name: &str| {
+        let report = scene.publish(&[words, &["f.qcow2@forked", name]].concat());
+        (figures(&report), report["parent"].as_str().map(str::to_owned))
+    };
+    let image = |of: &Value| Some(text(of, "image").to_owned());
+    let mib = MIB as u64;
+    // The nearest one, whose chunks have the size that the new image takes over.
+    drop(scene.way.requests());
+    assert_eq!(publish(&[], "s3://images/vms/f"), ((2 * mib, 2, true), image(&two)));
+    let listed = scene.way.requests().iter().filter(|line| line.contains("list-type")).count();
+    assert_eq!(listed, 2);
+    scene.assert_reads_as("s3://images/vms/f", &bytes);
+    let said = scene.run(&["publish", "-n", "f.qcow2@forked", "s3://images/vms/g"]).ok();
+    assert!(said.contains("would read 0 B since s3://images/vms/f@"), "{said}");
+    // By hand: another one, and none.
+    assert_eq!(publish(&["-n", "--parent", NAME], "s3://images/vms/g"), ((4 * mib, 0, false), image(&three)));
+    let named = text(&one, "image");
+    assert_eq!(publish(&["-n", "--parent", named], "s3://images/vms/g"), ((4 * mib, 0, false), image(&one)));
+    assert_eq!(publish(&["-n", "--parent", "none"], "s3://images/vms/f"), ((12 * mib, 0, false), None));
+    // Another size of chunks has no parent, and another folder neither.
+    assert_eq!(publish(&["-n", "--chunk-size", "1M"], "s3://images/vms/g"), ((12 * mib, 0, false), None));
+    assert_eq!(publish(&["-n"], "s3://images/other/g"), ((12 * mib, 0, false), None));
+    for (words, says) in [
+        (&["--chunk-size", "1M", "--parent", NAME][..], "chunks of s3://images/vms/d have another size"),
+        (&["--parent", "s3://images/vms/e"], "the lineage has no checkpoint of s3://images/vms/e"),
+    ] {
+        scene.store.put("/images/vms/e.json", &other_lineage(&scene));
+        let refused =
+            scene.run(&[&["publish"], words, &["f.qcow2@forked", "s3://images/vms/g"]].concat()).fails();
+        assert!(refused.contains(says), "{refused}");
+    }
+    // A store that lists nothing has everything read.
+    scene.way.plan(&[("GET /images?", StoreFault::Status(403))]);
+    let whole =
+        scene.run(&["publish", "-n", "--output", "json", "f.qcow2@forked", "s3://images/vms/g"]).outcome();
+    assert!(whole.stderr.contains("no parent is looked for"), "{whole}");
+    let whole: Value = serde_json::from_str(&whole.stdout).expect("JSON");
+    assert_eq!((figures(&whole).0, &whole["parent"]), (12 * mib, &Value::Null));
+}
+
+/// The manifest of the disk, as one of a lineage that is not here.
+fn other_lineage(scene: &Scene) -> Vec<u8> {
+    let bytes = scene.store.get("/images/vms/d.json").expect("a manifest");
+    let mut manifest: Value = serde_json::from_slice(&bytes).expect("JSON");
+    manifest["checkpoints"] = serde_json::json!([{ "id": "0123456789abcdef" }]);
+    serde_json::to_vec(&manifest).expect("JSON")
 }
 
 #[test]
@@ -177,6 +233,8 @@ fn a_lineage_that_has_lost_the_published_checkpoint_reads_all_and_sends_what_is_
     assert_eq!((figures(&three).0, figures(&three).1), (MIB as u64, 2));
     assert_ne!(text(&three, "parent"), text(&two, "image"));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    // Nor is the one that it was published as.
+    scene.store.delete(&format!("/images/vms/d@{}.json", text(&three, "id")));
     let lasting = text(&three, "parent").strip_prefix("s3:/").expect("an object").to_owned();
     scene.store.put(&format!("{lasting}.json"), scene.store.get("/images/vms/d.json").as_deref().unwrap());
     // It is not what it is called, and is not taken for that.
@@ -239,7 +297,7 @@ fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
         (&["publish", "d.qcow2@one", "disk"], "allowed: s3://BUCKET/FOLDER/NAME"),
         (
             &["publish", "--parent", "s3://images/other/d", "d.qcow2@one", NAME],
-            "allowed: a name in the folder of",
+            "allowed: none, or a name in the folder of",
         ),
         (&["publish", "--parent", "s3://images/vms/none", "d.qcow2@one", NAME], "none.json is not there"),
         (&["publish", "--parent", "s3://images/vms/pushed", "d.qcow2@one", NAME], "it was pushed"),

@@ -12,10 +12,10 @@ use graph::{Disk, OpenRules};
 use job::{LoopClock, RateLimit};
 use lineage::LayerId;
 use serde::Serialize;
-use storage_chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Place, Published};
+use storage_chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Of, Place, Published};
 use storage_s3::StoreError;
 
-use self::parent::{Candidate, Parent};
+use self::parent::{Candidate, Parent, Search};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
@@ -26,15 +26,19 @@ use crate::output::{OutputFormat, printable, write_json};
 use crate::push::session::{Sent, Session, TargetArgs};
 use crate::push::upload::{Figures, Upload};
 
+/// The value of `--parent` by which everything is read.
+const NO_PARENT: &str = "none";
+
 /// Arguments of `cowhand publish`.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Upload a checkpoint to an object store as a chunked image, also while its disk is served: sealed layers are not written any \
         more, so guests wait for nothing. s3://BUCKET/FOLDER/NAME is then that checkpoint, and s3://BUCKET/FOLDER/NAME@ID is it for ever: a \
         later checkpoint that is published to NAME replaces only the first. cowhand restore makes disks of both.\n\n\
-        Of a checkpoint of the same lineage that is there, or that --parent names in the same folder, everything is taken that the layers of only one \
-        of the two say nothing about, by their maps: it is neither read nor asked for. Chunks that are there are not uploaded, zeroes are not \
-        stored. After Ctrl-C or an error what was there is there, and the next publish finds the chunks that were uploaded.\n\n\
+        Of its parent, a checkpoint of the same lineage that is there, everything is taken that the layers of only one of the two say nothing \
+        about, by their maps: it is neither read nor asked for. That is the checkpoint at NAME, else the nearest one in the folder; --parent names \
+        another one. Chunks that are there are not uploaded, zeroes are not stored. After Ctrl-C or an error what was there is there, and \
+        the next publish finds the chunks that were uploaded.\n\n\
         What is the same for all chunked images (chunks, compression, two uploads to one name) cowhand push --help says.",
     after_help = DISK_HELP
 )]
@@ -46,7 +50,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// A published checkpoint of the same lineage in the same folder, of which unchanged chunks are taken if NAME has none
+    /// A published checkpoint of the same lineage in the same folder, of which unchanged chunks are taken; none: everything is read [default: found by itself]
     #[arg(long, value_name = "NAME")]
     parent: Option<String>,
 
@@ -142,12 +146,13 @@ impl Publication<'_> {
             session.place.begin_push().await.map_err(|error| session.hinted(&error))?;
         }
         let published = session.find().await?;
-        let (candidates, below) = self.candidates(published.as_ref()).await?;
-        let like = candidates.first().map(|candidate| &candidate.image.manifest);
-        let manifest = session.new_manifest(block::Block::size(&**disk), like)?;
+        let base = self.base().await?;
+        let below = base.as_ref().map_or(&[][..], |base| base.image.manifest.checkpoints());
+        let parent = self.parent(published.as_ref(), base.as_ref()).await?;
+        let like = published.as_ref().or(parent.as_ref().map(|parent| &parent.image));
+        let manifest =
+            session.new_manifest(block::Block::size(&**disk), like.map(|image| &image.manifest))?;
         let mut manifest = manifest.of_checkpoints(self.checkpoints(below));
-        let parent = Parent::find(self.sealed, &self.chain.0, &candidates, &manifest).await;
-        let parent = parent.map_err(|error| session.failed(&error))?;
         let changed = match &parent {
             Some(parent) => Some(parent.changed(disk, self.sealed, self.rules).await?),
             None => None,
@@ -191,56 +196,92 @@ impl Publication<'_> {
         })
     }
 
-    /// What is at the store and may be of this lineage, and the checkpoints below this one that another lineage had: those of the image that it is backed by.
-    async fn candidates(
+    /// The image at the store of which chunks are taken.
+    async fn parent(
         &self,
         published: Option<&Published>,
-    ) -> Result<(Vec<Candidate>, Vec<Checkpoint>), Failure> {
-        let Self { args, session, .. } = self;
-        let own = published.map(|image| Candidate {
-            place: Arc::clone(&session.place),
-            image: image.clone(),
-            is_base: false,
-        });
-        let mut candidates: Vec<Candidate> = own.into_iter().collect();
-        if let Some(name) = &args.parent {
-            let place = session.place.beside(name).ok_or_else(|| {
-                Failure::new(format!(
-                    "--parent is {}; allowed: a name in the folder of {}",
-                    printable(name),
-                    session.place.image()
-                ))
-            })?;
-            let image = place.read().await.map_err(|error| session.failed(&error))?;
-            if image.manifest.checkpoints().is_empty() {
-                let what = format!("--parent: {} is no published checkpoint: it was pushed", place.image());
-                return Err(Failure::new(what));
+        base: Option<&Candidate>,
+    ) -> Result<Option<Parent>, Failure> {
+        let Self { args, session, sealed, chain: (chain, _), .. } = self;
+        let search = Search { sealed, chain, base };
+        let fits = |image: &Published| {
+            let like = published.unwrap_or(image);
+            // Of no bytes: what is compared is how chunks are made.
+            let new = session.new_manifest(0, Some(&like.manifest));
+            new.is_ok_and(|new| image.manifest.has_objects_for(&new))
+        };
+        let failed = |error| session.failed(&error);
+        match args.parent.as_deref() {
+            Some(NO_PARENT) => Ok(None),
+            Some(name) => {
+                let candidate = self.named_parent(name).await?;
+                let image = candidate.place.image();
+                if !fits(&candidate.image) {
+                    let what = format!(
+                        "--parent: chunks of {image} have another size, or are compressed and those of the new image are not"
+                    );
+                    return Err(Failure::new(what));
+                }
+                match search.parent(&candidate) {
+                    Some(parent) => Ok(Some(parent)),
+                    None => {
+                        search.nearest(&candidate.place, Of::Image, fits).await.map_err(failed)?.map_or_else(
+                            || {
+                                Err(Failure::new(format!(
+                                    "--parent: the lineage has no checkpoint of {image}"
+                                )))
+                            },
+                            |parent| Ok(Some(parent)),
+                        )
+                    }
+                }
             }
-            candidates.push(Candidate { place: Arc::new(place), image, is_base: false });
+            None => {
+                let image = published.filter(|image| fits(image)).cloned();
+                let own = image.map(|image| Candidate { place: Arc::clone(&session.place), image });
+                match own.and_then(|own| search.parent(&own)) {
+                    Some(parent) => Ok(Some(parent)),
+                    None => search.nearest(&session.place, Of::Folder, fits).await.map_err(failed),
+                }
+            }
         }
-        let mut below = Vec::new();
-        if let Some(place) = self.base_place() {
-            let image = place.read().await.map_err(|error| session.failed(&error))?;
-            below.extend_from_slice(image.manifest.checkpoints());
-            candidates.push(Candidate { place: Arc::new(place), image, is_base: true });
-        }
-        Ok((candidates, below))
     }
 
-    /// Where the image is that the lowest layer is backed by, if that is a published checkpoint of the same folder: one that stays what it is.
-    fn base_place(&self) -> Option<Place> {
-        let place = self.session.place.beside(self.chain.1.as_deref()?)?;
-        place.checkpoint().is_some().then_some(place)
+    /// The image that --parent names.
+    async fn named_parent(&self, name: &str) -> Result<Candidate, Failure> {
+        let own = &self.session.place;
+        let place = own.beside(name).ok_or_else(|| {
+            let what = "--parent is";
+            Failure::new(format!(
+                "{what} {}; allowed: {NO_PARENT}, or a name in the folder of {}",
+                printable(name),
+                own.image()
+            ))
+        })?;
+        let image = place.read().await.map_err(|error| self.session.failed(&error))?;
+        if image.manifest.checkpoints().is_empty() {
+            let what = format!("--parent: {} is no published checkpoint: it was pushed", place.image());
+            return Err(Failure::new(what));
+        }
+        Ok(Candidate { place: Arc::new(place), image })
     }
 
-    /// This checkpoint and all below it.
-    fn checkpoints(&self, below: Vec<Checkpoint>) -> Vec<Checkpoint> {
+    /// The image that the lowest layer is backed by, if that is a published checkpoint of the same folder: one that stays what it is.
+    async fn base(&self) -> Result<Option<Candidate>, Failure> {
+        let place = self.chain.1.as_deref().and_then(|base| self.session.place.beside(base));
+        let Some(place) = place.filter(|place| place.checkpoint().is_some()) else { return Ok(None) };
+        let image = place.read().await.map_err(|error| self.session.failed(&error))?;
+        Ok(Some(Candidate { place: Arc::new(place), image }))
+    }
+
+    /// This checkpoint and all below it; `below` are those that another lineage had.
+    fn checkpoints(&self, below: &[Checkpoint]) -> Vec<Checkpoint> {
         let named = |id: &LayerId| {
             let entry = self.sealed.survey.layers.get(id).and_then(|layer| layer.entry.as_ref());
             let name = entry.filter(|entry| !entry.deleted).and_then(|entry| entry.name.as_ref());
             Checkpoint { id: id.to_string(), name: name.map(ToString::to_string) }
         };
-        self.chain.0.iter().map(named).chain(below).take(CHECKPOINTS_MAX).collect()
+        self.chain.0.iter().map(named).chain(below.iter().cloned()).take(CHECKPOINTS_MAX).collect()
     }
 
     /// Makes the manifest that stays, unless it is there.

@@ -99,6 +99,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether the store says that it must not be asked for this.
+    pub fn is_forbidden(&self) -> bool {
+        let (Self::Server(error) | Self::Store(StoreError::Http(error))) = self else { return false };
+        matches!(error, storage_http::Error::Refused { status: 401 | 403, .. })
+    }
+}
+
 fn ago(seconds: Option<u64>) -> String {
     seconds.map_or_else(String::new, |seconds| match seconds {
         0..120 => format!(", since {seconds} s"),

@@ -21,7 +21,7 @@ mod storage;
 mod table;
 mod unused;
 
-pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint};
+pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint, Of};
 pub use chunk_name::ChunkName;
 pub use error::Error;
 pub use manifest::{

@@ -121,7 +121,7 @@ impl Place {
         let name = self.manifest_name();
         let name =
             self.checkpoint().and_then(|own| name.strip_suffix(own)?.strip_suffix('@')).unwrap_or(name);
-        Self::new(self.folder.clone(), format!("{name}@{id}{MANIFEST_SUFFIX}"))
+        self.named(&format!("{name}@{id}"))
     }
 
     /// The id of the checkpoint that stays here; `None` if another one may be published here.
@@ -135,8 +135,12 @@ impl Place {
         let (own, (folder, name)) = (self.image(), image.rsplit_once('/')?);
         let is_here = own.rsplit_once('/').is_some_and(|(own, _)| own == folder);
         let is_bucket = matches!(self.folder, Folder::Bucket { .. });
-        (is_here && is_bucket && !name.is_empty())
-            .then(|| Self::new(self.folder.clone(), format!("{name}{MANIFEST_SUFFIX}")))
+        (is_here && is_bucket && !name.is_empty()).then(|| self.named(name))
+    }
+
+    /// The image `name` of the same folder.
+    pub(crate) fn named(&self, name: &str) -> Self {
+        Self::new(self.folder.clone(), format!("{name}{MANIFEST_SUFFIX}"))
     }
 
     /// What messages and images call it: `s3://BUCKET/FOLDER/NAME`, or a URL.
@@ -145,7 +149,7 @@ impl Place {
         manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&manifest).to_owned()
     }
 
-    fn manifest_name(&self) -> &str {
+    pub(crate) fn manifest_name(&self) -> &str {
         self.manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&self.manifest)
     }
 
@@ -296,7 +300,7 @@ impl Place {
         }
     }
 
-    fn bucket(&self) -> Result<(&Store, &str), Error> {
+    pub(crate) fn bucket(&self) -> Result<(&Store, &str), Error> {
         match &self.folder {
             Folder::Bucket { store, prefix } => Ok((store, prefix)),
             Folder::Server { .. } => Err(Error::ReadOnly { image: self.to_string() }),
