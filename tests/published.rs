@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
+use black_box::qmp::Qmp;
 use black_box::random::Random;
-use black_box::server::Start;
+use black_box::server::{Server, Start};
 use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
 const NAME: &str = "s3://images/vms/d";
@@ -46,6 +47,20 @@ impl Scene {
 
     fn publish(&self, words: &[&str]) -> Value {
         self.run(&[&["publish", "--output", "json"], words].concat()).json()
+    }
+
+    /// A server of the disk in its sandbox, with the control socket `qmp`. Commands reach files of the directory, and the store if `store` says so.
+    fn serve(&self, store: bool) -> (Server, Qmp) {
+        let qmp = self.scratch.name("qmp");
+        let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(self.scratch.path());
+        let port = format!("127.0.0.1:{}", self.store.port());
+        let start = if store { start.args(["--allow-connect", &port]) } else { start };
+        let start = start.env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
+        let start = start.env("AWS_SECRET_ACCESS_KEY", "hush").arg(self.scratch.name("d.qcow2"));
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        let client = Qmp::connect(qmp.as_ref());
+        (server, client)
     }
 
     /// The bytes of the disk `file`, as QEMU reads them.
@@ -381,4 +396,136 @@ fn a_restored_disk_stays_what_it_was_whatever_is_published_later() {
     bytes[MIB..MIB + (64 << 10)].fill(5);
     scene.assert_reads_as("s3://images/vms/r", &bytes);
     scene.run(&["restore", "-q", "--at", "one", "s3://images/vms/r", "r2.qcow2"]).fails();
+}
+
+/// A restored disk was served and streamed by three commands, or was waited for until all of it had come.
+#[test]
+fn a_server_serves_a_restored_disk_at_once_and_fetches_the_rest_as_a_job() {
+    let scene = Scene::new();
+    let mut bytes = scene.bytes("d.qcow2");
+    let one = scene.publish(&["d.qcow2@one", NAME]);
+    let (server, mut qmp) = scene.serve(true);
+    let restore = ["restore", "--server", "qmp", "--serve", "-r", "64k", "--output", "json"];
+    let made = scene.run(&[&restore[..], &[NAME, "new.qcow2"]].concat()).json();
+    assert_eq!((text(&made, "job"), text(&made, "node-name")), ("restore-new", "new"));
+    assert_eq!((text(&made, "image"), &made["virtual-size"]), (text(&one, "image"), &(12 * MIB).into()));
+    let mut client = server.client("new");
+    client.write(5 << 20, &[9; 4096]).expect("a write");
+    bytes[5 * MIB..5 * MIB + 4096].fill(9);
+    assert!(client.read_all().expect("a disk") == bytes);
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert_eq!((text(&job, "type"), text(&job, "device")), ("cowhand-restore", "restore-new"));
+    assert_eq!((&job["speed"], &job["len"]), (&(64 << 10).into(), &(12 * MIB).into()), "{job}");
+    qmp.ok("job-pause", json!({ "id": "restore-new" }));
+    qmp.ok("job-resume", json!({ "id": "restore-new" }));
+    // Another one is cancelled: its disk stays, and fetches what is read.
+    let words = ["restore", "-q", "--server", "qmp", "-r", "64k", "--at", "one", NAME, "given-up.qcow2"];
+    scene.run(&words).ok();
+    qmp.ok("job-cancel", json!({ "id": "restore-given-up" }));
+    qmp.event_of("BLOCK_JOB_CANCELLED", "device", "restore-given-up");
+    let export = json!({ "type": "nbd", "id": "given-up", "node-name": "given-up" });
+    qmp.ok("block-export-add", export);
+    assert!(server.client("given-up").read(7 << 20, 4096).expect("a read") == bytes[7 * MIB..7 * MIB + 4096]);
+    qmp.ok("block-job-set-speed", json!({ "device": "restore-new", "speed": 0 }));
+    let done = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "restore-new");
+    assert_eq!(done["data"]["error"], Value::Null, "{done}");
+    scene.run(&["restore", "-q", "--full", "--server", "qmp", NAME, "whole.qcow2"]).ok();
+    for (words, says) in [
+        (&[NAME, "d.qcow2"][..], "there is a file already"),
+        (&["--at", "none", NAME, "x.qcow2"], "has no checkpoint none; it has: one"),
+        (&["s3://images/vms/none", "x.qcow2"], "none.json is not there"),
+        (&["--serve=ublk,number=x", NAME, "x.qcow2"], "number"),
+        (&["--serve=vhost-user-blk,addr.type=unix,addr.path=/none/x", NAME, "x.qcow2"], "/none/x"),
+        (&[NAME, "sub/new.qcow2"], "new"),
+    ] {
+        std::fs::create_dir_all(scene.scratch.file("sub")).expect("a directory");
+        let refused = scene.run(&[&["restore", "--server", "qmp"], words].concat()).fails();
+        assert!(refused.contains(says), "{words:?}: {refused}");
+        // Nothing is left of it.
+        assert!(!scene.scratch.file("x.qcow2").exists() && !scene.scratch.file("sub/new.qcow2").exists());
+        let nodes = qmp.ok("query-named-block-nodes", json!({ "flat": true }));
+        assert!(!nodes.to_string().contains("x.qcow2"), "{words:?}: {nodes}");
+    }
+    drop(client);
+    server.stop();
+    // These need the store no more.
+    assert!(scene.bytes("new.qcow2") == bytes);
+    assert_clean(Path::new(&scene.scratch.name("new.qcow2")));
+    bytes[5 * MIB..5 * MIB + 4096].copy_from_slice(&scene.bytes("whole.qcow2")[5 * MIB..5 * MIB + 4096]);
+    assert!(scene.bytes("whole.qcow2") == bytes);
+    // One whose sandbox leads nowhere says how it would.
+    let (server, _) = scene.serve(false);
+    let refused = scene.run(&["restore", "--server", "qmp", NAME, "x.qcow2"]).fails();
+    assert!(refused.contains("--allow-connect") && !scene.scratch.file("x.qcow2").exists(), "{refused}");
+    server.stop();
+}
+
+/// A server's clients could take checkpoints and not publish them.
+#[test]
+fn a_server_publishes_as_a_job_that_is_slowed_paused_and_cancelled() {
+    let scene = Scene::new();
+    let bytes = scene.bytes("d.qcow2");
+    let (server, mut qmp) = scene.serve(true);
+    let publish = |more: Value| {
+        let mut arguments = json!({ "node-name": "d", "checkpoint": "one", "target": NAME, "job-id": "p" });
+        arguments.as_object_mut().expect("arguments").extend(more.as_object().expect("more").clone());
+        arguments
+    };
+    for (more, says) in [
+        (json!({ "checkpoint": "none" }), "none"),
+        (json!({ "target": "disk" }), "allowed: s3://BUCKET/FOLDER/NAME"),
+        (json!({ "chunk-size": 5 }), "chunk-size is 5"),
+        (json!({ "node-name": "x" }), "x"),
+    ] {
+        let refused = qmp.refused("cowhand-publish", publish(more));
+        assert!(refused.contains(says), "{refused}");
+    }
+    let answer = qmp.ok("cowhand-publish", publish(json!({ "speed": 1 << 20 })));
+    let keys = |mark: &str| scene.keys().iter().filter(|key| key.contains(mark)).count();
+    let until = |is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "{:?}", scene.keys());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until(&|| keys("/chunks/") > 1 && keys("/pushing/") == 1);
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert_eq!((text(&job, "type"), &job["len"]), ("cowhand-publish", &(12 * MIB).into()), "{job}");
+    // It rests, and no chunk is sent.
+    qmp.ok("job-pause", json!({ "id": "p" }));
+    qmp.event_where("JOB_STATUS_CHANGE", |data| data["status"] == "paused");
+    std::thread::sleep(Duration::from_millis(1500));
+    let (sent, mut client) = (keys("/chunks/"), server.client("d"));
+    client.write(0, &[1; 4096]).expect("a write");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(keys("/chunks/"), sent);
+    qmp.ok("job-resume", json!({ "id": "p" }));
+    qmp.ok("job-cancel", json!({ "id": "p" }));
+    qmp.event_of("BLOCK_JOB_CANCELLED", "device", "p");
+    assert_eq!((keys("/pushing/"), keys(".json")), (0, 0), "{:?}", scene.keys());
+    // What was sent is not sent again; the checkpoint is what it was.
+    qmp.ok("cowhand-publish", publish(json!({ "speed": 1 })));
+    qmp.ok("block-job-set-speed", json!({ "device": "p", "speed": 0 }));
+    let done = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "p");
+    assert_eq!(
+        (&done["data"]["error"], &done["data"]["offset"]),
+        (&Value::Null, &(12 * MIB).into()),
+        "{done}"
+    );
+    for image in [NAME, text(&answer, "image")] {
+        scene.assert_reads_as(image, &bytes);
+    }
+    // What the store says fails the job.
+    let parent = json!({ "parent": "s3://images/vms/none", "auto-dismiss": false });
+    qmp.ok("cowhand-publish", publish(parent));
+    let failed = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "p");
+    assert!(failed["data"]["error"].to_string().contains("none.json is not there"), "{failed}");
+    qmp.ok("job-dismiss", json!({ "id": "p" }));
+    // Its chunks are the disk's that is published next, by the tool.
+    drop(client);
+    scene.run(&["checkpoint", "-q", "qmp", "two"]).ok();
+    let two = scene.publish(&["qmp@two", NAME]);
+    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&answer, "image")));
+    server.stop();
 }

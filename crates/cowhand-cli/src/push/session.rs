@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use futures_util::future::{Either, select};
 use graph::drivers::object_store;
+use job::Life;
 use serde::Serialize;
 use storage_chunked::{
     ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
@@ -66,7 +67,16 @@ pub struct Session<'a> {
     /// Where that is.
     pub place: Arc<Place>,
     /// Shows how far it is, and ends it.
-    pub watch: &'a Watch,
+    pub followed: Followed<'a>,
+}
+
+/// Who sees how far an upload is.
+#[derive(Clone, Copy)]
+pub enum Followed<'a> {
+    /// A terminal; signals end it.
+    Signals(&'a Watch),
+    /// The clients of a server: it is a job.
+    Job(&'a Life),
 }
 
 /// What was sent.
@@ -101,6 +111,21 @@ impl Sent {
     }
 }
 
+/// The image in a store that `target` means. Asks no store.
+///
+/// # Errors
+/// As [`Session::begin`].
+pub async fn place_of(doing: &str, target: &str) -> Result<Place, Failure> {
+    match object_store(target.strip_prefix(PREFIX).unwrap_or(target)).await {
+        Some(Ok((store, key))) => Ok(Place::in_bucket(Arc::new(store), &key)),
+        Some(Err(error)) => Err(Failure::because(format!("cannot {doing} {target}"), &error)),
+        None => {
+            let shown = graph::drive::shown(target.as_ref());
+            Err(Failure::new(format!("cannot {doing} {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
+        }
+    }
+}
+
 impl<'a> Session<'a> {
     /// Asks no store yet.
     ///
@@ -109,20 +134,10 @@ impl<'a> Session<'a> {
     pub async fn begin(
         doing: &'static str,
         target: &'a TargetArgs,
-        watch: &'a Watch,
+        followed: Followed<'a>,
     ) -> Result<Self, Failure> {
-        let name = target.target.strip_prefix(PREFIX).unwrap_or(&target.target);
-        match object_store(name).await {
-            Some(Ok((store, key))) => {
-                let place = Arc::new(Place::in_bucket(Arc::new(store), &key));
-                Ok(Self { doing, target, place, watch })
-            }
-            Some(Err(error)) => Err(Failure::because(format!("cannot {doing} {}", target.target), &error)),
-            None => {
-                let shown = graph::drive::shown(target.target.as_ref());
-                Err(Failure::new(format!("cannot {doing} {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
-            }
-        }
+        let place = Arc::new(place_of(doing, &target.target).await?);
+        Ok(Self { doing, target, place, followed })
     }
 
     /// That failed because of this.
@@ -161,27 +176,44 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Uploads until a signal ends it.
+    /// Uploads to the end, or until a signal or the job's client ends it.
     ///
     /// # Errors
     /// Of the disk and the store; when it was ended.
     pub async fn upload(&self, upload: &Upload<'_>, manifest: &mut Manifest) -> Result<(), Failure> {
-        let mut progress = self.watch.progress(manifest.size());
-        let figures = upload.figures;
-        let uploaded = {
-            let told = pin!(async {
-                while self.watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
-                    reactor::sleep(LOOKS_AT_SIGNALS).await;
-                }
-            });
-            match select(pin!(upload.run(manifest)), told).await {
-                Either::Left((uploaded, _)) => uploaded.map_err(|error| self.of_upload(upload, &error)),
-                Either::Right(((), _)) => self.watch.check(),
+        let (figures, total) = (upload.figures, manifest.size());
+        let uploading =
+            pin!(async { upload.run(manifest).await.map_err(|error| self.of_upload(upload, &error)) });
+        match self.followed {
+            Followed::Signals(watch) => {
+                let mut progress = watch.progress(total);
+                let uploaded = {
+                    let ended = pin!(async {
+                        while watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
+                            reactor::sleep(LOOKS_AT_SIGNALS).await;
+                        }
+                    });
+                    match select(uploading, ended).await {
+                        Either::Left((uploaded, _)) => uploaded,
+                        Either::Right(((), _)) => watch.check(),
+                    }
+                };
+                progress.end();
+                uploaded.and_then(|()| watch.check())
             }
-        };
-        progress.end();
-        uploaded?;
-        self.watch.check()
+            Followed::Job(life) => {
+                // Its pace ends it.
+                let followed = pin!(async {
+                    loop {
+                        life.set_progress(figures.done_bytes.get(), total);
+                        reactor::sleep(LOOKS_AT_SIGNALS).await;
+                    }
+                });
+                let Either::Left((uploaded, _)) = select(uploading, followed).await;
+                life.set_progress(total, total);
+                uploaded
+            }
+        }
     }
 
     /// What a failure of an upload means to the user.
@@ -191,6 +223,7 @@ impl<'a> Session<'a> {
                 Failure::because(format!("cannot read {}", upload.disk.name()), error)
             }
             UploadError::Image(error) => self.hinted(error),
+            UploadError::Job(error) => Failure::because("the job has ended", error),
         }
     }
 

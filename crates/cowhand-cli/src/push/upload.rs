@@ -6,7 +6,7 @@ use std::ops::Range;
 use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use job::{Dirty, RateLimit};
+use job::{Dirty, Life, RateLimit};
 use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, Writing};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
@@ -23,6 +23,37 @@ pub enum UploadError {
     /// The store, or the image that is there.
     #[error(transparent)]
     Image(#[from] Error),
+    /// The job that it is was given up.
+    #[error(transparent)]
+    Job(#[from] job::Error),
+}
+
+/// How fast a disk is read.
+#[derive(Debug)]
+pub enum Pace<'a> {
+    /// As fast as it can be.
+    Free,
+    /// So many bytes a second.
+    Limited(RateLimit),
+    /// As the clients of a job want it.
+    Job(&'a Life),
+}
+
+impl Pace<'_> {
+    /// Waits until so many bytes may be read.
+    async fn wait(&self, bytes: u64) -> Result<(), job::Error> {
+        match self {
+            Self::Free => {}
+            Self::Limited(rate) => rate.take(bytes).await,
+            Self::Job(life) => loop {
+                life.pause_point().await?;
+                if life.charge_unless_paused(bytes).await? {
+                    break;
+                }
+            },
+        }
+        Ok(())
+    }
 }
 
 /// What was done.
@@ -59,8 +90,8 @@ pub struct Upload<'a> {
     pub figures: &'a Figures,
     /// How objects are made.
     pub how: Writing,
-    /// Bytes of the disk that are read a second at most.
-    pub rate: Option<RateLimit>,
+    /// How fast the disk is read.
+    pub pace: &'a Pace<'a>,
 }
 
 impl Upload<'_> {
@@ -218,9 +249,7 @@ impl Upload<'_> {
         range: Range<u64>,
         known: Option<ChunkName>,
     ) -> Result<Option<ChunkName>, UploadError> {
-        if let Some(rate) = &self.rate {
-            rate.take(len(&range)).await;
-        }
+        self.pace.wait(len(&range)).await?;
         let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
         let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
         result?;
