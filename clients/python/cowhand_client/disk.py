@@ -145,11 +145,13 @@ class Disk:
         parent: str | None = None,
         chunk_size: int | None = None,
         compress: str | None = None,
+        encrypt_key_secret: str | None = None,
         speed: int | None = None,
     ) -> str:
         """Uploads a checkpoint to `s3://BUCKET/FOLDER/NAME`, and waits for that. Returns the name that stays this checkpoint's.
 
-        `parent` is an image of the folder of which unchanged chunks are taken, or "none"; otherwise one is found. `speed` is in bytes of the disk a second.
+        `parent` is an image of the folder of which unchanged chunks are taken, or "none"; otherwise one is found. `encrypt_key_secret`
+        is the server's secret with the key of an encrypted image. `speed` is in bytes of the disk a second.
         """
         job = f"publish-{self.node}"
         answer: dict[str, Any] = await self._server.execute(
@@ -161,6 +163,7 @@ class Disk:
             parent=parent,
             chunk_size=chunk_size,
             compress=compress,
+            encrypt_key_secret=encrypt_key_secret,
             speed=speed,
             auto_dismiss=False,
         )
@@ -174,6 +177,7 @@ class Disk:
         *,
         at: str | None = None,
         serve: str | Mapping[str, Any] | None = None,
+        encrypt_key_secret: str | None = None,
         speed: int | None = None,
         whole: bool = False,
     ) -> str:
@@ -191,6 +195,7 @@ class Disk:
             job_id=job,
             at=at,
             serve=None if options is None else dict(options),
+            encrypt_key_secret=encrypt_key_secret,
             speed=speed,
             auto_dismiss=False if whole else None,
         )

@@ -10,7 +10,7 @@ use graph::probe::Format;
 use graph::size::human_size;
 use qcow2::CreateOptions;
 use serde_json::{Value, json};
-use storage_chunked::{Place, Published};
+use storage_chunked::{KeyId, Place, Published};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::copying;
@@ -62,6 +62,10 @@ pub struct Args {
     #[arg(long, value_name = "CHECKPOINT")]
     at: Option<String>,
 
+    /// The secret (--object secret,id=ID,file=PATH; with --server one of the server's) that holds the key of an encrypted image
+    #[arg(long, value_name = "ID")]
+    encrypt_key_secret: Option<String>,
+
     /// Copy the disk whole; with --server, return when the server has done that
     #[arg(long)]
     full: bool,
@@ -105,6 +109,8 @@ pub struct Source {
     pub name: String,
     /// Bytes of the disk.
     pub size: u64,
+    /// The key that it is encrypted with.
+    pub key: Option<KeyId>,
 }
 
 /// Restores.
@@ -118,12 +124,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let source = {
         let watch = Watch::begin(false)?;
-        let found = Source::look(&args.name, args.at.as_deref(), args.full);
+        let key = args.encrypt_key_secret.as_deref();
+        let found = Source::look(&args.name, args.at.as_deref(), key, args.full);
         copying::reactor()?.run(async { watch.within_grace(found).await.flatten() })?
     };
     match args.full {
         true => {
-            let pull = pull::Args::whole(source.name.clone(), new.clone().into(), args.progress);
+            let (name, key) = (source.backing(), args.encrypt_key_secret.clone());
+            let pull = pull::Args::whole(name, key, new.clone().into(), args.progress);
             pull::run(&pull, out)?;
         }
         false => copying::reactor()?.run(create(new, &source))?,
@@ -139,12 +147,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             let (shown, image) = (new.display().to_string(), printable(&source.name));
             writeln!(out, "{}: {} of {image}", printable(&shown), human_size(source.size))?;
             if let Some(backing) = backing {
-                writeln!(
-                    out,
-                    "serve it with: cowhand serve --allow-name {} {}",
-                    printable(&backing),
-                    printable(&shown)
-                )?;
+                let (backing, shown) = (printable(&backing), printable(&shown));
+                let key = if source.key.is_some() { "--object secret,id=ID,file=PATH " } else { "" };
+                writeln!(out, "serve it with: cowhand serve {key}--allow-name {backing} {shown}")?;
             }
         }
     }
@@ -162,6 +167,9 @@ fn on_server(args: &Args, server: &Path, out: &mut dyn Write) -> Result<ExitCode
         json!({ "source": args.name, "new": new, "node-name": node, "speed": args.rate.unwrap_or(0) });
     if let Some(at) = &args.at {
         arguments["at"] = json!(at);
+    }
+    if let Some(id) = &args.encrypt_key_secret {
+        arguments["encrypt-key-secret"] = json!(id);
     }
     if let Some(serve) = &args.serve {
         let export = storage_daemon::export(keyval::parse("--serve", serve, "type")?)?;
@@ -206,19 +214,19 @@ fn failed(name: &str, error: &dyn std::error::Error) -> Failure {
 }
 
 impl Source {
-    /// The checkpoint that `name` leads to, where it stays what it is, or the one `at` below that.
+    /// The checkpoint that `name` leads to, where it stays what it is, or the one `at` below that. `key` is the secret of an encrypted image.
     ///
     /// # Errors
     /// When there is none, or the store does not answer.
-    pub async fn find(name: &str, at: Option<&str>) -> Result<Self, Failure> {
-        Self::look(name, at, false).await
+    pub async fn find(name: &str, at: Option<&str>, key: Option<&str>) -> Result<Self, Failure> {
+        Self::look(name, at, key, false).await
     }
 
     /// As [`Source::find`]; `is_copied`: of an image that was pushed the one that is there now will do.
-    async fn look(name: &str, at: Option<&str>, is_copied: bool) -> Result<Self, Failure> {
+    async fn look(name: &str, at: Option<&str>, key: Option<&str>, is_copied: bool) -> Result<Self, Failure> {
         let name = name.strip_prefix(PREFIX).unwrap_or(name);
         let failed = |error: &dyn std::error::Error| failed(name, error);
-        let place = chunked_place(name).await.map_err(|error| failed(&error))?;
+        let place = chunked_place(name, key).await.map_err(|error| failed(&error))?;
         let found = place.read().await.map_err(|error| failed(&error))?;
         let (place, found) = match lasting(&place, &found, at, is_copied)? {
             Some(lasting) => {
@@ -227,12 +235,15 @@ impl Source {
             }
             None => (place, found),
         };
-        Ok(Self { name: place.image(), size: disk_bytes(&found) })
+        Ok(Self { name: place.image(), size: disk_bytes(&found), key: found.manifest.key_id() })
     }
 
     /// The name of the backing file.
     pub fn backing(&self) -> String {
-        format!("{PREFIX}{}", self.name)
+        match self.key {
+            None => format!("{PREFIX}{}", self.name),
+            Some(key) => format!("{PREFIX}encrypted={key}:{}", self.name),
+        }
     }
 
     /// An overlay that is backed by the image in the store.

@@ -86,7 +86,12 @@ impl Search<'_> {
                 let first = image.manifest.checkpoints().first();
                 first.is_some_and(|first| place.checkpoint() == Some(&first.id))
             };
-            if let Some(image) = place.find().await?.filter(|image| is_it(image) && fits(image)) {
+            let found = match place.find().await {
+                // Its chunks are encrypted otherwise.
+                Err(error) if error.is_of_another_key() => None,
+                found => found?,
+            };
+            if let Some(image) = found.filter(|image| is_it(image) && fits(image)) {
                 return Ok(Some(Parent { image_name: place.image(), image, way }));
             }
         }

@@ -126,14 +126,23 @@ impl Publication<'_> {
             let new = session.new_manifest(0, Some(&like.manifest));
             new.is_ok_and(|new| image.manifest.has_objects_for(&new))
         };
-        let failed = |error| session.failed(&error);
+        let failed = |error| {
+            let failure = session.failed(&error);
+            match error {
+                Error::Encrypted { .. } => failure.with_hint(
+                    "this lineage is encrypted in the folder; --parent none publishes the checkpoint without a key",
+                ),
+                _ => failure,
+            }
+        };
         match self.parent {
             Some(NO_PARENT) => Ok(None),
             Some(name) => {
                 let candidate = self.named_parent(name).await?;
                 let image = candidate.place.image();
                 if !fits(&candidate.image) {
-                    let what = "have another size, or are compressed and those of the new image are not";
+                    let what =
+                        "have another size or key, or are compressed and those of the new image are not";
                     return Err(Failure::new(format!("parent: chunks of {image} {what}")));
                 }
                 let parent = match search.parent(&candidate) {
@@ -173,8 +182,12 @@ impl Publication<'_> {
     async fn base(&self) -> Result<Option<Candidate>, Failure> {
         let place = self.chain.1.as_deref().and_then(|base| self.session.place.beside(base));
         let Some(place) = place.filter(|place| place.checkpoint().is_some()) else { return Ok(None) };
-        let image = place.read().await.map_err(|error| self.session.failed(&error))?;
-        Ok(Some(Candidate { place: Arc::new(place), image }))
+        match place.read().await {
+            Ok(image) => Ok(Some(Candidate { place: Arc::new(place), image })),
+            // What was plain is encrypted from here on.
+            Err(Error::NotEncrypted { .. }) => Ok(None),
+            Err(error) => Err(self.session.failed(&error)),
+        }
     }
 
     /// This checkpoint and all below it; `below` are those that another lineage had.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use futures_util::future::{Either, select};
-use graph::drivers::object_store;
+use graph::drivers::{image_key, object_store};
 use job::Life;
 use serde::Serialize;
 use storage_chunked::{
@@ -40,6 +40,10 @@ pub struct TargetArgs {
     /// Compress chunks [default: as the image that is there, or zstd]
     #[arg(long, value_name = "HOW", value_parser = compressions())]
     pub compress: Option<Compression>,
+
+    /// Encrypt chunks: the secret (--object secret,id=ID,file=PATH) that holds the key of the image, 32 random bytes or more
+    #[arg(long, value_name = "ID")]
+    pub encrypt_key_secret: Option<String>,
 
     /// Write to a store that cannot detect another upload to the same name at the same time, too
     #[arg(long)]
@@ -111,13 +115,16 @@ impl Sent {
     }
 }
 
-/// The image in a store that `target` means. Asks no store.
+/// The image in a store that is meant, and its key. Asks no store.
 ///
 /// # Errors
 /// As [`Session::begin`].
-pub async fn place_of(doing: &str, target: &str) -> Result<Place, Failure> {
+pub async fn place_of(doing: &str, target: &TargetArgs) -> Result<Place, Failure> {
+    let key = target.encrypt_key_secret.as_deref().map(image_key).transpose();
+    let target = &target.target;
+    let key = key.map_err(|error| Failure::because(format!("cannot {doing} {target}"), &error))?;
     match object_store(target.strip_prefix(PREFIX).unwrap_or(target)).await {
-        Some(Ok((store, key))) => Ok(Place::in_bucket(Arc::new(store), &key)),
+        Some(Ok((store, object))) => Ok(Place::in_bucket(Arc::new(store), &object).with_key(key)),
         Some(Err(error)) => Err(Failure::because(format!("cannot {doing} {target}"), &error)),
         None => {
             let shown = graph::drive::shown(target.as_ref());
@@ -130,13 +137,13 @@ impl<'a> Session<'a> {
     /// Asks no store yet.
     ///
     /// # Errors
-    /// When the name is none in a store, or its credentials cannot be read.
+    /// When the name is none in a store, or its credentials or the key cannot be read.
     pub async fn begin(
         doing: &'static str,
         target: &'a TargetArgs,
         followed: Followed<'a>,
     ) -> Result<Self, Failure> {
-        let place = Arc::new(place_of(doing, &target.target).await?);
+        let place = Arc::new(place_of(doing, target).await?);
         Ok(Self { doing, target, place, followed })
     }
 
@@ -161,7 +168,8 @@ impl<'a> Session<'a> {
         let chunk_size = self.target.chunk_size.or(like.map(Manifest::chunk_size)).unwrap_or_default();
         let compression = self.target.compress.or(like.map(Manifest::compression));
         let manifest = Manifest::of_zeroes(size, chunk_size, compression.unwrap_or(Compression::Zstd));
-        manifest.map_err(|error| self.failed(&error))
+        let key_id = self.place.key().map(|key| key.id());
+        manifest.map(|manifest| manifest.of_key(key_id)).map_err(|error| self.failed(&error))
     }
 
     /// How objects of `manifest` are made. `is_tolerable`: that the manifest may be refused at the end by a store that knows no conditions for new objects.

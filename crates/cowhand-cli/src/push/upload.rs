@@ -7,7 +7,7 @@ use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::{Dirty, Life, RateLimit};
-use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, Writing};
+use storage_chunked::{ChunkName, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -115,13 +115,13 @@ impl Upload<'_> {
         let bytes = new.encode();
         let name = ChunkName::of(&bytes);
         if self.old.and_then(|old| old.manifest.table(table)) != Some(name) {
-            self.add(name, IoBytes::copy_from(&bytes)).await?;
+            self.add(ObjectKind::Table, name, IoBytes::copy_from(&bytes)).await?;
         }
         Ok(name)
     }
 
-    async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
-        if let Some(sent) = self.place.add(name, bytes, self.how).await? {
+    async fn add(&self, kind: ObjectKind, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
+        if let Some(sent) = self.place.add(kind, name, bytes, self.how).await? {
             add(&self.figures.uploaded, 1);
             add(&self.figures.uploaded_bytes, sent);
         }
@@ -255,11 +255,11 @@ impl Upload<'_> {
         result?;
         add(&self.figures.read_bytes, len(&range));
         let bytes = bytes.freeze();
-        let hashed = bytes.clone();
-        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of(&hashed));
+        let (hashed, key) = (bytes.clone(), self.place.key());
+        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of_chunk(&hashed, key.as_deref()));
         let name = reactor::blocking(hash).await;
         if let Some(name) = name.filter(|name| Some(*name) != known) {
-            self.add(name, bytes).await?;
+            self.add(ObjectKind::Chunk, name, bytes).await?;
         }
         add(&self.figures.done_bytes, len(&range));
         Ok(name)

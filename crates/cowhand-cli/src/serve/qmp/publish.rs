@@ -25,6 +25,7 @@ pub const PUBLISH: Kind = Kind::Object(&[
     optional("parent", Kind::Text),
     optional("chunk-size", NUMBER),
     optional("compress", Kind::Choice(&["zstd", "none"])),
+    optional("encrypt-key-secret", Kind::Text),
     optional("force", Kind::Switch),
     optional("job-id", Kind::Text),
     optional("speed", NUMBER),
@@ -42,7 +43,7 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let target = target_of(arguments)?;
     let new = new_job(inventory, KIND, &node.name(), arguments)?;
     let failed = |failure: Failure| QmpError::generic(failure.in_one_line());
-    let place = place_of("publish to", &target.target).await.map_err(failed)?;
+    let place = place_of("publish to", &target).await.map_err(failed)?;
     let sealed = reactor::blocking(move || Sealed::of_disk(&disk, &checkpoint)).await;
     let sealed = sealed.map_err(|error| refused(inventory, &error))?;
     sealed.chain().map_err(failed)?;
@@ -64,6 +65,7 @@ fn target_of(arguments: Arguments<'_>) -> Result<TargetArgs, QmpError> {
             "zstd" => Compression::Zstd,
             _ => Compression::None,
         }),
+        encrypt_key_secret: arguments.maybe_text("encrypt-key-secret").map(str::to_owned),
         force: arguments.is_on("force"),
     })
 }

@@ -24,6 +24,7 @@ pub const RESTORE: Kind = Kind::Object(&[
     NEW,
     optional("node-name", Kind::Text),
     optional("at", Kind::Text),
+    optional("encrypt-key-secret", Kind::Text),
     optional("serve", Kind::Ref(&SERVE)),
     optional("job-id", Kind::Text),
     optional("speed", NUMBER),
@@ -36,7 +37,8 @@ pub const RESTORE: Kind = Kind::Object(&[
 /// # Errors
 /// When there is none, or the store does not answer.
 pub async fn source(arguments: Arguments<'_>) -> Result<Source, QmpError> {
-    let found = Source::find(arguments.text("source")?, arguments.maybe_text("at")).await;
+    let (at, key) = (arguments.maybe_text("at"), arguments.maybe_text("encrypt-key-secret"));
+    let found = Source::find(arguments.text("source")?, at, key).await;
     found.map_err(|failure| QmpError::generic(failure.in_one_line()))
 }
 
@@ -57,7 +59,10 @@ pub async fn restore(
     };
     let made = MadeFile::make(new, source.overlay()).await;
     let made = made.map_err(|error| inventory.cannot_open(format!("cannot create {new}"), &error))?;
-    let below = json!({ "driver": "raw", "file": { "driver": "chunked", "url": source.name } });
+    let mut below = json!({ "driver": "raw", "file": { "driver": "chunked", "url": source.name } });
+    if let Some(key) = source.key {
+        below["file"]["encrypt-key-id"] = json!(key.to_string());
+    }
     let node = json!({
         "driver": "qcow2",
         "node-name": name,
