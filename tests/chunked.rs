@@ -383,7 +383,8 @@ fn a_hostile_manifest_opens_nothing() {
     scene.push_disk();
     let good = scene.manifest();
     for (found, by, says) in [
-        ("\"version\": 2", "\"version\": 3", "version is 3; allowed: 1 and 2"),
+        ("\"version\": 2", "\"version\": 4", "version is 4; allowed: 1 to 3"),
+        ("\"version\": 2", "\"version\": 3", "version 3 has a member \"encryption\""),
         ("\"version\": 2", "\"version\": 1", "version 1 has none"),
         ("\"size\": ", "\"size\": 99999999", "allowed: up to 70368744177664"),
         ("\"size\": ", "\"size\": 1", "this table of chunks is no zstd frame of"),

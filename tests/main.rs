@@ -9,6 +9,7 @@ mod confined;
 mod credentials;
 mod differential;
 mod drop_in;
+mod encrypted_images;
 mod far_tools;
 mod faults;
 mod flushes;

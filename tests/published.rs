@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
+use black_box::qmp::Qmp;
 use black_box::random::Random;
-use black_box::server::Start;
+use black_box::server::{Server, Start};
 use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
 const NAME: &str = "s3://images/vms/d";
@@ -46,6 +47,20 @@ impl Scene {
 
     fn publish(&self, words: &[&str]) -> Value {
         self.run(&[&["publish", "--output", "json"], words].concat()).json()
+    }
+
+    /// A server of the disk in its sandbox, with the control socket `qmp`. Commands reach files of the directory, and the store if `store` says so.
+    fn serve(&self, store: bool) -> (Server, Qmp) {
+        let qmp = self.scratch.name("qmp");
+        let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(self.scratch.path());
+        let port = format!("127.0.0.1:{}", self.store.port());
+        let start = if store { start.args(["--allow-connect", &port]) } else { start };
+        let start = start.env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
+        let start = start.env("AWS_SECRET_ACCESS_KEY", "hush").arg(self.scratch.name("d.qcow2"));
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        let client = Qmp::connect(qmp.as_ref());
+        (server, client)
     }
 
     /// The bytes of the disk `file`, as QEMU reads them.
@@ -106,16 +121,72 @@ fn a_later_checkpoint_costs_what_the_layers_above_the_published_one_say() {
     let three = scene.publish(&["d.qcow2@three", NAME]);
     assert_eq!((figures(&three).0, text(&three, "parent")), (3 * MIB as u64, text(&two, "image")));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
-    // A fork under a name of its own takes what its lineage has published.
+    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/vms"]).json();
+    assert_eq!((&unused["unused"], &unused["images"]), (&Value::Array(vec![]), &4.into()), "{unused}");
+    assert_eq!(scene.keys().iter().filter(|key| key.contains("pushing")).count(), 0);
+}
+
+/// A fork that was published to a name of its own was read whole, unless its user knew which name to compare with.
+#[test]
+fn a_parent_is_found_under_any_name_of_the_folder() {
+    let scene = Scene::new();
+    let one = scene.publish(&["--chunk-size", "2M", "d.qcow2@one", NAME]);
+    scene.writes(&["write -P 7 5M 64k"]);
+    scene.checkpoint("two");
+    let two = scene.publish(&["d.qcow2@two", NAME]);
+    scene.writes(&["write -P 7 6M 64k"]);
+    scene.checkpoint("three");
+    let three = scene.publish(&["d.qcow2@three", NAME]);
     scene.run(&["fork", "-q", "d.qcow2@two", "f.qcow2"]).ok();
     qemu_io_ok(&["-f", "qcow2"], &scene.scratch.name("f.qcow2"), &["write -P 9 0 64k"]);
     scene.run(&["checkpoint", "-q", "f.qcow2", "forked"]).ok();
-    let forked = scene.publish(&["--parent", NAME, "f.qcow2@forked", "s3://images/vms/f"]);
-    assert_eq!((figures(&forked).1, text(&forked, "parent")), (2, text(&three, "image")));
-    scene.assert_reads_as("s3://images/vms/f", &scene.bytes("f.qcow2"));
-    let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/vms"]).json();
-    assert_eq!((&unused["unused"], &unused["images"]), (&Value::Array(vec![]), &6.into()), "{unused}");
-    assert_eq!(scene.keys().iter().filter(|key| key.contains("pushing")).count(), 0);
+    let bytes = scene.bytes("f.qcow2");
+    let publish = |words: &[&str], name: &str| {
+        let report = scene.publish(&[words, &["f.qcow2@forked", name]].concat());
+        (figures(&report), report["parent"].as_str().map(str::to_owned))
+    };
+    let image = |of: &Value| Some(text(of, "image").to_owned());
+    let mib = MIB as u64;
+    // The nearest one, whose chunks have the size that the new image takes over.
+    drop(scene.way.requests());
+    assert_eq!(publish(&[], "s3://images/vms/f"), ((2 * mib, 2, true), image(&two)));
+    let listed = scene.way.requests().iter().filter(|line| line.contains("list-type")).count();
+    assert_eq!(listed, 2);
+    scene.assert_reads_as("s3://images/vms/f", &bytes);
+    let said = scene.run(&["publish", "-n", "f.qcow2@forked", "s3://images/vms/g"]).ok();
+    assert!(said.contains("would read 0 B since s3://images/vms/f@"), "{said}");
+    // By hand: another one, and none.
+    assert_eq!(publish(&["-n", "--parent", NAME], "s3://images/vms/g"), ((4 * mib, 0, false), image(&three)));
+    let named = text(&one, "image");
+    assert_eq!(publish(&["-n", "--parent", named], "s3://images/vms/g"), ((4 * mib, 0, false), image(&one)));
+    assert_eq!(publish(&["-n", "--parent", "none"], "s3://images/vms/f"), ((12 * mib, 0, false), None));
+    // Another size of chunks has no parent, and another folder neither.
+    assert_eq!(publish(&["-n", "--chunk-size", "1M"], "s3://images/vms/g"), ((12 * mib, 0, false), None));
+    assert_eq!(publish(&["-n"], "s3://images/other/g"), ((12 * mib, 0, false), None));
+    for (words, says) in [
+        (&["--chunk-size", "1M", "--parent", NAME][..], "chunks of s3://images/vms/d have another size"),
+        (&["--parent", "s3://images/vms/e"], "the lineage has no checkpoint of s3://images/vms/e"),
+    ] {
+        scene.store.put("/images/vms/e.json", &other_lineage(&scene));
+        let refused =
+            scene.run(&[&["publish"], words, &["f.qcow2@forked", "s3://images/vms/g"]].concat()).fails();
+        assert!(refused.contains(says), "{refused}");
+    }
+    // A store that lists nothing has everything read.
+    scene.way.plan(&[("GET /images?", StoreFault::Status(403))]);
+    let whole =
+        scene.run(&["publish", "-n", "--output", "json", "f.qcow2@forked", "s3://images/vms/g"]).outcome();
+    assert!(whole.stderr.contains("no parent is looked for"), "{whole}");
+    let whole: Value = serde_json::from_str(&whole.stdout).expect("JSON");
+    assert_eq!((figures(&whole).0, &whole["parent"]), (12 * mib, &Value::Null));
+}
+
+/// The manifest of the disk, as one of a lineage that is not here.
+fn other_lineage(scene: &Scene) -> Vec<u8> {
+    let bytes = scene.store.get("/images/vms/d.json").expect("a manifest");
+    let mut manifest: Value = serde_json::from_slice(&bytes).expect("JSON");
+    manifest["checkpoints"] = serde_json::json!([{ "id": "0123456789abcdef" }]);
+    serde_json::to_vec(&manifest).expect("JSON")
 }
 
 #[test]
@@ -177,6 +248,8 @@ fn a_lineage_that_has_lost_the_published_checkpoint_reads_all_and_sends_what_is_
     assert_eq!((figures(&three).0, figures(&three).1), (MIB as u64, 2));
     assert_ne!(text(&three, "parent"), text(&two, "image"));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+    // Nor is the one that it was published as.
+    scene.store.delete(&format!("/images/vms/d@{}.json", text(&three, "id")));
     let lasting = text(&three, "parent").strip_prefix("s3:/").expect("an object").to_owned();
     scene.store.put(&format!("{lasting}.json"), scene.store.get("/images/vms/d.json").as_deref().unwrap());
     // It is not what it is called, and is not taken for that.
@@ -239,7 +312,7 @@ fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
         (&["publish", "d.qcow2@one", "disk"], "allowed: s3://BUCKET/FOLDER/NAME"),
         (
             &["publish", "--parent", "s3://images/other/d", "d.qcow2@one", NAME],
-            "allowed: a name in the folder of",
+            "allowed: none, or a name in the folder of",
         ),
         (&["publish", "--parent", "s3://images/vms/none", "d.qcow2@one", NAME], "none.json is not there"),
         (&["publish", "--parent", "s3://images/vms/pushed", "d.qcow2@one", NAME], "it was pushed"),
@@ -323,4 +396,136 @@ fn a_restored_disk_stays_what_it_was_whatever_is_published_later() {
     bytes[MIB..MIB + (64 << 10)].fill(5);
     scene.assert_reads_as("s3://images/vms/r", &bytes);
     scene.run(&["restore", "-q", "--at", "one", "s3://images/vms/r", "r2.qcow2"]).fails();
+}
+
+/// A restored disk was served and streamed by three commands, or was waited for until all of it had come.
+#[test]
+fn a_server_serves_a_restored_disk_at_once_and_fetches_the_rest_as_a_job() {
+    let scene = Scene::new();
+    let mut bytes = scene.bytes("d.qcow2");
+    let one = scene.publish(&["d.qcow2@one", NAME]);
+    let (server, mut qmp) = scene.serve(true);
+    let restore = ["restore", "--server", "qmp", "--serve", "-r", "64k", "--output", "json"];
+    let made = scene.run(&[&restore[..], &[NAME, "new.qcow2"]].concat()).json();
+    assert_eq!((text(&made, "job"), text(&made, "node-name")), ("restore-new", "new"));
+    assert_eq!((text(&made, "image"), &made["virtual-size"]), (text(&one, "image"), &(12 * MIB).into()));
+    let mut client = server.client("new");
+    client.write(5 << 20, &[9; 4096]).expect("a write");
+    bytes[5 * MIB..5 * MIB + 4096].fill(9);
+    assert!(client.read_all().expect("a disk") == bytes);
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert_eq!((text(&job, "type"), text(&job, "device")), ("cowhand-restore", "restore-new"));
+    assert_eq!((&job["speed"], &job["len"]), (&(64 << 10).into(), &(12 * MIB).into()), "{job}");
+    qmp.ok("job-pause", json!({ "id": "restore-new" }));
+    qmp.ok("job-resume", json!({ "id": "restore-new" }));
+    // Another one is cancelled: its disk stays, and fetches what is read.
+    let words = ["restore", "-q", "--server", "qmp", "-r", "64k", "--at", "one", NAME, "given-up.qcow2"];
+    scene.run(&words).ok();
+    qmp.ok("job-cancel", json!({ "id": "restore-given-up" }));
+    qmp.event_of("BLOCK_JOB_CANCELLED", "device", "restore-given-up");
+    let export = json!({ "type": "nbd", "id": "given-up", "node-name": "given-up" });
+    qmp.ok("block-export-add", export);
+    assert!(server.client("given-up").read(7 << 20, 4096).expect("a read") == bytes[7 * MIB..7 * MIB + 4096]);
+    qmp.ok("block-job-set-speed", json!({ "device": "restore-new", "speed": 0 }));
+    let done = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "restore-new");
+    assert_eq!(done["data"]["error"], Value::Null, "{done}");
+    scene.run(&["restore", "-q", "--full", "--server", "qmp", NAME, "whole.qcow2"]).ok();
+    for (words, says) in [
+        (&[NAME, "d.qcow2"][..], "there is a file already"),
+        (&["--at", "none", NAME, "x.qcow2"], "has no checkpoint none; it has: one"),
+        (&["s3://images/vms/none", "x.qcow2"], "none.json is not there"),
+        (&["--serve=ublk,number=x", NAME, "x.qcow2"], "number"),
+        (&["--serve=vhost-user-blk,addr.type=unix,addr.path=/none/x", NAME, "x.qcow2"], "/none/x"),
+        (&[NAME, "sub/new.qcow2"], "new"),
+    ] {
+        std::fs::create_dir_all(scene.scratch.file("sub")).expect("a directory");
+        let refused = scene.run(&[&["restore", "--server", "qmp"], words].concat()).fails();
+        assert!(refused.contains(says), "{words:?}: {refused}");
+        // Nothing is left of it.
+        assert!(!scene.scratch.file("x.qcow2").exists() && !scene.scratch.file("sub/new.qcow2").exists());
+        let nodes = qmp.ok("query-named-block-nodes", json!({ "flat": true }));
+        assert!(!nodes.to_string().contains("x.qcow2"), "{words:?}: {nodes}");
+    }
+    drop(client);
+    server.stop();
+    // These need the store no more.
+    assert!(scene.bytes("new.qcow2") == bytes);
+    assert_clean(Path::new(&scene.scratch.name("new.qcow2")));
+    bytes[5 * MIB..5 * MIB + 4096].copy_from_slice(&scene.bytes("whole.qcow2")[5 * MIB..5 * MIB + 4096]);
+    assert!(scene.bytes("whole.qcow2") == bytes);
+    // One whose sandbox leads nowhere says how it would.
+    let (server, _) = scene.serve(false);
+    let refused = scene.run(&["restore", "--server", "qmp", NAME, "x.qcow2"]).fails();
+    assert!(refused.contains("--allow-connect") && !scene.scratch.file("x.qcow2").exists(), "{refused}");
+    server.stop();
+}
+
+/// A server's clients could take checkpoints and not publish them.
+#[test]
+fn a_server_publishes_as_a_job_that_is_slowed_paused_and_cancelled() {
+    let scene = Scene::new();
+    let bytes = scene.bytes("d.qcow2");
+    let (server, mut qmp) = scene.serve(true);
+    let publish = |more: Value| {
+        let mut arguments = json!({ "node-name": "d", "checkpoint": "one", "target": NAME, "job-id": "p" });
+        arguments.as_object_mut().expect("arguments").extend(more.as_object().expect("more").clone());
+        arguments
+    };
+    for (more, says) in [
+        (json!({ "checkpoint": "none" }), "none"),
+        (json!({ "target": "disk" }), "allowed: s3://BUCKET/FOLDER/NAME"),
+        (json!({ "chunk-size": 5 }), "chunk-size is 5"),
+        (json!({ "node-name": "x" }), "x"),
+    ] {
+        let refused = qmp.refused("cowhand-publish", publish(more));
+        assert!(refused.contains(says), "{refused}");
+    }
+    let answer = qmp.ok("cowhand-publish", publish(json!({ "speed": 1 << 20 })));
+    let keys = |mark: &str| scene.keys().iter().filter(|key| key.contains(mark)).count();
+    let until = |is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "{:?}", scene.keys());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until(&|| keys("/chunks/") > 1 && keys("/pushing/") == 1);
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert_eq!((text(&job, "type"), &job["len"]), ("cowhand-publish", &(12 * MIB).into()), "{job}");
+    // It rests, and no chunk is sent.
+    qmp.ok("job-pause", json!({ "id": "p" }));
+    qmp.event_where("JOB_STATUS_CHANGE", |data| data["status"] == "paused");
+    std::thread::sleep(Duration::from_millis(1500));
+    let (sent, mut client) = (keys("/chunks/"), server.client("d"));
+    client.write(0, &[1; 4096]).expect("a write");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(keys("/chunks/"), sent);
+    qmp.ok("job-resume", json!({ "id": "p" }));
+    qmp.ok("job-cancel", json!({ "id": "p" }));
+    qmp.event_of("BLOCK_JOB_CANCELLED", "device", "p");
+    assert_eq!((keys("/pushing/"), keys(".json")), (0, 0), "{:?}", scene.keys());
+    // What was sent is not sent again; the checkpoint is what it was.
+    qmp.ok("cowhand-publish", publish(json!({ "speed": 1 })));
+    qmp.ok("block-job-set-speed", json!({ "device": "p", "speed": 0 }));
+    let done = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "p");
+    assert_eq!(
+        (&done["data"]["error"], &done["data"]["offset"]),
+        (&Value::Null, &(12 * MIB).into()),
+        "{done}"
+    );
+    for image in [NAME, text(&answer, "image")] {
+        scene.assert_reads_as(image, &bytes);
+    }
+    // What the store says fails the job.
+    let parent = json!({ "parent": "s3://images/vms/none", "auto-dismiss": false });
+    qmp.ok("cowhand-publish", publish(parent));
+    let failed = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "p");
+    assert!(failed["data"]["error"].to_string().contains("none.json is not there"), "{failed}");
+    qmp.ok("job-dismiss", json!({ "id": "p" }));
+    // Its chunks are the disk's that is published next, by the tool.
+    drop(client);
+    scene.run(&["checkpoint", "-q", "qmp", "two"]).ok();
+    let two = scene.publish(&["qmp@two", NAME]);
+    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&answer, "image")));
+    server.stop();
 }

@@ -63,11 +63,15 @@ impl Steered {
     }
 
     fn with(more: &[&str]) -> Self {
+        Self::started(|start| start.args(more))
+    }
+
+    fn started(with: impl FnOnce(Start) -> Start) -> Self {
         let scratch = Scratch::new();
         let path = create(&scratch, "a.qcow2", "64M");
         let qmp = scratch.file("qmp");
         let start = Start::new(["--qmp"]).arg(&qmp).arg("--allow-path").arg(scratch.path());
-        let mut server = start.args(more).arg(&path).listen().unwrap_or_else(|error| panic!("{}", error.0));
+        let mut server = with(start).arg(&path).listen().unwrap_or_else(|error| panic!("{}", error.0));
         // Its sockets listen before it answers: it does once it says so.
         server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
         Self { server, qmp, scratch }

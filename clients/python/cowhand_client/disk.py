@@ -136,3 +136,69 @@ class Disk:
         if job is not None:
             await self._server.finished(job)
         return answer
+
+    async def publish(
+        self,
+        checkpoint: str,
+        target: str,
+        *,
+        parent: str | None = None,
+        chunk_size: int | None = None,
+        compress: str | None = None,
+        encrypt_key_secret: str | None = None,
+        speed: int | None = None,
+    ) -> str:
+        """Uploads a checkpoint to `s3://BUCKET/FOLDER/NAME`, and waits for that. Returns the name that stays this checkpoint's.
+
+        `parent` is an image of the folder of which unchanged chunks are taken, or "none"; otherwise one is found. `encrypt_key_secret`
+        is the server's secret with the key of an encrypted image. `speed` is in bytes of the disk a second.
+        """
+        job = f"publish-{self.node}"
+        answer: dict[str, Any] = await self._server.execute(
+            "cowhand-publish",
+            node_name=self.node,
+            job_id=job,
+            checkpoint=checkpoint,
+            target=target,
+            parent=parent,
+            chunk_size=chunk_size,
+            compress=compress,
+            encrypt_key_secret=encrypt_key_secret,
+            speed=speed,
+            auto_dismiss=False,
+        )
+        await self._server.finished(job)
+        return str(answer["image"])
+
+    async def restore(
+        self,
+        source: str,
+        new: str | Path,
+        *,
+        at: str | None = None,
+        serve: str | Mapping[str, Any] | None = None,
+        encrypt_key_secret: str | None = None,
+        speed: int | None = None,
+        whole: bool = False,
+    ) -> str:
+        """Makes this disk, the file `new`, of a published checkpoint. It is there at once, and a job fetches the rest; `whole` waits for that.
+
+        With `serve` (`"nbd"`, say) it is exported. Returns the name of the image at the store.
+        """
+        job = f"restore-{self.node}"
+        options = {"type": serve} if isinstance(serve, str) else serve
+        answer: dict[str, Any] = await self._server.execute(
+            "cowhand-restore",
+            source=source,
+            new=str(new),
+            node_name=self.node,
+            job_id=job,
+            at=at,
+            serve=None if options is None else dict(options),
+            encrypt_key_secret=encrypt_key_secret,
+            speed=speed,
+            auto_dismiss=False if whole else None,
+        )
+        if whole:
+            await self._server.finished(job)
+        return str(answer["image"])

@@ -10,6 +10,8 @@ from pathlib import Path
 from cowhand_client import Closed, Command, QMPError, Server, connect
 
 COWHAND = os.environ.get("COWHAND_BIN", "cowhand")
+# A store without TLS that has the bucket "images", for the server and its credentials.
+STORE = os.environ.get("AWS_ENDPOINT_URL")
 MIB = 1 << 20
 
 
@@ -23,6 +25,8 @@ class Served(unittest.IsolatedAsyncioTestCase):
         self.tool("create", "disk.qcow2", "64M")
         self.tool("checkpoint", "disk.qcow2", "empty")
         words = [COWHAND, "serve", "--socket", "disk.sock", "--qmp", "disk.qmp", "disk.qcow2"]
+        if STORE is not None:
+            words += ["--allow-connect", STORE.removeprefix("http://"), "--allow-path", "."]
         self.process = subprocess.Popen(words, cwd=self.at, stdout=subprocess.DEVNULL)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.terminate)
@@ -61,6 +65,22 @@ class Served(unittest.IsolatedAsyncioTestCase):
         self.assertIn(left, by_id)
         removed = await self.disk.collect(unnamed=True, remove=True)
         self.assertIn(left, str(removed["layers"]))
+
+    @unittest.skipIf(STORE is None, "AWS_ENDPOINT_URL names no store")
+    async def test_a_checkpoint_is_published_and_a_disk_restored_of_it(self) -> None:
+        await self.write(3, 0, MIB)
+        await self.disk.checkpoint("installed")
+        image = await self.disk.publish("installed", "s3://images/vms/disk", compress="none")
+        self.assertEqual(image[:21], "s3://images/vms/disk@")
+        copy = self.server.disk("copy")
+        self.assertEqual(await copy.restore("s3://images/vms/disk", self.at / "copy.qcow2", serve="nbd", whole=True), image)
+        exports = [one["id"] for one in await self.server.execute("query-block-exports")]
+        self.assertIn("copy", exports)
+        nodes = await self.server.execute("query-named-block-nodes", flat=True)
+        self.assertNotIn("s3://", str(nodes))
+        with self.assertRaises(QMPError) as failed:
+            await self.disk.publish("installed", "s3://images/vms/disk", parent="s3://images/vms/none")
+        self.assertIn("none.json is not there", str(failed.exception))
 
     async def test_a_transaction_happens_as_a_whole_or_not_at_all(self) -> None:
         with self.assertRaises(QMPError) as failed:

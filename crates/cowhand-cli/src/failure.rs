@@ -122,8 +122,8 @@ impl Failure {
         ExitCode::from(self.code)
     }
 
-    /// As QEMU's programs say it, whose callers read the line that begins with the program's name: what failed, the causes after it.
-    fn in_one_line(&self) -> String {
+    /// As QEMU's programs say it, whose callers read the line that begins with the program's name, and QMP's errors: what failed, the causes after it.
+    pub fn in_one_line(&self) -> String {
         let mut line = printable(&self.what).to_string();
         for cause in &self.causes {
             let lines: Vec<_> = cause.lines().map(|line| printable(line.trim()).to_string()).collect();

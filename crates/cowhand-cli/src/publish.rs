@@ -1,21 +1,17 @@
 //! `cowhand publish`: a checkpoint as a chunked image in an object store.
 
 mod parent;
+pub mod publication;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use graph::size::human_size;
-use graph::{Disk, OpenRules};
 use job::{LoopClock, RateLimit};
-use lineage::LayerId;
 use serde::Serialize;
-use storage_chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Place, Published};
-use storage_s3::StoreError;
 
-use self::parent::{Candidate, Parent};
+use self::publication::{Outcome, Publication};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
@@ -23,8 +19,8 @@ use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
 use crate::lineages::sealed::Sealed;
 use crate::output::{OutputFormat, printable, write_json};
-use crate::push::session::{Sent, Session, TargetArgs};
-use crate::push::upload::{Figures, Upload};
+use crate::push::session::{Followed, Sent, Session, TargetArgs};
+use crate::push::upload::Pace;
 
 /// Arguments of `cowhand publish`.
 #[derive(Debug, clap::Args)]
@@ -32,9 +28,10 @@ use crate::push::upload::{Figures, Upload};
     long_about = "Upload a checkpoint to an object store as a chunked image, also while its disk is served: sealed layers are not written any \
         more, so guests wait for nothing. s3://BUCKET/FOLDER/NAME is then that checkpoint, and s3://BUCKET/FOLDER/NAME@ID is it for ever: a \
         later checkpoint that is published to NAME replaces only the first. cowhand restore makes disks of both.\n\n\
-        Of a checkpoint of the same lineage that is there, or that --parent names in the same folder, everything is taken that the layers of only one \
-        of the two say nothing about, by their maps: it is neither read nor asked for. Chunks that are there are not uploaded, zeroes are not \
-        stored. After Ctrl-C or an error what was there is there, and the next publish finds the chunks that were uploaded.\n\n\
+        Of its parent, a checkpoint of the same lineage that is there, everything is taken that the layers of only one of the two say nothing \
+        about, by their maps: it is neither read nor asked for. That is the checkpoint at NAME, else the nearest one in the folder; --parent names \
+        another one. Chunks that are there are not uploaded, zeroes are not stored. After Ctrl-C or an error what was there is there, and \
+        the next publish finds the chunks that were uploaded.\n\n\
         What is the same for all chunked images (chunks, compression, two uploads to one name) cowhand push --help says.",
     after_help = DISK_HELP
 )]
@@ -46,7 +43,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// A published checkpoint of the same lineage in the same folder, of which unchanged chunks are taken if NAME has none
+    /// A published checkpoint of the same lineage in the same folder, of which unchanged chunks are taken; none: everything is read [default: found by itself]
     #[arg(long, value_name = "NAME")]
     parent: Option<String>,
 
@@ -70,17 +67,9 @@ pub struct Args {
 #[serde(rename_all = "kebab-case")]
 struct Report {
     checkpoint: String,
-    /// Of its layer.
-    id: String,
     target: String,
-    /// The name that stays this checkpoint's.
-    image: String,
-    /// The checkpoint at the store of which unchanged chunks were taken.
-    parent: Option<String>,
     #[serde(flatten)]
-    sent: Sent,
-    /// Something was written.
-    changed: bool,
+    outcome: Outcome,
     dry_run: bool,
 }
 
@@ -92,14 +81,26 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let options = sealed.options();
     let rules = Memory::default().rules(args.names.policy()?);
     let watch = args.report.watch()?;
-    let report = copying::reactor()?.run(async {
-        let session = watch.within_grace(Session::begin("publish to", &args.target, &watch)).await??;
+    let outcome = copying::reactor()?.run(async {
+        let signals = Followed::Signals(&watch);
+        let session = watch.within_grace(Session::begin("publish to", &args.target, signals)).await??;
         let disk = copying::open(&options, &rules, "publish").await?;
-        let publication = Publication { args, session: &session, sealed: &sealed, chain, rules: &rules };
+        let limit = args.rate.map(|rate| RateLimit::new(rate, LoopClock));
+        let publication = Publication {
+            session: &session,
+            sealed: &sealed,
+            chain,
+            rules: &rules,
+            parent: args.parent.as_deref(),
+            pace: limit.map_or(Pace::Free, Pace::Limited),
+            is_dry: args.dry_run,
+        };
         let published = watch.within_grace(publication.run(&disk)).await.flatten();
         session.end().await;
         copying::finish(&disk, published, |error| copying::because("publish", &options, error)).await
     })?;
+    let checkpoint = args.checkpoint.to_string_lossy().into_owned();
+    let report = Report { checkpoint, target: args.target.target.clone(), outcome, dry_run: args.dry_run };
     match (args.report.quiet, args.report.output) {
         (true, _) => {}
         (false, OutputFormat::Json) => write_json(out, &report)?,
@@ -110,150 +111,17 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 
 impl Report {
     fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let Sent { chunks, uploaded, uploaded_bytes, read_bytes, .. } = &self.sent;
-        let since = self.parent.as_ref().map_or_else(String::new, |parent| format!(" since {parent}"));
-        let image = printable(&self.image);
-        match (self.dry_run, self.changed) {
+        let Outcome { sent, parent, image, changed, .. } = &self.outcome;
+        let Sent { chunks, uploaded, uploaded_bytes, read_bytes, .. } = sent;
+        let since = parent.as_ref().map_or_else(String::new, |parent| format!(" since {parent}"));
+        let image = printable(image);
+        match (self.dry_run, changed) {
             (true, _) => writeln!(out, "{image}: would read {}{since}", human_size(*read_bytes)),
             (false, false) => writeln!(out, "{image}: {chunks} chunks; nothing has changed"),
             (false, true) => {
                 let bytes = human_size(*uploaded_bytes);
                 writeln!(out, "{image}: {chunks} chunks; uploaded {uploaded} objects, {bytes}{since}")
             }
-        }
-    }
-}
-
-/// A checkpoint on its way.
-struct Publication<'a> {
-    args: &'a Args,
-    session: &'a Session<'a>,
-    sealed: &'a Sealed,
-    /// Its layers from the upper to the lower, and the backing file of the last one outside the lineage.
-    chain: (Vec<LayerId>, Option<String>),
-    rules: &'a OpenRules,
-}
-
-impl Publication<'_> {
-    async fn run(&self, disk: &Arc<Disk>) -> Result<Report, Failure> {
-        let Self { args, session, .. } = self;
-        if !args.dry_run {
-            // From here on nothing is removed that a parent leads to.
-            session.place.begin_push().await.map_err(|error| session.hinted(&error))?;
-        }
-        let published = session.find().await?;
-        let (candidates, below) = self.candidates(published.as_ref()).await?;
-        let like = candidates.first().map(|candidate| &candidate.image.manifest);
-        let manifest = session.new_manifest(block::Block::size(&**disk), like)?;
-        let mut manifest = manifest.of_checkpoints(self.checkpoints(below));
-        let parent = Parent::find(self.sealed, &self.chain.0, &candidates, &manifest).await;
-        let parent = parent.map_err(|error| session.failed(&error))?;
-        let changed = match &parent {
-            Some(parent) => Some(parent.changed(disk, self.sealed, self.rules).await?),
-            None => None,
-        };
-        let figures = Figures::default();
-        let upload = Upload {
-            disk: &**disk,
-            place: &session.place,
-            old: parent.as_ref().map(|parent| &parent.image),
-            changed: changed.as_ref(),
-            figures: &figures,
-            how: session.writing(&manifest, published.is_some()),
-            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
-        };
-        let id = self.sealed.id.to_string();
-        let lasting = session.place.of_checkpoint(&id);
-        let is_changed = match args.dry_run {
-            true => {
-                upload.measure(&manifest).await.map_err(|error| session.of_upload(&upload, &error))?;
-                false
-            }
-            false => {
-                session.upload(&upload, &mut manifest).await?;
-                let is_new = self.keep(&lasting, &manifest).await?;
-                let is_changed = published.as_ref().is_none_or(|old| old.manifest != manifest);
-                if is_changed {
-                    session.publish(&manifest, published.as_ref()).await?;
-                }
-                is_new || is_changed
-            }
-        };
-        Ok(Report {
-            checkpoint: args.checkpoint.to_string_lossy().into_owned(),
-            id,
-            target: args.target.target.clone(),
-            image: lasting.image(),
-            parent: parent.map(|parent| parent.image_name),
-            sent: Sent::of(&manifest, &figures),
-            changed: is_changed,
-            dry_run: args.dry_run,
-        })
-    }
-
-    /// What is at the store and may be of this lineage, and the checkpoints below this one that another lineage had: those of the image that it is backed by.
-    async fn candidates(
-        &self,
-        published: Option<&Published>,
-    ) -> Result<(Vec<Candidate>, Vec<Checkpoint>), Failure> {
-        let Self { args, session, .. } = self;
-        let own = published.map(|image| Candidate {
-            place: Arc::clone(&session.place),
-            image: image.clone(),
-            is_base: false,
-        });
-        let mut candidates: Vec<Candidate> = own.into_iter().collect();
-        if let Some(name) = &args.parent {
-            let place = session.place.beside(name).ok_or_else(|| {
-                Failure::new(format!(
-                    "--parent is {}; allowed: a name in the folder of {}",
-                    printable(name),
-                    session.place.image()
-                ))
-            })?;
-            let image = place.read().await.map_err(|error| session.failed(&error))?;
-            if image.manifest.checkpoints().is_empty() {
-                let what = format!("--parent: {} is no published checkpoint: it was pushed", place.image());
-                return Err(Failure::new(what));
-            }
-            candidates.push(Candidate { place: Arc::new(place), image, is_base: false });
-        }
-        let mut below = Vec::new();
-        if let Some(place) = self.base_place() {
-            let image = place.read().await.map_err(|error| session.failed(&error))?;
-            below.extend_from_slice(image.manifest.checkpoints());
-            candidates.push(Candidate { place: Arc::new(place), image, is_base: true });
-        }
-        Ok((candidates, below))
-    }
-
-    /// Where the image is that the lowest layer is backed by, if that is a published checkpoint of the same folder: one that stays what it is.
-    fn base_place(&self) -> Option<Place> {
-        let place = self.session.place.beside(self.chain.1.as_deref()?)?;
-        place.checkpoint().is_some().then_some(place)
-    }
-
-    /// This checkpoint and all below it.
-    fn checkpoints(&self, below: Vec<Checkpoint>) -> Vec<Checkpoint> {
-        let named = |id: &LayerId| {
-            let entry = self.sealed.survey.layers.get(id).and_then(|layer| layer.entry.as_ref());
-            let name = entry.filter(|entry| !entry.deleted).and_then(|entry| entry.name.as_ref());
-            Checkpoint { id: id.to_string(), name: name.map(ToString::to_string) }
-        };
-        self.chain.0.iter().map(named).chain(below).take(CHECKPOINTS_MAX).collect()
-    }
-
-    /// Makes the manifest that stays, unless it is there.
-    async fn keep(&self, lasting: &Place, manifest: &Manifest) -> Result<bool, Failure> {
-        let there = lasting.find().await.map_err(|error| self.session.failed(&error))?;
-        if there.is_some() {
-            return Ok(false);
-        }
-        match self.session.publish_at(lasting, manifest, None).await {
-            Ok(()) => Ok(true),
-            // The process that published the same checkpoint meanwhile made the same disk.
-            Err(Error::Store(StoreError::Exists { .. })) => Ok(false),
-            Err(error) => Err(self.session.hinted(&error)),
         }
     }
 }

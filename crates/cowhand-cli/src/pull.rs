@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use graph::drivers::elsewhere;
 use graph::probe::Format;
+use storage_chunked::split_key;
 
 use crate::convert;
 use crate::drive::{formats, parse_bytes};
@@ -33,6 +33,10 @@ pub struct Args {
     /// The image that is made
     #[arg(value_name = "FILE")]
     file: OsString,
+
+    /// The secret (--object secret,id=ID,file=PATH) that holds the key of an encrypted image
+    #[arg(long, value_name = "ID")]
+    encrypt_key_secret: Option<String>,
 
     /// Format of FILE: qcow2, raw or luks
     #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
@@ -61,10 +65,11 @@ pub struct Args {
 
 impl Args {
     /// A qcow2 image at `file` of the whole disk, and nothing said but errors and how far it is.
-    pub fn whole(name: String, file: OsString, progress: bool) -> Self {
+    pub fn whole(name: String, encrypt_key_secret: Option<String>, file: OsString, progress: bool) -> Self {
         let memory_limit = crate::copying::MEMORY_BYTES_DEFAULT;
         let (format, options) = (Format::Qcow2, Vec::new());
-        Self { name, file, format, options, compress: false, memory_limit, progress, quiet: !progress }
+        let (compress, quiet) = (false, !progress);
+        Self { name, file, encrypt_key_secret, format, options, compress, memory_limit, progress, quiet }
     }
 }
 
@@ -78,9 +83,15 @@ struct Words {
 
 /// Pulls.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let name = match elsewhere(args.name.as_ref()) {
-        Some("chunked") => args.name.clone(),
-        _ => format!("chunked:{}", args.name),
+    let url = args.name.strip_prefix("chunked:").unwrap_or(&args.name);
+    let name = match &args.encrypt_key_secret {
+        None => format!("chunked:{url}"),
+        Some(id) => {
+            let (_, url) = split_key(url);
+            // A comma in a value is two.
+            let [url, id] = [url, id].map(|value| value.replace(',', ",,"));
+            format!("driver=raw,file.driver=chunked,file.url={url},file.encrypt-key-secret={id}")
+        }
     };
     // What the disk begins with says nothing of how it was pushed.
     let mut words: Vec<OsString> = ["-f", "raw", "-O", args.format.name()].map(OsString::from).to_vec();

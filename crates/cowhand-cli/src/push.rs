@@ -13,8 +13,8 @@ use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
 
-use self::session::{Sent, Session, TargetArgs};
-use self::upload::{Figures, Upload};
+use self::session::{Followed, Sent, Session, TargetArgs};
+use self::upload::{Figures, Pace, Upload};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes};
@@ -81,7 +81,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = Memory::default().rules(args.drive.policy()?);
     let watch = args.report.watch()?;
     let report = copying::reactor()?.run(async {
-        let session = watch.within_grace(Session::begin("push to", &args.target, &watch)).await??;
+        let session =
+            watch.within_grace(Session::begin("push to", &args.target, Followed::Signals(&watch))).await??;
         let disk = copying::open(&options, &rules, "push").await?;
         let pushed = watch.within_grace(push(args, &session, &disk)).await.flatten();
         session.end().await;
@@ -121,7 +122,7 @@ async fn push(args: &Args, session: &Session<'_>, disk: &Arc<Disk>) -> Result<Re
         figures: &figures,
         // The manifest that is there may be replaced on another condition.
         how: session.writing(&manifest, old.is_some()),
-        rate: None,
+        pace: &Pace::Free,
     };
     session.upload(&upload, &mut manifest).await?;
     let is_changed = old.is_none_or(|old| old.manifest != manifest);

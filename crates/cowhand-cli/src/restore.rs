@@ -9,14 +9,19 @@ use graph::drivers::chunked_place;
 use graph::probe::Format;
 use graph::size::human_size;
 use qcow2::CreateOptions;
-use serde_json::json;
-use storage_chunked::{Place, Published};
+use serde_json::{Value, json};
+use storage_chunked::{KeyId, Place, Published};
 
+use crate::compat::{keyval, storage_daemon};
 use crate::copying;
 use crate::copying::watch::Watch;
+use crate::drive::parse_bytes;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, write_json};
 use crate::pull;
+use crate::remote::Remote;
+use crate::remote::jobs::Until;
+use crate::serve::qmp::export_schema::SERVE;
 
 /// What stands before the name in a DRIVE.
 const PREFIX: &str = "chunked:";
@@ -32,12 +37,16 @@ const NAMES_SHOWN_MAX: usize = 20;
         store. It is ready at once, and what is read is fetched, each chunk checked against its name. It is opened with --allow-name and the name of its \
         backing file, which the command prints; cowhand stream has its server fetch the rest. With --full the disk is copied whole, and needs the \
         store no more.\n\n\
+        With --server a running server makes the disk, exports it if --serve says so, and fetches the rest in the background: job restore-NODE, \
+        where NODE, the node, its export and its NBD name are called as the file without its extension. Clients read and write meanwhile; \
+        afterwards the disk is backed by nothing. When the job is cancelled or fails the disk stays, backed by the store.\n\n\
         The backing file is NAME@ID, which stays the same checkpoint whatever is published to NAME later. Keep it while a disk is backed by it.",
     after_help = "\
 Examples:
   cowhand restore s3://images/vm disk.qcow2
   cowhand restore --at monday s3://images/vm disk.qcow2
   cowhand restore -p --full s3://images/vm disk.qcow2
+  cowhand restore --server host.qmp --serve s3://images/vm disk.qcow2
 docs/guide/object-stores.md is a walk through all of it."
 )]
 pub struct Args {
@@ -53,9 +62,33 @@ pub struct Args {
     #[arg(long, value_name = "CHECKPOINT")]
     at: Option<String>,
 
-    /// Copy the disk whole
+    /// The secret (--object secret,id=ID,file=PATH; with --server one of the server's) that holds the key of an encrypted image
+    #[arg(long, value_name = "ID")]
+    encrypt_key_secret: Option<String>,
+
+    /// Copy the disk whole; with --server, return when the server has done that
     #[arg(long)]
     full: bool,
+
+    /// Have the server with this control socket (cowhand serve --qmp) open the disk, and fetch the rest in the background
+    #[arg(long, value_name = "SOCKET")]
+    server: Option<PathBuf>,
+
+    /// Have the server export the disk at once: EXPORT is TYPE[,KEY=VALUE...], as for cowhand fork [default: nbd]
+    #[arg(
+        long,
+        value_name = "EXPORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "nbd",
+        hide_default_value = true,
+        requires = "server"
+    )]
+    serve: Option<String>,
+
+    /// Bytes a second that the server fetches in the background at most
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes, requires = "server")]
+    rate: Option<u64>,
 
     /// Show how far the copy is, on a terminal (SIGUSR1 shows it anywhere)
     #[arg(short = 'p', requires = "full")]
@@ -71,11 +104,13 @@ pub struct Args {
 }
 
 /// What is restored.
-struct Source {
+pub struct Source {
     /// The image in the store, which stays what it is.
-    name: String,
+    pub name: String,
     /// Bytes of the disk.
-    size: u64,
+    pub size: u64,
+    /// The key that it is encrypted with.
+    pub key: Option<KeyId>,
 }
 
 /// Restores.
@@ -84,18 +119,24 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if new.symlink_metadata().is_ok() {
         return Err(Failure::new(format!("cannot create {}: there is a file already", new.display())));
     }
+    if let Some(server) = &args.server {
+        return on_server(args, server, out);
+    }
     let source = {
         let watch = Watch::begin(false)?;
-        copying::reactor()?.run(async { watch.within_grace(source(args)).await.flatten() })?
+        let key = args.encrypt_key_secret.as_deref();
+        let found = Source::look(&args.name, args.at.as_deref(), key, args.full);
+        copying::reactor()?.run(async { watch.within_grace(found).await.flatten() })?
     };
     match args.full {
         true => {
-            let pull = pull::Args::whole(source.name.clone(), new.clone().into(), args.progress);
+            let (name, key) = (source.backing(), args.encrypt_key_secret.clone());
+            let pull = pull::Args::whole(name, key, new.clone().into(), args.progress);
             pull::run(&pull, out)?;
         }
         false => copying::reactor()?.run(create(new, &source))?,
     }
-    let backing = (!args.full).then(|| format!("{PREFIX}{}", source.name));
+    let backing = (!args.full).then(|| source.backing());
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => write_json(
@@ -106,79 +147,153 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             let (shown, image) = (new.display().to_string(), printable(&source.name));
             writeln!(out, "{}: {} of {image}", printable(&shown), human_size(source.size))?;
             if let Some(backing) = backing {
-                writeln!(
-                    out,
-                    "serve it with: cowhand serve --allow-name {} {}",
-                    printable(&backing),
-                    printable(&shown)
-                )?;
+                let (backing, shown) = (printable(&backing), printable(&shown));
+                let key = if source.key.is_some() { "--object secret,id=ID,file=PATH " } else { "" };
+                writeln!(out, "serve it with: cowhand serve {key}--allow-name {backing} {shown}")?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-impl Args {
-    fn failed(&self, error: &dyn std::error::Error) -> Failure {
-        let name = format!("{PREFIX}{}", self.name());
-        Failure::because(format!("cannot restore {}", graph::drive::shown(name.as_ref())), error)
+/// Has a server make the disk, serve it and fetch the rest.
+fn on_server(args: &Args, server: &Path, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    // The server may be in another directory.
+    let new = std::path::absolute(&args.new);
+    let new = new.map_err(|error| Failure::because(format!("cannot find {}", args.new.display()), &error))?;
+    let node = new.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut arguments =
+        json!({ "source": args.name, "new": new, "node-name": node, "speed": args.rate.unwrap_or(0) });
+    if let Some(at) = &args.at {
+        arguments["at"] = json!(at);
     }
-
-    fn name(&self) -> &str {
-        self.name.strip_prefix(PREFIX).unwrap_or(&self.name)
+    if let Some(id) = &args.encrypt_key_secret {
+        arguments["encrypt-key-secret"] = json!(id);
     }
+    if let Some(serve) = &args.serve {
+        let export = storage_daemon::export(keyval::parse("--serve", serve, "type")?)?;
+        arguments["serve"] = keyval::typed(&SERVE, Value::Object(export));
+    }
+    let mut remote = Remote::connect(server)?;
+    let job = format!("restore-{node}");
+    (arguments["job-id"], arguments["auto-dismiss"]) = (json!(job), json!(!args.full));
+    let mut made = remote.ask("cowhand-restore", arguments)?;
+    if args.full {
+        remote.watch_job(&job, &watch, Until::Ended)?;
+        made["backing"] = Value::Null;
+    }
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => {
+            let job = (!args.full).then_some(job);
+            write_json(
+                out,
+                &json!({
+                    "filename": args.new, "virtual-size": made["size"], "image": made["image"],
+                    "backing": made["backing"], "node-name": node, "job": job,
+                }),
+            )?;
+        }
+        OutputFormat::Human => {
+            let image = printable(made["image"].as_str().unwrap_or(&args.name)).to_string();
+            let size = made["size"].as_u64().map_or_else(String::new, human_size);
+            let served = if args.serve.is_some() { ", served" } else { "" };
+            writeln!(out, "{}: {size} of {image}{served}", printable(&args.new.display().to_string()))?;
+            if !args.full {
+                writeln!(out, "job {job} fetches the rest")?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// The image at the store.
-async fn source(args: &Args) -> Result<Source, Failure> {
-    let place = chunked_place(args.name()).await.map_err(|error| args.failed(&error))?;
-    let found = place.read().await.map_err(|error| args.failed(&error))?;
-    let place = match lasting(args, &place, &found)? {
-        Some(lasting) => {
-            let there = lasting.read().await.map_err(|error| args.failed(&error))?;
-            return Ok(Source { name: lasting.image(), size: disk_bytes(&there) });
+fn failed(name: &str, error: &dyn std::error::Error) -> Failure {
+    let name = format!("{PREFIX}{name}");
+    Failure::because(format!("cannot restore {}", graph::drive::shown(name.as_ref())), error)
+}
+
+impl Source {
+    /// The checkpoint that `name` leads to, where it stays what it is, or the one `at` below that. `key` is the secret of an encrypted image.
+    ///
+    /// # Errors
+    /// When there is none, or the store does not answer.
+    pub async fn find(name: &str, at: Option<&str>, key: Option<&str>) -> Result<Self, Failure> {
+        Self::look(name, at, key, false).await
+    }
+
+    /// As [`Source::find`]; `is_copied`: of an image that was pushed the one that is there now will do.
+    async fn look(name: &str, at: Option<&str>, key: Option<&str>, is_copied: bool) -> Result<Self, Failure> {
+        let name = name.strip_prefix(PREFIX).unwrap_or(name);
+        let failed = |error: &dyn std::error::Error| failed(name, error);
+        let place = chunked_place(name, key).await.map_err(|error| failed(&error))?;
+        let found = place.read().await.map_err(|error| failed(&error))?;
+        let (place, found) = match lasting(&place, &found, at, is_copied)? {
+            Some(lasting) => {
+                let there = lasting.read().await.map_err(|error| failed(&error))?;
+                (lasting, there)
+            }
+            None => (place, found),
+        };
+        Ok(Self { name: place.image(), size: disk_bytes(&found), key: found.manifest.key_id() })
+    }
+
+    /// The name of the backing file.
+    pub fn backing(&self) -> String {
+        match self.key {
+            None => format!("{PREFIX}{}", self.name),
+            Some(key) => format!("{PREFIX}encrypted={key}:{}", self.name),
         }
-        None => place,
-    };
-    Ok(Source { name: place.image(), size: disk_bytes(&found) })
+    }
+
+    /// An overlay that is backed by the image in the store.
+    pub fn overlay(&self) -> NewImage {
+        let options = CreateOptions {
+            size: self.size,
+            backing_file: Some(self.backing()),
+            backing_format: Some(Format::Raw.name().to_owned()),
+            ..CreateOptions::default()
+        };
+        NewImage { format: Format::Qcow2, options, existing: Existing::Refuse, encryption: None }
+    }
 }
 
 /// Where the image is that stays what it is; `None` if it is that already, or is copied at once.
-fn lasting(args: &Args, place: &Place, found: &Published) -> Result<Option<Place>, Failure> {
+fn lasting(
+    place: &Place,
+    found: &Published,
+    at: Option<&str>,
+    is_copied: bool,
+) -> Result<Option<Place>, Failure> {
     let checkpoints = found.manifest.checkpoints();
     let Some(first) = checkpoints.first() else {
-        return match (args.full, &args.at) {
-            (true, None) => Ok(None),
-            (_, at) => {
-                let what = if at.is_some() {
-                    "has no checkpoints"
-                } else {
-                    "may be replaced by the next push, and the disk would change"
-                };
-                let failure = Failure::new(format!("{} was pushed, not published: it {what}", place.image()));
-                Err(failure.with_hint(
-                    "--full copies it as it is now; cowhand publish uploads a checkpoint that stays",
-                ))
-            }
+        if is_copied && at.is_none() {
+            return Ok(None);
+        }
+        let what = match at {
+            Some(_) => "has no checkpoints",
+            None => "may be replaced by the next push, and the disk would change",
         };
+        let failure = Failure::new(format!("{} was pushed, not published: it {what}", place.image()));
+        return Err(failure
+            .with_hint("--full copies it as it is now; cowhand publish uploads a checkpoint that stays"));
     };
-    let id = match &args.at {
+    let id = match at {
         None => &first.id,
-        Some(at) => match checkpoints.iter().find(|one| one.id == *at || one.name.as_ref() == Some(at)) {
-            Some(one) => &one.id,
-            None => {
-                let known = checkpoints.iter().filter_map(|one| one.name.as_deref());
-                let known: Vec<&str> = known.take(NAMES_SHOWN_MAX).collect();
-                let known = if known.is_empty() { "none has a name".to_owned() } else { known.join(", ") };
-                let at = printable(at);
-                return Err(Failure::new(format!(
-                    "--at: {} has no checkpoint {at}; it has: {known}",
-                    place.image()
-                )));
-            }
-        },
+        Some(at) => {
+            let named = checkpoints.iter().find(|one| one.id == at || one.name.as_deref() == Some(at));
+            &named.ok_or_else(|| has_no(at, place, found))?.id
+        }
     };
     Ok(Some(place.of_checkpoint(id)))
+}
+
+/// That an image has no such checkpoint.
+fn has_no(at: &str, place: &Place, found: &Published) -> Failure {
+    let known = found.manifest.checkpoints().iter().filter_map(|one| one.name.as_deref());
+    let known: Vec<&str> = known.take(NAMES_SHOWN_MAX).collect();
+    let known = if known.is_empty() { "none has a name".to_owned() } else { known.join(", ") };
+    Failure::new(format!("{} has no checkpoint {}; it has: {known}", place.image(), printable(at)))
 }
 
 fn disk_bytes(found: &Published) -> u64 {
@@ -187,14 +302,6 @@ fn disk_bytes(found: &Published) -> u64 {
 
 /// Makes an overlay that is backed by the image in the store. Asks no store.
 async fn create(new: &Path, source: &Source) -> Result<(), Failure> {
-    let options = CreateOptions {
-        size: source.size,
-        backing_file: Some(format!("{PREFIX}{}", source.name)),
-        backing_format: Some(Format::Raw.name().to_owned()),
-        ..CreateOptions::default()
-    };
-    let image = NewImage { format: Format::Qcow2, options, existing: Existing::Refuse, encryption: None };
-    cowhand::create(new, image)
-        .await
-        .map_err(|error| Failure::because(format!("cannot create {}", new.display()), &error))
+    let made = cowhand::create(new, source.overlay()).await;
+    made.map_err(|error| Failure::because(format!("cannot create {}", new.display()), &error))
 }

@@ -57,7 +57,7 @@ pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
 #[cfg(feature = "http")]
 pub use self::cached::{OpenCache, caches};
 #[cfg(feature = "s3")]
-pub use self::chunked::{CHUNKED_OPTIONS, Chunked, chunked_place};
+pub use self::chunked::{CHUNKED_OPTIONS, Chunked, chunked_place, image_key};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{Children, FilterDriver, MakeFilter, Role};

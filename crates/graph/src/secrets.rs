@@ -171,6 +171,11 @@ impl Secrets {
         self.0.lock().by_id.remove(id).is_some()
     }
 
+    /// What `look` makes of the first secret of which it makes something.
+    pub fn find<T>(&self, look: impl FnMut(&Secret) -> Option<T>) -> Option<T> {
+        self.0.lock().by_id.values().find_map(look)
+    }
+
     /// From now on `asked` asks for the password of an image that has none by id. With `None` no password is
     /// asked for.
     pub fn ask(&self, asked: Option<Arc<dyn Ask>>) {

@@ -1,6 +1,10 @@
 //! Which checkpoint an image is of.
 
 use serde::{Deserialize, Serialize};
+use storage_s3::{Depth, Listed, StoreError};
+
+use crate::error::Error;
+use crate::place::{MANIFEST_SUFFIX, Place};
 
 /// Checkpoints that a manifest names at most: no chain of layers is longer.
 pub const CHECKPOINTS_MAX: usize = 1000;
@@ -8,6 +12,8 @@ pub const CHECKPOINTS_MAX: usize = 1000;
 const ID_DIGITS: usize = 16;
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 128;
+/// Objects of a folder that are looked at for checkpoints: ten requests at AWS.
+const LISTED_MAX: usize = 10_000;
 
 /// A checkpoint of a disk: what a sealed layer reads as. The same id is the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -28,6 +34,55 @@ impl Checkpoint {
             (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
         };
         is_id(&self.id) && self.name.as_ref().is_none_or(is_name)
+    }
+}
+
+/// Whose checkpoints are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Of this image.
+    Image,
+    /// Of all images of the folder.
+    Folder,
+}
+
+/// Why a list ends.
+enum Ended {
+    Enough,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Ended {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Place {
+    /// Where checkpoints with an id that `is_wanted` takes stay in the folder, by the store's list alone: nothing of them is read. The first
+    /// 10,000 objects in the order of their names count.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses to list the folder.
+    pub async fn checkpoints(&self, of: Of, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Self>, Error> {
+        let (store, prefix) = self.bucket()?;
+        let listed_prefix = match of {
+            Of::Image => format!("{prefix}{}@", self.manifest_name()),
+            Of::Folder => prefix.to_owned(),
+        };
+        let (mut found, mut listed) = (Vec::new(), 0);
+        let of_page = |page: Vec<Listed>| {
+            listed += page.len();
+            let names =
+                page.iter().filter_map(|one| one.key.strip_prefix(prefix)?.strip_suffix(MANIFEST_SUFFIX));
+            let places = names.map(|name| self.named(name));
+            found.extend(places.filter(|place| place.checkpoint().is_some_and(&is_wanted)));
+            if listed < LISTED_MAX { Ok(()) } else { Err(Ended::Enough) }
+        };
+        match store.list(&listed_prefix, Depth::Here, of_page).await {
+            Ok(()) | Err(Ended::Enough) => Ok(found),
+            Err(Ended::Failed(error)) => Err(error.into()),
+        }
     }
 }
 

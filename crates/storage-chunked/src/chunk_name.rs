@@ -4,6 +4,8 @@ use std::fmt;
 
 use http_wire::signature::hash;
 
+use crate::key::ImageKey;
+
 /// Bytes of a name, SHA-256.
 pub(crate) const NAME_BYTES: usize = 32;
 
@@ -16,6 +18,11 @@ impl ChunkName {
     pub fn of(bytes: &[u8]) -> Self {
         // What the hash gives are digits.
         Self::parse(&hash(bytes)).unwrap_or(Self([0; NAME_BYTES]))
+    }
+
+    /// The name of a chunk of these bytes in an image of `key`: a keyed hash, if it has one. Costs the hash.
+    pub fn of_chunk(bytes: &[u8], key: Option<&ImageKey>) -> Self {
+        key.map_or_else(|| Self::of(bytes), |key| key.name_of(bytes))
     }
 
     /// Reads 64 hexadecimal digits in lower case.

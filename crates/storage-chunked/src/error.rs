@@ -4,6 +4,7 @@ use std::io;
 
 use storage_s3::StoreError;
 
+use crate::key::{KeyError, KeyId};
 use crate::manifest::ManifestError;
 
 /// Why a chunked image cannot be read or made.
@@ -69,6 +70,55 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// An object was changed, or is that of another name.
+    #[error(
+        "{object}: the image is damaged: this {what} was not encrypted with the image's key under this name, or was changed"
+    )]
+    Encryption {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// It takes a key.
+    #[error("{image} is encrypted with the key {key}: give the secret that holds it (encrypt-key-secret)")]
+    Encrypted {
+        /// The image.
+        image: String,
+        /// Its key.
+        key: KeyId,
+    },
+    /// It takes another key.
+    #[error("{image} is encrypted with the key {key}; the key that was given is {given}")]
+    OtherKey {
+        /// The image.
+        image: String,
+        /// Its key.
+        key: KeyId,
+        /// That of the secret.
+        given: KeyId,
+    },
+    /// A client without the key may have put it there.
+    #[error(
+        "{image} is not encrypted, and a key was given (encrypt-key-secret): anybody who may write there may have made it"
+    )]
+    NotEncrypted {
+        /// The image.
+        image: String,
+    },
+    /// The manifest has no proof, or that of another one.
+    #[error(
+        "{manifest}: it was changed, or written under another name: its mac is not that of the key {key}"
+    )]
+    Unproven {
+        /// Its name.
+        manifest: String,
+        /// The key.
+        key: KeyId,
+    },
+    /// The key, or the random bytes that go with it.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A process removes chunks that nothing leads to.
     #[error("chunks of this folder are being removed{}: {object} says so", ago(*.begun_s))]
     Removing {
@@ -99,6 +149,19 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether an image takes another key than the one that was given, or none.
+    pub fn is_of_another_key(&self) -> bool {
+        matches!(self, Self::OtherKey { .. } | Self::NotEncrypted { .. })
+    }
+
+    /// Whether the store says that it must not be asked for this.
+    pub fn is_forbidden(&self) -> bool {
+        let (Self::Server(error) | Self::Store(StoreError::Http(error))) = self else { return false };
+        matches!(error, storage_http::Error::Refused { status: 401 | 403, .. })
+    }
+}
+
 fn ago(seconds: Option<u64>) -> String {
     seconds.map_or_else(String::new, |seconds| match seconds {
         0..120 => format!(", since {seconds} s"),
@@ -122,7 +185,12 @@ impl From<Error> for io::Error {
             | Error::Missing { .. }
             | Error::Length { .. }
             | Error::Frame { .. }
-            | Error::Content { .. } => Self::new(io::ErrorKind::InvalidData, error),
+            | Error::Content { .. }
+            | Error::Encryption { .. }
+            | Error::Unproven { .. } => Self::new(io::ErrorKind::InvalidData, error),
+            Error::Encrypted { .. } | Error::OtherKey { .. } | Error::NotEncrypted { .. } | Error::Key(_) => {
+                Self::new(io::ErrorKind::InvalidInput, error)
+            }
             Error::ReadOnly { .. } => Self::new(io::ErrorKind::ReadOnlyFilesystem, error),
         }
     }

@@ -1,6 +1,7 @@
 //! Objects as zstd frames. Their names are the hashes of the plain bytes, which alone are trusted.
 
 use crate::chunk_name::ChunkName;
+use crate::key::ImageKey;
 
 /// As in compressed clusters of qcow2: zstd's default.
 const ZSTD_LEVEL: i32 = 3;
@@ -16,6 +17,8 @@ pub(crate) enum Damage {
     Frame(String),
     /// The hash is another one.
     Content,
+    /// It was not encrypted with the image's key under this name, or was changed since.
+    Encryption,
 }
 
 /// `bytes` as a zstd frame; `None` if that is not shorter. Costs the frame's memory and the time of compressing.
@@ -26,18 +29,27 @@ pub(crate) fn packed(bytes: &[u8]) -> Option<Vec<u8>> {
     (packed.len() < bytes.len()).then_some(packed)
 }
 
-/// The `len` bytes that `name` stands for, of an object's `body`: those bytes themselves, or a shorter zstd frame of them. Costs `len` bytes of
-/// memory at most besides, whatever a frame says, and a hash.
+/// The `len` bytes that `name` stands for, of an object's `body`: those bytes themselves, or a shorter zstd frame of them, encrypted if there is a `key`. Costs
+/// `len` bytes of memory at most besides, whatever a frame says, and a hash.
 ///
 /// # Errors
 /// When the object is neither.
-pub(crate) fn plain(body: Vec<u8>, name: ChunkName, len: usize) -> Result<Vec<u8>, Damage> {
+pub(crate) fn plain(
+    body: Vec<u8>,
+    name: ChunkName,
+    len: usize,
+    key: Option<&ImageKey>,
+) -> Result<Vec<u8>, Damage> {
+    let body = match key {
+        Some(key) => key.decrypted(name, body).ok_or(Damage::Encryption)?,
+        None => body,
+    };
     let bytes = match body.len() {
         found if found == len => body,
         found if found < len && body.starts_with(&MAGIC) => unpacked(&body, len)?,
         found => return Err(Damage::Length(found as u64)),
     };
-    match ChunkName::of(&bytes) == name {
+    match ChunkName::of_chunk(&bytes, key) == name {
         true => Ok(bytes),
         false => Err(Damage::Content),
     }
@@ -64,9 +76,9 @@ mod tests {
         let (name, len) = (ChunkName::of(&text), text.len());
         let frame = packed(&text).unwrap();
         assert!(frame.len() < 200, "{}", frame.len());
-        assert_eq!(plain(text.clone(), name, len), Ok(text.clone()));
-        assert_eq!(plain(frame.clone(), name, len), Ok(text.clone()));
-        let damage = |body: &[u8], len: usize| plain(body.to_vec(), name, len).unwrap_err();
+        assert_eq!(plain(text.clone(), name, len, None), Ok(text.clone()));
+        assert_eq!(plain(frame.clone(), name, len, None), Ok(text.clone()));
+        let damage = |body: &[u8], len: usize| plain(body.to_vec(), name, len, None).unwrap_err();
         assert_eq!(damage(&text[..len - 1], len), Damage::Length(len as u64 - 1));
         assert_eq!(damage(&[&text[..], b"x"].concat(), len), Damage::Length(len as u64 + 1));
         assert_eq!(damage(&[], len), Damage::Length(0));
@@ -90,7 +102,7 @@ mod tests {
         let frame = packed(&vec![0; 64 << 20]).unwrap();
         assert!(frame.len() < 8 << 10);
         let len = 512 << 10;
-        let found = plain(frame, ChunkName::of(&vec![0; len]), len);
+        let found = plain(frame, ChunkName::of(&vec![0; len]), len, None);
         assert!(matches!(found, Err(Damage::Frame(_))), "{found:?}");
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The manifest ([`Manifest`]) names tables, a table ([`Table`]) names the chunks of a part of the disk, and a chunk is so many bytes of it.
 //! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
-//! share what is equal in them. An object is those bytes or a shorter zstd frame of them. Chunks of zeroes are not stored.
+//! share what is equal in them. An object is those bytes or a shorter zstd frame of them. Chunks of zeroes are not stored. With a key ([`ImageKey`]) chunks are
+//! encrypted, their names are keyed hashes, and the manifest has a proof that the owner of the key wrote it.
 //! docs/guide/object-stores.md has the bytes.
 //!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
@@ -11,24 +12,27 @@
 
 mod checkpoint;
 mod chunk_name;
+mod chunk_size;
 mod error;
 mod frame;
 mod in_use;
 mod kept;
+mod key;
 mod manifest;
 mod place;
 mod storage;
 mod table;
 mod unused;
+mod writing;
 
-pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint};
+pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint, Of};
 pub use chunk_name::ChunkName;
+pub use chunk_size::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
 pub use error::Error;
-pub use manifest::{
-    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize, Compression, DISK_BYTES_MAX, Manifest,
-    ManifestError, TABLE_CHUNKS,
-};
-pub use place::{Place, Published, WithoutConditions, Writing};
+pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
+pub use manifest::{Compression, DISK_BYTES_MAX, Manifest, ManifestError, TABLE_CHUNKS};
+pub use place::{Place, Published, split_key};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;
 pub use unused::{Folder, Removal, Survey, Unused};
+pub use writing::{ObjectKind, WithoutConditions, Writing};

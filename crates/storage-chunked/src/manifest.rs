@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CHECKPOINTS_MAX, Checkpoint};
 use crate::chunk_name::ChunkName;
+use crate::chunk_size::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
+use crate::key::{CIPHER, ImageKey, KeyId};
 
 /// The value of `format`.
 const FORMAT: &str = "cowhand-chunked-image";
 /// The versions that are read. The first one is written where it can say all.
-const VERSIONS: [u64; 2] = [1, 2];
+const VERSIONS: [u64; 3] = [1, 2, 3];
 
 /// Chunks that one table names. A table of 512 KiB is then 8 to 64 GiB of disk.
 pub const TABLE_CHUNKS: u64 = 16_384;
@@ -18,41 +20,6 @@ pub const TABLE_CHUNKS: u64 = 16_384;
 pub const DISK_BYTES_MAX: u64 = 64 << 40;
 /// No manifest has more: 8,192 names take 68 bytes each.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-
-/// Bytes of the smallest chunks.
-pub const CHUNK_BYTES_MIN: u64 = 512 << 10;
-/// Bytes of the largest chunks.
-pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of a chunk by default.
-pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
-
-/// Bytes of a chunk: a power of two from [`CHUNK_BYTES_MIN`] to [`CHUNK_BYTES_MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkSize(u64);
-
-impl Default for ChunkSize {
-    fn default() -> Self {
-        Self(CHUNK_BYTES_DEFAULT)
-    }
-}
-
-impl ChunkSize {
-    /// Of so many bytes.
-    ///
-    /// # Errors
-    /// When no chunk has so many.
-    pub fn new(bytes: u64) -> Result<Self, ManifestError> {
-        match bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
-            true => Ok(Self(bytes)),
-            false => Err(ManifestError::ChunkSize { found: bytes }),
-        }
-    }
-
-    /// So many bytes.
-    pub fn bytes(self) -> u64 {
-        self.0
-    }
-}
 
 /// What is wrong with a manifest, or with a disk that is to have one.
 #[derive(Debug, thiserror::Error)]
@@ -67,16 +34,37 @@ pub enum ManifestError {
         found: String,
     },
     /// It is of another version.
-    #[error("version is {found}; allowed: 1 and 2")]
+    #[error("version is {found}; allowed: 1 to 3")]
     Version {
         /// What it says.
         found: u64,
     },
-    /// The member is of version 2, which needs it.
-    #[error("version 2 has a member \"compression\", and version 1 has none")]
+    /// The member is of versions 2 and 3, which need it.
+    #[error("versions 2 and 3 have a member \"compression\", and version 1 has none")]
     Compression,
+    /// The member is of version 3, which needs it.
+    #[error("version 3 has a member \"encryption\", and others have none")]
+    Encryption,
+    /// It is encrypted in another way.
+    #[error("cipher is {found:?}; allowed: {CIPHER}")]
+    Cipher {
+        /// What it says.
+        found: String,
+    },
+    /// The key has another id, or the proof another form.
+    #[error("{member} is {found:?}; allowed: {digits} hexadecimal digits in lower case")]
+    Digits {
+        /// Which of them.
+        member: &'static str,
+        /// What it says.
+        found: String,
+        /// How many it has.
+        digits: usize,
+    },
     /// Version 1 has none, and no chain is so long.
-    #[error("it names {found} checkpoints; allowed: up to {CHECKPOINTS_MAX} in version 2, none in version 1")]
+    #[error(
+        "it names {found} checkpoints; allowed: up to {CHECKPOINTS_MAX} in versions 2 and 3, none in version 1"
+    )]
     Checkpoints {
         /// What it has.
         found: usize,
@@ -141,6 +129,29 @@ struct Heading {
     version: u64,
 }
 
+/// What a manifest says of its key.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Encryption {
+    cipher: String,
+    key_id: String,
+    /// Of all other members, and of the manifest's name.
+    mac: String,
+}
+
+impl Encryption {
+    fn checked(&self) -> Result<(KeyId, ChunkName), ManifestError> {
+        if self.cipher != CIPHER {
+            return Err(ManifestError::Cipher { found: self.cipher.clone() });
+        }
+        let wrong =
+            |member, found: &String, digits| ManifestError::Digits { member, found: found.clone(), digits };
+        let id = KeyId::parse(&self.key_id).ok_or_else(|| wrong("key-id", &self.key_id, 16))?;
+        let mac = ChunkName::parse(&self.mac).ok_or_else(|| wrong("mac", &self.mac, 64))?;
+        Ok((id, mac))
+    }
+}
+
 /// As JSON has it.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -151,6 +162,8 @@ struct Document {
     chunk_size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compression: Option<Compression>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encryption: Option<Encryption>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     checkpoints: Vec<Checkpoint>,
     tables: Vec<Option<String>>,
@@ -162,6 +175,8 @@ pub struct Manifest {
     size: u64,
     chunk_size: ChunkSize,
     compression: Compression,
+    /// Its chunks are encrypted with this key.
+    key_id: Option<KeyId>,
     /// The one that the disk is, and those below it.
     checkpoints: Vec<Checkpoint>,
     /// As many as the disk has; `None` is a table of zeroes, which is not stored.
@@ -181,16 +196,17 @@ impl Manifest {
         if size > DISK_BYTES_MAX {
             return Err(ManifestError::Size { found: size });
         }
-        let manifest = Self { size, chunk_size, compression, checkpoints: Vec::new(), tables: Vec::new() };
+        let (key_id, checkpoints, tables) = (None, Vec::new(), Vec::new());
+        let manifest = Self { size, chunk_size, compression, key_id, checkpoints, tables };
         let tables = vec![None; usize::try_from(manifest.tables_needed()).unwrap_or_default()];
         Ok(Self { tables, ..manifest })
     }
 
-    /// What the bytes of a manifest say, checked. They are 1 MiB at most.
+    /// What the bytes of a manifest say, checked, and the proof that one of an encrypted image has, which is not. They are 1 MiB at most.
     ///
     /// # Errors
     /// When it is none, or one that is not read.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Option<ChunkName>), ManifestError> {
         // Another version has other members: what all have is looked at alone.
         let Heading { format, version } = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
         if format != FORMAT {
@@ -200,10 +216,14 @@ impl Manifest {
             return Err(ManifestError::Version { found: version });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
-        let Document { size, chunk_size, compression, checkpoints, tables, .. } = document;
+        let Document { size, chunk_size, compression, encryption, checkpoints, tables, .. } = document;
         if (version == 1) != compression.is_none() {
             return Err(ManifestError::Compression);
         }
+        if (version == 3) != encryption.is_some() {
+            return Err(ManifestError::Encryption);
+        }
+        let (key_id, mac) = encryption.map(|encryption| encryption.checked()).transpose()?.unzip();
         check_checkpoints(&checkpoints, version)?;
         let empty = Self::of_zeroes(size, ChunkSize::new(chunk_size)?, compression.unwrap_or_default())?;
         if tables.len() != empty.tables.len() {
@@ -218,7 +238,18 @@ impl Manifest {
             },
         };
         let tables = tables.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
-        Ok(Self { tables, checkpoints, ..empty })
+        Ok((Self { tables, key_id, checkpoints, ..empty }, mac))
+    }
+
+    /// The same as one whose chunks are encrypted with a key, if there is one.
+    #[must_use]
+    pub fn of_key(self, key_id: Option<KeyId>) -> Self {
+        Self { key_id, ..self }
+    }
+
+    /// The key of its chunks.
+    pub fn key_id(&self) -> Option<KeyId> {
+        self.key_id
     }
 
     /// The same as a checkpoint: the one that the disk is, and those below it, the nearest first. [`CHECKPOINTS_MAX`] of them count.
@@ -234,15 +265,34 @@ impl Manifest {
         &self.checkpoints
     }
 
-    /// Its bytes. They are the same for the same disk.
-    pub fn encode(&self) -> Vec<u8> {
+    /// Its bytes under `name`. They are the same for the same disk. One of an encrypted image takes its key, and is read with that under that name alone.
+    pub(crate) fn encode(&self, name: &str, key: Option<&ImageKey>) -> Vec<u8> {
+        self.document(key.map(|key| key.proof_of(&self.proven(name))))
+    }
+
+    /// What the proof of a manifest under `name` is of.
+    pub(crate) fn proven(&self, name: &str) -> Vec<u8> {
+        [name.as_bytes(), b"\0", &self.document(None)].concat()
+    }
+
+    fn document(&self, mac: Option<ChunkName>) -> Vec<u8> {
         let tables = self.tables.iter().map(|table| table.map(|name| name.to_string())).collect();
         let (size, chunk_size) = (self.size, self.chunk_size.bytes());
-        let is_first = self.compression == Compression::None && self.checkpoints.is_empty();
-        let [first, second] = VERSIONS;
-        let (version, compression) = if is_first { (first, None) } else { (second, Some(self.compression)) };
+        let [first, second, third] = VERSIONS;
+        let version = match self.key_id {
+            Some(_) => third,
+            None if self.compression == Compression::None && self.checkpoints.is_empty() => first,
+            None => second,
+        };
+        let compression = (version != first).then_some(self.compression);
+        let encryption = self.key_id.map(|id| Encryption {
+            cipher: CIPHER.to_owned(),
+            key_id: id.to_string(),
+            mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        });
         let (format, checkpoints) = (FORMAT.to_owned(), self.checkpoints.clone());
-        let document = Document { format, version, size, chunk_size, compression, checkpoints, tables };
+        let document =
+            Document { format, version, size, chunk_size, compression, encryption, checkpoints, tables };
         // Nothing of it can fail: text and numbers, into memory.
         let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
         bytes.push(b'\n');
@@ -264,10 +314,10 @@ impl Manifest {
         self.compression
     }
 
-    /// Whether the objects of this image can be those of `new`: their chunks have the same size, and none is packed that must be plain there.
+    /// Whether the objects of this image can be those of `new`: their chunks have the same size and key, and none is packed that must be plain there.
     pub fn has_objects_for(&self, new: &Self) -> bool {
         let is_plain_enough = new.compression == Compression::Zstd || self.compression == Compression::None;
-        self.chunk_size == new.chunk_size && is_plain_enough
+        self.chunk_size == new.chunk_size && self.key_id == new.key_id && is_plain_enough
     }
 
     /// How many chunks the disk has, stored or not.
@@ -328,6 +378,10 @@ fn check_checkpoints(checkpoints: &[Checkpoint], version: u64) -> Result<(), Man
 mod tests {
     use super::*;
 
+    fn encoded(manifest: &Manifest) -> Vec<u8> {
+        manifest.encode("d", None)
+    }
+
     fn checkpoint(name: Option<&str>) -> Checkpoint {
         Checkpoint { id: "0123456789abcdef".to_owned(), name: name.map(str::to_owned) }
     }
@@ -338,16 +392,31 @@ mod tests {
             Manifest::of_zeroes((33 << 30) + 512, ChunkSize::default(), Compression::Zstd).unwrap();
         assert_eq!((manifest.tables(), manifest.chunks()), (3, (33 << 10) + 1));
         manifest.set_table(1, Some(ChunkName::of(b"x")));
-        assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
+        assert_eq!(Manifest::decode(&encoded(&manifest)).unwrap().0, manifest);
         assert_eq!(manifest.range(33 << 10), 33 << 30..(33 << 30) + 512);
         assert_eq!(manifest.chunks_of(2), 32_768..33_793);
         let plain = Manifest::of_zeroes(512, ChunkSize::default(), Compression::None).unwrap();
-        assert!(String::from_utf8(plain.encode()).unwrap().contains("\"version\": 1"));
+        assert!(String::from_utf8(encoded(&plain)).unwrap().contains("\"version\": 1"));
         let published = plain.of_checkpoints(vec![checkpoint(Some("v1.2")), checkpoint(None)]);
-        assert!(String::from_utf8(published.encode()).unwrap().contains("\"compression\": \"none\""));
-        assert_eq!(Manifest::decode(&published.encode()).unwrap(), published);
+        assert!(String::from_utf8(encoded(&published)).unwrap().contains("\"compression\": \"none\""));
+        assert_eq!(Manifest::decode(&encoded(&published)).unwrap().0, published);
         let empty = Manifest::of_zeroes(0, ChunkSize::default(), Compression::None).unwrap();
-        assert_eq!(Manifest::decode(&empty.encode()).unwrap().tables(), 0);
+        assert_eq!(Manifest::decode(&encoded(&empty)).unwrap().0.tables(), 0);
+    }
+
+    #[test]
+    fn the_manifest_of_an_encrypted_image_is_proven_under_its_name_alone() {
+        let key = ImageKey::of_secret(&[7; 32]).unwrap();
+        let manifest = Manifest::of_zeroes(512, ChunkSize::default(), Compression::Zstd).unwrap();
+        let manifest = manifest.of_key(Some(key.id())).of_checkpoints(vec![checkpoint(Some("v1"))]);
+        let bytes = manifest.encode("d", Some(&key));
+        let (read, mac) = Manifest::decode(&bytes).unwrap();
+        assert_eq!((&read, read.key_id()), (&manifest, Some(key.id())));
+        let mac = mac.unwrap();
+        assert!(key.is_proof(mac, &read.proven("d")) && !key.is_proof(mac, &read.proven("e")));
+        let changed = String::from_utf8(bytes).unwrap().replace("512", "513");
+        let (changed, mac) = Manifest::decode(changed.as_bytes()).unwrap();
+        assert!(!key.is_proof(mac.unwrap(), &changed.proven("d")));
     }
 
     #[test]
@@ -359,7 +428,7 @@ mod tests {
         let name = "n".repeat(128);
         let manifest = manifest.of_checkpoints(vec![checkpoint(Some(&name)); CHECKPOINTS_MAX + 1]);
         assert_eq!(manifest.checkpoints().len(), CHECKPOINTS_MAX);
-        assert!((manifest.encode().len() as u64) < MANIFEST_BYTES_MAX);
+        assert!((encoded(&manifest).len() as u64) < MANIFEST_BYTES_MAX);
     }
 
     /// Its author may be anybody who can write into the bucket.
@@ -377,10 +446,16 @@ mod tests {
             format!(":2,\"compression\":\"none\",\"checkpoints\":[{}],", ids.join(","))
         };
         assert!(manifest(":1,", &of(&[], 1000)).is_ok());
+        let encrypted = |cipher: &str, id: &str, mac: &str| {
+            format!(
+                ":3,\"compression\":\"none\",\"encryption\":{{\"cipher\":\"{cipher}\",\"key-id\":\"{id}\",\"mac\":\"{mac}\"}},"
+            )
+        };
+        assert!(manifest(":1,", &encrypted("aes-256-gcm", &"0".repeat(16), &"a".repeat(64))).is_ok());
         for (replaced, by, says) in [
             ("cowhand-", "other-", "format is \"other-chunked-image\"; allowed: cowhand-chunked-image"),
-            (":1,", ":3,\"more\":1,", "version is 3; allowed: 1 and 2"),
-            (":1,", ":2,", "version 2 has a member \"compression\""),
+            (":1,", ":4,\"more\":1,", "version is 4; allowed: 1 to 3"),
+            (":1,", ":2,", "versions 2 and 3 have a member \"compression\""),
             (":1,", ":1,\"compression\":\"none\",", "and version 1 has none"),
             (":1,", ":2,\"compression\":\"lz4\",", "unknown variant `lz4`"),
             (":1,", ":1,\"checkpoints\":[{\"id\":\"0123456789abcdef\"}],", "it names 1 checkpoints"),
@@ -390,6 +465,18 @@ mod tests {
             (":1,", &of(&["0123456789abcdef\",\"name\":\"a/b"], 0), "(Some(\"a/b\"))"),
             (":1,", &of(&["0123456789abcdef\",\"name\":\""], 0), "(Some(\"\"))"),
             (":1,", &of(&["0123456789abcdef\",\"more\":\""], 0), "unknown field `more`"),
+            (":1,", &encrypted("aes-256-gcm", &"0".repeat(16), &"a".repeat(63)), "mac is \"aaa"),
+            (
+                ":1,",
+                &encrypted("aes-256-gcm", "0", &"a".repeat(64)),
+                "key-id is \"0\"; allowed: 16 hexadecimal",
+            ),
+            (
+                ":1,",
+                &encrypted("xor", &"0".repeat(16), &"a".repeat(64)),
+                "cipher is \"xor\"; allowed: aes-256-gcm",
+            ),
+            (":1,", ":3,\"compression\":\"none\",", "version 3 has a member \"encryption\""),
             ("4096", "70368744177665", "allowed: up to 70368744177664"),
             ("4096", "18446744073709551616", "no manifest"),
             ("4096", "-1", "no manifest"),

@@ -14,23 +14,13 @@ use crate::chunk_name::ChunkName;
 use crate::error::Error;
 use crate::frame::{self, Damage};
 use crate::in_use::Announcement;
+use crate::key::{ImageKey, OVERHEAD_BYTES};
 use crate::manifest::{Compression, MANIFEST_BYTES_MAX, Manifest};
 use crate::table::Table;
+use crate::writing::{ObjectKind, WithoutConditions, Writing};
 
 /// What stands behind the name of an image.
 pub(crate) const MANIFEST_SUFFIX: &str = ".json";
-/// What messages call an object.
-const CHUNK: &str = "chunk";
-const TABLE: &str = "table of chunks";
-
-/// How objects are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Writing {
-    /// How they may be packed.
-    pub compression: Compression,
-    /// What is done at a store that knows no conditions.
-    pub without: WithoutConditions,
-}
 
 /// Where the objects of an image lie.
 #[derive(Debug)]
@@ -38,40 +28,12 @@ pub struct Place {
     folder: Folder,
     /// The manifest's name in the folder.
     manifest: String,
+    /// The key of its image, if it is encrypted.
+    key: Option<Arc<ImageKey>>,
     /// The store has answered that it knows no conditions.
     knows_no_conditions: AtomicBool,
     /// What those who remove chunks see of a push.
     announcement: Announcement,
-}
-
-/// What is done at a store that knows no conditions by which an object stays that another process makes meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WithoutConditions {
-    /// Nothing is written there.
-    Refuse,
-    /// It is written all the same.
-    Write,
-}
-
-impl Writing {
-    /// Whether an object of `found` bytes that is there is one of `needed` bytes for this image. Others of the folder may have packed it, which readers of version 1 do
-    /// not unpack: it is made plain for them. A store that does not say how long it is is believed.
-    fn takes(self, found: Option<u64>, needed: u64) -> bool {
-        self.compression != Compression::None || found.is_none_or(|found| found == needed)
-    }
-
-    async fn packed(self, bytes: IoBytes) -> IoBytes {
-        match self.compression {
-            Compression::None => bytes,
-            Compression::Zstd => {
-                reactor::blocking(move || match frame::packed(&bytes) {
-                    Some(frame) => IoBytes::copy_from(&frame),
-                    None => bytes,
-                })
-                .await
-            }
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -113,7 +75,18 @@ impl Place {
 
     fn new(folder: Folder, manifest: String) -> Self {
         let (knows_no_conditions, announcement) = (AtomicBool::new(false), Announcement::default());
-        Self { folder, manifest, knows_no_conditions, announcement }
+        Self { folder, manifest, key: None, knows_no_conditions, announcement }
+    }
+
+    /// The same for an image that is encrypted with a key, or for one that is not.
+    #[must_use]
+    pub fn with_key(self, key: Option<Arc<ImageKey>>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// The key of the image.
+    pub fn key(&self) -> Option<Arc<ImageKey>> {
+        self.key.clone()
     }
 
     /// Where a checkpoint of this image stays, whatever is published to the image's name later: `NAME@ID` in the same folder.
@@ -121,7 +94,7 @@ impl Place {
         let name = self.manifest_name();
         let name =
             self.checkpoint().and_then(|own| name.strip_suffix(own)?.strip_suffix('@')).unwrap_or(name);
-        Self::new(self.folder.clone(), format!("{name}@{id}{MANIFEST_SUFFIX}"))
+        self.named(&format!("{name}@{id}"))
     }
 
     /// The id of the checkpoint that stays here; `None` if another one may be published here.
@@ -129,14 +102,19 @@ impl Place {
         self.manifest_name().rsplit_once('@').map(|(_, id)| id).filter(|id| is_id(id))
     }
 
-    /// The image that is called so, if it is in the same folder of a bucket. `chunked:` may stand before its name.
+    /// The image that is called so, if it is in the same folder of a bucket. `chunked:` may stand before its name, and `encrypted=ID:` behind that.
     pub fn beside(&self, image: &str) -> Option<Self> {
-        let image = image.strip_prefix("chunked:").unwrap_or(image).trim_end_matches('/');
+        let (_, image) = split_key(image.strip_prefix("chunked:").unwrap_or(image));
+        let image = image.trim_end_matches('/');
         let (own, (folder, name)) = (self.image(), image.rsplit_once('/')?);
         let is_here = own.rsplit_once('/').is_some_and(|(own, _)| own == folder);
         let is_bucket = matches!(self.folder, Folder::Bucket { .. });
-        (is_here && is_bucket && !name.is_empty())
-            .then(|| Self::new(self.folder.clone(), format!("{name}{MANIFEST_SUFFIX}")))
+        (is_here && is_bucket && !name.is_empty()).then(|| self.named(name))
+    }
+
+    /// The image `name` of the same folder.
+    pub(crate) fn named(&self, name: &str) -> Self {
+        Self::new(self.folder.clone(), format!("{name}{MANIFEST_SUFFIX}")).with_key(self.key())
     }
 
     /// What messages and images call it: `s3://BUCKET/FOLDER/NAME`, or a URL.
@@ -145,21 +123,44 @@ impl Place {
         manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&manifest).to_owned()
     }
 
-    fn manifest_name(&self) -> &str {
+    pub(crate) fn manifest_name(&self) -> &str {
         self.manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(&self.manifest)
     }
 
     /// The manifest that is there; `None` if there is none.
     ///
     /// # Errors
-    /// When the store does not answer, or what is there is no manifest.
+    /// When the store does not answer, what is there is no manifest, it is of another key ([`Error::is_of_another_key`]), or it was not
+    /// written here with the key.
     pub async fn find(&self) -> Result<Option<Published>, Error> {
+        let Some((published, mac)) = self.find_unproven().await? else { return Ok(None) };
+        let image = || self.image();
+        match (published.manifest.key_id(), &self.key) {
+            (None, None) => {}
+            (None, Some(_)) => return Err(Error::NotEncrypted { image: image() }),
+            (Some(key), None) => return Err(Error::Encrypted { image: image(), key }),
+            (Some(key), Some(own)) if own.id() != key => {
+                return Err(Error::OtherKey { image: image(), key, given: own.id() });
+            }
+            (Some(key), Some(own)) => {
+                let proven = published.manifest.proven(self.manifest_name());
+                if !mac.is_some_and(|mac| own.is_proof(mac, &proven)) {
+                    return Err(Error::Unproven { manifest: self.to_string(), key });
+                }
+            }
+        }
+        Ok(Some(published))
+    }
+
+    /// As [`Place::find`], with its proof, which is not looked at: for what it leads to no key is needed.
+    pub(crate) async fn find_unproven(&self) -> Result<Option<(Published, Option<ChunkName>)>, Error> {
         let Some(Reply { body, etag, .. }) = self.get(&self.manifest, MANIFEST_BYTES_MAX).await? else {
             return Ok(None);
         };
-        let manifest = Manifest::decode(&body);
-        let manifest = manifest.map_err(|source| Error::Manifest { manifest: self.to_string(), source })?;
-        Ok(Some(Published { manifest, etag, version: ChunkName::of(&body) }))
+        let read = Manifest::decode(&body);
+        let (manifest, mac) =
+            read.map_err(|source| Error::Manifest { manifest: self.to_string(), source })?;
+        Ok(Some((Published { manifest, etag, version: ChunkName::of(&body) }, mac)))
     }
 
     /// As [`Place::find`], of an image that must be there.
@@ -178,7 +179,7 @@ impl Place {
         let chunks = manifest.chunks_of(table);
         let chunks = usize::try_from(chunks.end - chunks.start).unwrap_or_default();
         let Some(name) = manifest.table(table) else { return Ok(Table::of_zeroes(chunks)) };
-        let bytes = self.checked(TABLE, name, Table::len_of(chunks) as u64).await?;
+        let bytes = self.checked(ObjectKind::Table, name, Table::len_of(chunks) as u64).await?;
         Ok(Table::decode(&bytes))
     }
 
@@ -187,23 +188,30 @@ impl Place {
     /// # Errors
     /// When the store does not answer, or the chunk is missing or damaged.
     pub async fn chunk(&self, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
-        self.checked(CHUNK, name, len).await
+        self.checked(ObjectKind::Chunk, name, len).await
     }
 
-    /// The `needed` bytes of an object that is called by their hash. It is unpacked, and the hash taken, beside the loop.
-    async fn checked(&self, what: &'static str, name: ChunkName, needed: u64) -> Result<Arc<Vec<u8>>, Error> {
-        let object = self.name_of(&name.object());
-        let Some(Reply { body, .. }) = self.get(&name.object(), needed).await? else {
+    /// The `needed` bytes of an object that is called by their hash. It is decrypted and unpacked, and the hash taken, beside the loop.
+    async fn checked(&self, kind: ObjectKind, name: ChunkName, needed: u64) -> Result<Arc<Vec<u8>>, Error> {
+        let (object, what, key) = (self.name_of(&name.object()), kind.name(), self.key_of(kind));
+        let stored_max = needed + key.as_ref().map_or(0, |_| OVERHEAD_BYTES);
+        let Some(Reply { body, .. }) = self.get(&name.object(), stored_max).await? else {
             return Err(Error::Missing { object, what });
         };
         // No object is longer than a chunk.
         let len = usize::try_from(needed).unwrap_or(usize::MAX);
-        let plain = reactor::blocking(move || frame::plain(body, name, len)).await;
+        let plain = reactor::blocking(move || frame::plain(body, name, len, key.as_deref())).await;
         plain.map(Arc::new).map_err(|damage| match damage {
             Damage::Length(found) => Error::Length { object, what, found, needed },
             Damage::Frame(reason) => Error::Frame { object, what, needed, reason },
             Damage::Content => Error::Content { object, what },
+            Damage::Encryption => Error::Encryption { object, what },
         })
+    }
+
+    /// Tables are plain: they name chunks by keyed hashes, and what no image leads to is found without the key.
+    fn key_of(&self, kind: ObjectKind) -> Option<Arc<ImageKey>> {
+        self.key().filter(|_| kind == ObjectKind::Chunk)
     }
 
     /// From here on, and until [`Place::end_push`], those who remove chunks leave the folder alone: what an image there leads to stays.
@@ -220,21 +228,31 @@ impl Place {
     ///
     /// # Errors
     /// When the store does not take it, a process removes chunks of the folder, or [`StoreError::Unconditional`] as `how` says.
-    pub async fn add(&self, name: ChunkName, bytes: IoBytes, how: Writing) -> Result<Option<u64>, Error> {
+    pub async fn add(
+        &self,
+        kind: ObjectKind,
+        name: ChunkName,
+        bytes: IoBytes,
+        how: Writing,
+    ) -> Result<Option<u64>, Error> {
         let (store, prefix) = self.bucket()?;
         self.announcement.make(store, prefix).await?;
-        let key = format!("{prefix}{}", name.object());
+        let (key, key_of_it) = (format!("{prefix}{}", name.object()), self.key_of(kind));
         let present = match store.look(&key).await? {
             None => Present::Keep,
-            Some(there) if how.takes(there.bytes, bytes.len() as u64) => return Ok(None),
+            // One that is encrypted is read by no reader of version 1.
+            Some(there) if key_of_it.is_some() || how.takes(there.bytes, bytes.len() as u64) => {
+                return Ok(None);
+            }
             Some(_) => Present::Replace,
         };
-        let bytes = how.packed(bytes).await;
+        let is_encrypted = key_of_it.is_some();
+        let bytes = how.body(name, bytes, key_of_it).await?;
         let sent = Some(bytes.len() as u64);
         // The process that makes it meanwhile makes the same, or a frame of it.
         match self.put(store, &key, bytes.clone(), present, how.without).await {
             Ok(()) => Ok(sent),
-            Err(StoreError::Exists { .. }) if how.compression == Compression::None => {
+            Err(StoreError::Exists { .. }) if how.compression == Compression::None && !is_encrypted => {
                 Ok(store.put(&key, bytes, &Present::Replace).await.map(|()| sent)?)
             }
             Err(StoreError::Exists { .. }) => Ok(None),
@@ -281,7 +299,8 @@ impl Place {
             Some(Published { etag: Some(etag), .. }) => Present::ReplaceVersion(etag.clone()),
             Some(Published { etag: None, .. }) => Present::Replace,
         };
-        let bytes = IoBytes::copy_from(&manifest.encode());
+        debug_assert_eq!(manifest.key_id(), self.key.as_ref().map(|key| key.id()), "it is read with its key");
+        let bytes = IoBytes::copy_from(&manifest.encode(self.manifest_name(), self.key.as_deref()));
         Ok(self.put(store, &format!("{prefix}{}", self.manifest), bytes, present, without).await?)
     }
 
@@ -296,7 +315,7 @@ impl Place {
         }
     }
 
-    fn bucket(&self) -> Result<(&Store, &str), Error> {
+    pub(crate) fn bucket(&self) -> Result<(&Store, &str), Error> {
         match &self.folder {
             Folder::Bucket { store, prefix } => Ok((store, prefix)),
             Folder::Server { .. } => Err(Error::ReadOnly { image: self.to_string() }),
@@ -337,6 +356,12 @@ impl Place {
             Folder::Server { url, .. } => beside(url, object).name(),
         }
     }
+}
+
+/// The id of the key that a name of an image begins with, if it does (`encrypted=ID:URL`), and the rest.
+pub fn split_key(name: &str) -> (Option<&str>, &str) {
+    let parts = name.strip_prefix("encrypted=").and_then(|rest| rest.split_once(':'));
+    parts.map_or((None, name), |(id, rest)| (Some(id), rest))
 }
 
 /// The file `object` in the folder of `url`.
@@ -389,7 +414,9 @@ mod tests {
         let beside = |name: &str| image.beside(name).map(|place| place.image());
         for name in ["s3://images/vms/e@0123456789abcdef", "s3://images/vms/d"] {
             assert_eq!(beside(name), Some(name.to_owned()));
-            assert_eq!(beside(&format!("chunked:{name}/")), Some(name.to_owned()));
+            for prefix in ["chunked:", "chunked:encrypted=0123456789abcdef:"] {
+                assert_eq!(beside(&format!("{prefix}{name}/")), Some(name.to_owned()));
+            }
         }
         for other in
             ["", "d", "vms/d", "s3://images/d", "s3://images/vms/x/d", "s3://other/vms/d", "s3://images/vms/"]

@@ -192,7 +192,7 @@ impl Folder {
             let image = key.strip_suffix(MANIFEST_SUFFIX).unwrap_or(key);
             let place = Place::in_bucket(Arc::clone(&self.store), image);
             // It may have been deleted since.
-            place.find().await
+            Ok::<_, Error>(place.find_unproven().await?.map(|(image, _)| image))
         };
         let mut images = stream::iter(&keys).map(read).buffer_unordered(AT_ONCE);
         let mut tables = Tables::new();

@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 38] = [
+pub const SUITES: [Suite; 39] = [
     Suite {
         name: "differential",
         takes: 240,
@@ -259,6 +259,12 @@ pub const SUITES: [Suite; 38] = [
         takes: 15,
         about: &["crates/storage-chunked", "crates/lineage"],
         first: &["a_later_checkpoint_costs_what_the_layers_above_the_published_one_say"],
+    },
+    Suite {
+        name: "encrypted_images",
+        takes: 15,
+        about: &["crates/storage-chunked"],
+        first: &["a_wrong_key_and_changed_and_swapped_objects_are_errors"],
     },
     Suite {
         name: "confined",

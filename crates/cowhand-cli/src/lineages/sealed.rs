@@ -5,9 +5,9 @@ use std::path::Path;
 
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use lineage::{LayerId, Survey};
+use lineage::{CheckpointRef, DiskPlace, LayerId, Survey};
 
-use super::args::{CheckpointArg, look};
+use super::args::{CheckpointArg, Seen, look};
 use crate::failure::Failure;
 
 /// A checkpoint, found.
@@ -36,6 +36,16 @@ impl Sealed {
         };
         let id = seen.survey.find(&disk, &arg.checkpoint)?;
         Ok(Self { survey: seen.survey, id })
+    }
+
+    /// A checkpoint of a disk that is there. Takes no lock.
+    ///
+    /// # Errors
+    /// As [`Sealed::find`].
+    pub fn of_disk(disk: &DiskPlace, checkpoint: &CheckpointRef) -> Result<Self, lineage::Error> {
+        let survey = Seen::of(disk.place.clone(), None)?.survey;
+        let id = survey.find(disk, checkpoint)?;
+        Ok(Self { survey, id })
     }
 
     /// How it is opened.

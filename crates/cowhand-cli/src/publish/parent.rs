@@ -6,24 +6,33 @@ use block::Block;
 use graph::{Disk, OpenRules};
 use job::Dirty;
 use lineage::LayerId;
-use storage_chunked::{CHUNK_BYTES_MIN, Error, Manifest, Place, Published};
+use storage_chunked::{CHUNK_BYTES_MIN, Error, Of, Place, Published};
 
 use crate::copying;
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::lineages::difference::Differences;
 use crate::lineages::sealed::{Sealed, chain_of, options_of};
 
-/// Images that are asked for at most: each is one request, and most are there or none is.
-const ASKED_MAX: usize = 32;
+/// Images that are read at most until one is a parent: the first one is, unless it is not what it is called.
+const READ_MAX: usize = 32;
 
-/// An image at the store, with the checkpoints that it names.
+/// The checkpoint that is published, among those of its lineage.
+#[derive(Clone, Copy)]
+pub struct Search<'a> {
+    /// The checkpoint.
+    pub sealed: &'a Sealed,
+    /// Its layers from the upper to the lower.
+    pub chain: &'a [LayerId],
+    /// The image that the lowest layer is backed by, if that is a published checkpoint.
+    pub base: Option<&'a Candidate>,
+}
+
+/// An image at the store.
 pub struct Candidate {
     /// Where it is.
     pub place: Arc<Place>,
     /// What it says.
     pub image: Published,
-    /// The lowest layer is backed by it.
-    pub is_base: bool,
 }
 
 /// The image of which chunks are taken.
@@ -44,47 +53,90 @@ enum Way {
     Beside(LayerId),
 }
 
-impl Parent {
-    /// The first checkpoint of the candidates that the lineage has, with its image at the store: `chain` are the layers of `sealed`.
+impl Search<'_> {
+    /// The checkpoint that `candidate` is, if the lineage has it.
+    pub fn parent(self, candidate: &Candidate) -> Option<Parent> {
+        let Candidate { place, image } = candidate;
+        let id = &image.manifest.checkpoints().first()?.id;
+        let (_, way) = self.way(&place.of_checkpoint(id), id)?;
+        Some(Parent { image_name: place.of_checkpoint(id).image(), image: image.clone(), way })
+    }
+
+    /// The nearest checkpoint of the lineage that stays at the store, of the image at `place` or of its folder. Those with the fewest layers that only one of the two is backed by are the nearest. `fits` says whether chunks of an image can be taken.
     ///
     /// # Errors
     /// When the store does not answer, or an image there cannot be read.
-    pub async fn find(
-        sealed: &Sealed,
-        chain: &[LayerId],
-        candidates: &[Candidate],
-        new: &Manifest,
-    ) -> Result<Option<Self>, Error> {
-        let mut asked = 0;
-        for candidate in candidates {
-            for (at, checkpoint) in candidate.image.manifest.checkpoints().iter().enumerate() {
-                let way = match candidate.is_base && at == 0 {
-                    true => Some(Way::Below(chain.len())),
-                    false => way(sealed, chain, &checkpoint.id),
-                };
-                let Some(way) = way else { continue };
-                let lasting = candidate.place.of_checkpoint(&checkpoint.id);
-                let image = match at {
-                    0 => Some(candidate.image.clone()),
-                    _ if asked == ASKED_MAX => return Ok(None),
-                    _ => {
-                        asked += 1;
-                        lasting.find().await?
-                    }
-                };
-                // What it is of is what it says, not what it is called.
-                let is_it = |image: &Published| {
-                    image.manifest.checkpoints().first().is_some_and(|first| first.id == checkpoint.id)
-                };
-                if let Some(image) = image.filter(|image| is_it(image) && image.manifest.has_objects_for(new))
-                {
-                    return Ok(Some(Self { image_name: lasting.image(), image, way }));
-                }
+    pub async fn nearest(
+        self,
+        place: &Place,
+        of: Of,
+        fits: impl Fn(&Published) -> bool,
+    ) -> Result<Option<Parent>, Error> {
+        let base = self.base.filter(|_| of == Of::Folder).map(|base| Arc::clone(&base.place));
+        let places = self.listed(place, of).await?.into_iter().map(Arc::new).chain(base);
+        let ranked = places.filter_map(|place| {
+            let (distance, way) = self.way(&place, place.checkpoint()?)?;
+            Some((distance, way, place))
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by_key(|(distance, ..)| *distance);
+        for (_, way, place) in ranked.into_iter().take(READ_MAX) {
+            // What it is of is what it says, not what it is called.
+            let is_it = |image: &Published| {
+                let first = image.manifest.checkpoints().first();
+                first.is_some_and(|first| place.checkpoint() == Some(&first.id))
+            };
+            let found = match place.find().await {
+                // Its chunks are encrypted otherwise.
+                Err(error) if error.is_of_another_key() => None,
+                found => found?,
+            };
+            if let Some(image) = found.filter(|image| is_it(image) && fits(image)) {
+                return Ok(Some(Parent { image_name: place.image(), image, way }));
             }
         }
         Ok(None)
     }
 
+    /// Where checkpoints of the lineage stay. A folder that may not be listed has none.
+    async fn listed(self, place: &Place, of: Of) -> Result<Vec<Place>, Error> {
+        let layers = &self.sealed.survey.layers;
+        let is_known = |id: &str| LayerId::parse(id).is_some_and(|id| layers.contains_key(&id));
+        let listed = async {
+            // A folder may have more names than are looked at.
+            let mut places = place.checkpoints(Of::Image, is_known).await?;
+            if of == Of::Folder {
+                places.extend(place.checkpoints(of, is_known).await?);
+            }
+            Ok(places)
+        };
+        match listed.await {
+            Err(error) if Error::is_forbidden(&error) => {
+                warn(&format!("no parent is looked for among other checkpoints of the folder: {error}"));
+                Ok(Vec::new())
+            }
+            listed => listed,
+        }
+    }
+
+    /// Where the lineage has the checkpoint `id`, which stays at `place`, and how many layers are of only one of both; `None` if it has not, or not as it was sealed.
+    fn way(self, place: &Place, id: &str) -> Option<(usize, Way)> {
+        let Self { sealed, chain, base } = self;
+        if base.is_some_and(|base| base.place.image() == place.image()) {
+            return Some((chain.len(), Way::Below(chain.len())));
+        }
+        let id = LayerId::parse(id)?;
+        if let Some(layers) = chain.iter().position(|layer| *layer == id) {
+            return Some((layers, Way::Below(layers)));
+        }
+        let (other, _) = chain_of(&sealed.survey, id).ok()?;
+        let common =
+            chain.iter().rev().zip(other.iter().rev()).take_while(|(own, other)| own == other).count();
+        Some((chain.len() + other.len() - 2 * common, Way::Beside(id)))
+    }
+}
+
+impl Parent {
     /// What of the disk may differ from the parent, by the maps of both.
     ///
     /// # Errors
@@ -105,15 +157,6 @@ impl Parent {
             }
         }
         Ok(marks)
-    }
-}
-
-/// Where the lineage has the checkpoint of this id; `None` if it has not, or not as it was sealed.
-fn way(sealed: &Sealed, chain: &[LayerId], id: &str) -> Option<Way> {
-    let id = LayerId::parse(id)?;
-    match chain.iter().position(|layer| *layer == id) {
-        Some(layers) => Some(Way::Below(layers)),
-        None => chain_of(&sealed.survey, id).is_ok().then_some(Way::Beside(id)),
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use futures_util::future::{Either, select};
-use graph::drivers::object_store;
+use graph::drivers::{image_key, object_store};
+use job::Life;
 use serde::Serialize;
 use storage_chunked::{
     ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
@@ -40,6 +41,10 @@ pub struct TargetArgs {
     #[arg(long, value_name = "HOW", value_parser = compressions())]
     pub compress: Option<Compression>,
 
+    /// Encrypt chunks: the secret (--object secret,id=ID,file=PATH) that holds the key of the image, 32 random bytes or more
+    #[arg(long, value_name = "ID")]
+    pub encrypt_key_secret: Option<String>,
+
     /// Write to a store that cannot detect another upload to the same name at the same time, too
     #[arg(long)]
     pub force: bool,
@@ -66,7 +71,16 @@ pub struct Session<'a> {
     /// Where that is.
     pub place: Arc<Place>,
     /// Shows how far it is, and ends it.
-    pub watch: &'a Watch,
+    pub followed: Followed<'a>,
+}
+
+/// Who sees how far an upload is.
+#[derive(Clone, Copy)]
+pub enum Followed<'a> {
+    /// A terminal; signals end it.
+    Signals(&'a Watch),
+    /// The clients of a server: it is a job.
+    Job(&'a Life),
 }
 
 /// What was sent.
@@ -101,28 +115,36 @@ impl Sent {
     }
 }
 
+/// The image in a store that is meant, and its key. Asks no store.
+///
+/// # Errors
+/// As [`Session::begin`].
+pub async fn place_of(doing: &str, target: &TargetArgs) -> Result<Place, Failure> {
+    let key = target.encrypt_key_secret.as_deref().map(image_key).transpose();
+    let target = &target.target;
+    let key = key.map_err(|error| Failure::because(format!("cannot {doing} {target}"), &error))?;
+    match object_store(target.strip_prefix(PREFIX).unwrap_or(target)).await {
+        Some(Ok((store, object))) => Ok(Place::in_bucket(Arc::new(store), &object).with_key(key)),
+        Some(Err(error)) => Err(Failure::because(format!("cannot {doing} {target}"), &error)),
+        None => {
+            let shown = graph::drive::shown(target.as_ref());
+            Err(Failure::new(format!("cannot {doing} {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
+        }
+    }
+}
+
 impl<'a> Session<'a> {
     /// Asks no store yet.
     ///
     /// # Errors
-    /// When the name is none in a store, or its credentials cannot be read.
+    /// When the name is none in a store, or its credentials or the key cannot be read.
     pub async fn begin(
         doing: &'static str,
         target: &'a TargetArgs,
-        watch: &'a Watch,
+        followed: Followed<'a>,
     ) -> Result<Self, Failure> {
-        let name = target.target.strip_prefix(PREFIX).unwrap_or(&target.target);
-        match object_store(name).await {
-            Some(Ok((store, key))) => {
-                let place = Arc::new(Place::in_bucket(Arc::new(store), &key));
-                Ok(Self { doing, target, place, watch })
-            }
-            Some(Err(error)) => Err(Failure::because(format!("cannot {doing} {}", target.target), &error)),
-            None => {
-                let shown = graph::drive::shown(target.target.as_ref());
-                Err(Failure::new(format!("cannot {doing} {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
-            }
-        }
+        let place = Arc::new(place_of(doing, target).await?);
+        Ok(Self { doing, target, place, followed })
     }
 
     /// That failed because of this.
@@ -146,7 +168,8 @@ impl<'a> Session<'a> {
         let chunk_size = self.target.chunk_size.or(like.map(Manifest::chunk_size)).unwrap_or_default();
         let compression = self.target.compress.or(like.map(Manifest::compression));
         let manifest = Manifest::of_zeroes(size, chunk_size, compression.unwrap_or(Compression::Zstd));
-        manifest.map_err(|error| self.failed(&error))
+        let key_id = self.place.key().map(|key| key.id());
+        manifest.map(|manifest| manifest.of_key(key_id)).map_err(|error| self.failed(&error))
     }
 
     /// How objects of `manifest` are made. `is_tolerable`: that the manifest may be refused at the end by a store that knows no conditions for new objects.
@@ -161,27 +184,44 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Uploads until a signal ends it.
+    /// Uploads to the end, or until a signal or the job's client ends it.
     ///
     /// # Errors
     /// Of the disk and the store; when it was ended.
     pub async fn upload(&self, upload: &Upload<'_>, manifest: &mut Manifest) -> Result<(), Failure> {
-        let mut progress = self.watch.progress(manifest.size());
-        let figures = upload.figures;
-        let uploaded = {
-            let told = pin!(async {
-                while self.watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
-                    reactor::sleep(LOOKS_AT_SIGNALS).await;
-                }
-            });
-            match select(pin!(upload.run(manifest)), told).await {
-                Either::Left((uploaded, _)) => uploaded.map_err(|error| self.of_upload(upload, &error)),
-                Either::Right(((), _)) => self.watch.check(),
+        let (figures, total) = (upload.figures, manifest.size());
+        let uploading =
+            pin!(async { upload.run(manifest).await.map_err(|error| self.of_upload(upload, &error)) });
+        match self.followed {
+            Followed::Signals(watch) => {
+                let mut progress = watch.progress(total);
+                let uploaded = {
+                    let ended = pin!(async {
+                        while watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
+                            reactor::sleep(LOOKS_AT_SIGNALS).await;
+                        }
+                    });
+                    match select(uploading, ended).await {
+                        Either::Left((uploaded, _)) => uploaded,
+                        Either::Right(((), _)) => watch.check(),
+                    }
+                };
+                progress.end();
+                uploaded.and_then(|()| watch.check())
             }
-        };
-        progress.end();
-        uploaded?;
-        self.watch.check()
+            Followed::Job(life) => {
+                // Its pace ends it.
+                let followed = pin!(async {
+                    loop {
+                        life.set_progress(figures.done_bytes.get(), total);
+                        reactor::sleep(LOOKS_AT_SIGNALS).await;
+                    }
+                });
+                let Either::Left((uploaded, _)) = select(uploading, followed).await;
+                life.set_progress(total, total);
+                uploaded
+            }
+        }
     }
 
     /// What a failure of an upload means to the user.
@@ -191,6 +231,7 @@ impl<'a> Session<'a> {
                 Failure::because(format!("cannot read {}", upload.disk.name()), error)
             }
             UploadError::Image(error) => self.hinted(error),
+            UploadError::Job(error) => Failure::because("the job has ended", error),
         }
     }
 

@@ -6,8 +6,8 @@ use std::ops::Range;
 use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use job::{Dirty, RateLimit};
-use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, Writing};
+use job::{Dirty, Life, RateLimit};
+use storage_chunked::{ChunkName, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -23,6 +23,37 @@ pub enum UploadError {
     /// The store, or the image that is there.
     #[error(transparent)]
     Image(#[from] Error),
+    /// The job that it is was given up.
+    #[error(transparent)]
+    Job(#[from] job::Error),
+}
+
+/// How fast a disk is read.
+#[derive(Debug)]
+pub enum Pace<'a> {
+    /// As fast as it can be.
+    Free,
+    /// So many bytes a second.
+    Limited(RateLimit),
+    /// As the clients of a job want it.
+    Job(&'a Life),
+}
+
+impl Pace<'_> {
+    /// Waits until so many bytes may be read.
+    async fn wait(&self, bytes: u64) -> Result<(), job::Error> {
+        match self {
+            Self::Free => {}
+            Self::Limited(rate) => rate.take(bytes).await,
+            Self::Job(life) => loop {
+                life.pause_point().await?;
+                if life.charge_unless_paused(bytes).await? {
+                    break;
+                }
+            },
+        }
+        Ok(())
+    }
 }
 
 /// What was done.
@@ -59,8 +90,8 @@ pub struct Upload<'a> {
     pub figures: &'a Figures,
     /// How objects are made.
     pub how: Writing,
-    /// Bytes of the disk that are read a second at most.
-    pub rate: Option<RateLimit>,
+    /// How fast the disk is read.
+    pub pace: &'a Pace<'a>,
 }
 
 impl Upload<'_> {
@@ -84,13 +115,13 @@ impl Upload<'_> {
         let bytes = new.encode();
         let name = ChunkName::of(&bytes);
         if self.old.and_then(|old| old.manifest.table(table)) != Some(name) {
-            self.add(name, IoBytes::copy_from(&bytes)).await?;
+            self.add(ObjectKind::Table, name, IoBytes::copy_from(&bytes)).await?;
         }
         Ok(name)
     }
 
-    async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
-        if let Some(sent) = self.place.add(name, bytes, self.how).await? {
+    async fn add(&self, kind: ObjectKind, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
+        if let Some(sent) = self.place.add(kind, name, bytes, self.how).await? {
             add(&self.figures.uploaded, 1);
             add(&self.figures.uploaded_bytes, sent);
         }
@@ -218,19 +249,17 @@ impl Upload<'_> {
         range: Range<u64>,
         known: Option<ChunkName>,
     ) -> Result<Option<ChunkName>, UploadError> {
-        if let Some(rate) = &self.rate {
-            rate.take(len(&range)).await;
-        }
+        self.pace.wait(len(&range)).await?;
         let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
         let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
         result?;
         add(&self.figures.read_bytes, len(&range));
         let bytes = bytes.freeze();
-        let hashed = bytes.clone();
-        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of(&hashed));
+        let (hashed, key) = (bytes.clone(), self.place.key());
+        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of_chunk(&hashed, key.as_deref()));
         let name = reactor::blocking(hash).await;
         if let Some(name) = name.filter(|name| Some(*name) != known) {
-            self.add(name, bytes).await?;
+            self.add(ObjectKind::Chunk, name, bytes).await?;
         }
         add(&self.figures.done_bytes, len(&range));
         Ok(name)

@@ -9,6 +9,7 @@ mod group;
 mod host;
 mod layer_merge;
 mod own_target;
+mod published_checkpoint;
 mod task;
 mod work;
 
@@ -29,6 +30,7 @@ pub use self::create::Creation;
 pub use self::group::Group;
 pub use self::layer_merge::LayerMerge;
 pub use self::own_target::OwnTarget;
+pub use self::published_checkpoint::PublishedCheckpoint;
 pub use self::work::Work;
 use super::inventory::Inventory;
 

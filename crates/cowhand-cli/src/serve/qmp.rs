@@ -33,9 +33,11 @@ pub mod object_schema;
 mod object_types;
 pub mod objects;
 mod overlay;
+mod publish;
 pub mod query;
 mod quorum;
 mod remotes;
+mod restore;
 pub mod schema;
 mod shortening;
 pub mod snapshots;
@@ -81,6 +83,21 @@ impl Steering {
         Ok(json!({}))
     }
 
+    /// The graph, while nothing else changes it.
+    async fn change(&self) -> Result<Change<'_>, QmpError> {
+        let change = self.inventory.graph.change().await;
+        match self.quit.is_triggered() {
+            true => Err(QmpError::generic("the program is ending")),
+            false => Ok(change),
+        }
+    }
+
+    /// Asks the store first: other commands do not wait for it.
+    async fn restore(&self, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+        let source = restore::source(arguments).await?;
+        restore::restore(&self.inventory, &self.change().await?, &source, arguments).await
+    }
+
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
         if let Some(done) = about_jobs(inventory, &command.name, arguments).await {
@@ -107,13 +124,11 @@ impl Steering {
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
+            "cowhand-restore" => return self.restore(arguments).await,
             "quit" => return self.end().await,
             _ => {}
         }
-        let change = inventory.graph.change().await;
-        if self.quit.is_triggered() {
-            return Err(QmpError::generic("the program is ending"));
-        }
+        let change = self.change().await?;
         blockdev::open_bare_files(inventory, &change, command).await?;
         if let Some(done) = about_history(inventory, &change, &command.name, arguments).await {
             return done;
@@ -138,7 +153,7 @@ impl Steering {
                 Ok(json!({}))
             }
             "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,
-            "block-stream" => shortening::stream(inventory, &change, arguments).await,
+            "block-stream" => shortening::stream(inventory, &change, "stream", arguments).await,
             "block-commit" => shortening::commit(inventory, &change, arguments).await,
             "blockdev-mirror" => live::mirror(inventory, &change, arguments).await,
             "drive-mirror" => live::drive_mirror(inventory, &change, arguments).await,
@@ -195,6 +210,7 @@ async fn about_lineages(
         "cowhand-diff" => lineage_queries::diff(inventory, arguments).await,
         "cowhand-gc" => lineage_queries::gc(inventory, arguments).await,
         "cowhand-forget" => forget::forget(inventory, arguments).await,
+        "cowhand-publish" => publish::publish(inventory, arguments).await,
         _ => return None,
     })
 }

@@ -1,14 +1,18 @@
 //! `chunked`: the disk of a chunked image in an object store or on a web server, which is only read.
 
 use std::any::Any;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_wire::Url;
 use storage::{IoFuture, Storage};
-use storage_chunked::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, Place};
+use storage_chunked::{
+    ChunkedStorage, ImageKey, KeyId, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, Place, split_key,
+};
 use storage_http::{Client, ClientOptions, Fixed};
+use storage_luks::Secret;
 use storage_s3::ObjectName;
 
 use super::cached::{self, Remote};
@@ -16,11 +20,12 @@ use super::http::Hidden;
 use super::not_built::prefixes;
 use super::remote::ON_REMOTE_ERROR;
 use super::s3::{ADDRESSINGS, S3};
-use super::store::wrong;
+use super::store::{secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, OptionError, Reader};
+use crate::secrets::Secrets;
 
 /// What its file names begin with; a URL follows.
 const PREFIX: &str = "chunked:";
@@ -35,8 +40,8 @@ pub(super) const CHUNKED: StorageDriver = StorageDriver {
         specs: || CHUNKED_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
         shown: |name| {
-            let url = name.strip_prefix(PREFIX).unwrap_or(name);
-            format!("{PREFIX}{}", http_wire::shown(url))
+            let (key, url) = split_key(name.strip_prefix(PREFIX).unwrap_or(name));
+            named(key, http_wire::shown(url))
         },
         read,
     }),
@@ -49,13 +54,23 @@ pub struct Chunked {
     url: Hidden,
     /// `chunk-memory`, in bytes.
     memory_bytes: u64,
+    /// `encrypt-key-secret`.
+    encrypt_key_secret: Option<String>,
+    /// `encrypt-key-id`.
+    encrypt_key_id: Option<String>,
     /// How the store is reached. Its bucket and key are those of `url`.
     store: S3,
 }
 
 impl Default for Chunked {
     fn default() -> Self {
-        Self { url: Hidden::default(), memory_bytes: MEMORY_BYTES_DEFAULT, store: S3::default() }
+        Self {
+            url: Hidden::default(),
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            encrypt_key_secret: None,
+            encrypt_key_id: None,
+            store: S3::default(),
+        }
     }
 }
 
@@ -75,6 +90,18 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
             "bytes of memory for the chunks that were used last; at most 1G, and one chunk is always kept",
         )
         .default("32M"),
+        Entry::text(
+            "encrypt-key-secret",
+            at!(Chunked, encrypt_key_secret),
+            "the secret (--object secret,id=NAME) that holds the key of an encrypted image; one that is not encrypted is refused then. A cache-file keeps what was read as it is",
+        )
+        .default_follows("the one whose key encrypt-key-id names"),
+        Entry::text(
+            "encrypt-key-id",
+            at!(Chunked, encrypt_key_id),
+            "the image is encrypted with the key of this id, which one of the secrets (--object secret) holds; chunked:encrypted=ID:URL says it, too",
+        )
+        .default_follows("the key of encrypt-key-secret; without both the image is not encrypted"),
         Entry::text("endpoint", at!(Chunked, store.endpoint), "the store, as https://HOST[:PORT]")
             .default_follows("AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's endpoint_url, or AWS in the region"),
         Entry::text("region", at!(Chunked, store.region), "its region, which signatures are for")
@@ -139,9 +166,13 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
 );
 
 fn options_of(name: &str) -> Result<OptionTree, String> {
-    let url = name.strip_prefix(PREFIX).unwrap_or(name);
+    let (key, url) = split_key(name.strip_prefix(PREFIX).unwrap_or(name));
     Image::parse(url).map_err(|allowed| format!("{PREFIX}URL with {allowed}"))?;
     let mut tree = OptionTree::default();
+    if let Some(key) = key {
+        check_key_id(key).map_err(|error| error.to_string())?;
+        tree.insert("encrypt-key-id", Given::Value(key.into())).map_err(|error| error.to_string())?;
+    }
     tree.insert("url", Given::Value(url.into())).map_err(|error| error.to_string())?;
     Ok(tree)
 }
@@ -150,6 +181,18 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
     let mut chunked = Chunked::default();
     read_all(CHUNKED_OPTIONS, reader, &mut chunked)?;
     Ok(Arc::new(chunked))
+}
+
+/// The name of the image at `url`, which is encrypted with the key of this id if there is one.
+fn named(key: Option<&str>, url: impl fmt::Display) -> String {
+    key.map_or_else(|| format!("{PREFIX}{url}"), |key| format!("{PREFIX}encrypted={key}:{url}"))
+}
+
+fn check_key_id(id: &str) -> io::Result<()> {
+    match KeyId::parse(id) {
+        Some(_) => Ok(()),
+        None => Err(wrong(format!("key id {id:?}; allowed: 16 hexadecimal digits in lower case"))),
+    }
 }
 
 /// What a URL means.
@@ -177,21 +220,45 @@ impl Chunked {
         })
     }
 
+    fn key(&self) -> io::Result<Option<Arc<ImageKey>>> {
+        let given = self.encrypt_key_secret.as_deref().map(image_key).transpose()?;
+        let Some(id) = &self.encrypt_key_id else { return Ok(given) };
+        check_key_id(id)?;
+        let is_it = |key: &ImageKey| key.id().to_string() == *id;
+        match given {
+            Some(key) if is_it(&key) => Ok(Some(key)),
+            Some(key) => {
+                let given = key.id();
+                Err(wrong(format!("encrypt-key-id is {id}, and encrypt-key-secret holds the key {given}")))
+            }
+            None => {
+                let found =
+                    |secret: &Secret| ImageKey::of_secret(secret.bytes()).ok().filter(|key| is_it(key));
+                let key = Secrets::default().find(found);
+                let none =
+                    || wrong(format!("no secret holds the key {id}; give --object secret,id=ID,file=PATH"));
+                key.map(Arc::new).ok_or_else(none).map(Some)
+            }
+        }
+    }
+
     /// Where the image is. A request takes `remote_timeout` at most.
     async fn place(&self, remote_timeout: Option<Duration>) -> io::Result<Place> {
-        match self.image()? {
+        let key = self.key()?;
+        let place = match self.image()? {
             Image::InBucket(ObjectName { bucket, key }) => {
                 let store = self.store.bucket(bucket, remote_timeout).await?;
-                Ok(Place::in_bucket(Arc::new(store), &key))
+                Place::in_bucket(Arc::new(store), &key)
             }
             Image::OnServer(url) => {
                 let tls = self.store.trust.credentials(url.origin().scheme).await?;
                 let (timeout, _) = self.store.reading.times();
                 let authorize = Arc::new(Fixed::default());
                 let options = ClientOptions { url: url.clone(), tls, authorize, timeout, remote_timeout };
-                Ok(Place::on_server(Client::new(options)?, &url))
+                Place::on_server(Client::new(options)?, &url)
             }
-        }
+        };
+        Ok(place.with_key(key))
     }
 
     async fn open_image(&self, access: Access) -> io::Result<Arc<dyn Storage>> {
@@ -221,12 +288,27 @@ impl Chunked {
     }
 }
 
-/// Where the chunked image is that `url` means. Does not connect.
+/// The key of encrypted images that a secret holds.
 ///
 /// # Errors
-/// When the name means no image, or what is known of the store makes no sense.
-pub async fn chunked_place(url: &str) -> io::Result<Place> {
-    let chunked = Chunked { url: url.to_owned().into(), ..Chunked::default() };
+/// When there is no such secret, or it is too short.
+pub fn image_key(id: &str) -> io::Result<Arc<ImageKey>> {
+    let key = ImageKey::of_secret(secret(id)?.bytes());
+    key.map(Arc::new).map_err(|error| wrong(format!("encrypt-key-secret {id:?}: {error}")))
+}
+
+/// Where the chunked image is that `url` means (`encrypted=ID:` may stand before it), whose key `key_secret` holds if it is encrypted. Does not connect.
+///
+/// # Errors
+/// When the name means no image, what is known of the store makes no sense, or there is no such secret.
+pub async fn chunked_place(url: &str, key_secret: Option<&str>) -> io::Result<Place> {
+    let (encrypt_key_id, url) = split_key(url);
+    let chunked = Chunked {
+        url: url.to_owned().into(),
+        encrypt_key_secret: key_secret.map(str::to_owned),
+        encrypt_key_id: encrypt_key_id.map(str::to_owned),
+        ..Chunked::default()
+    };
     let (_, remote_timeout) = chunked.store.reading.times();
     chunked.place(remote_timeout).await
 }
@@ -234,8 +316,8 @@ pub async fn chunked_place(url: &str) -> io::Result<Place> {
 impl Target for Chunked {
     fn name(&self) -> String {
         match self.image() {
-            Ok(Image::InBucket(object)) => format!("{PREFIX}{object}"),
-            Ok(Image::OnServer(url)) => format!("{PREFIX}{}", url.name()),
+            Ok(Image::InBucket(object)) => named(self.encrypt_key_id.as_deref(), object),
+            Ok(Image::OnServer(url)) => named(self.encrypt_key_id.as_deref(), url.name()),
             Err(_) => PREFIX.to_owned(),
         }
     }

@@ -7,7 +7,7 @@ use job::{Ended, Life, Task, Tracked};
 
 use super::host::job_host;
 use super::task::Failed;
-use super::{Amendment, BitmapSync, Creation, Job, LayerMerge};
+use super::{Amendment, BitmapSync, Creation, Job, LayerMerge, PublishedCheckpoint};
 use crate::serve::inventory::Inventory;
 
 /// The work of a job.
@@ -27,6 +27,8 @@ pub enum Work {
     Amend(Amendment),
     /// Layers of a lineage that nothing needs by themselves become one.
     Merge(LayerMerge),
+    /// A sealed layer is uploaded.
+    Publish(PublishedCheckpoint),
     /// Nothing: it fails at once.
     Refused {
         /// Of what.
@@ -37,14 +39,14 @@ pub enum Work {
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        matches!(self, Self::Disk { .. } | Self::Merge(_) | Self::Refused { .. })
+        matches!(self, Self::Disk { .. } | Self::Merge(_) | Self::Publish(_) | Self::Refused { .. })
     }
 
     /// What guests write meanwhile, of a job that becomes ready and is completed then.
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Disk { task, .. } => task.tracked(),
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => None,
+            _ => None,
         }
     }
 
@@ -52,7 +54,7 @@ impl Work {
     pub fn bitmap(&self) -> Option<&BitmapSync> {
         match self {
             Self::Disk { bitmap, .. } => bitmap.as_ref(),
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => None,
+            _ => None,
         }
     }
 
@@ -62,6 +64,7 @@ impl Work {
             Self::Create(creation) => creation.run(inventory, life).await?,
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
             Self::Merge(merge) => merge.run(inventory, life).await?,
+            Self::Publish(published) => published.run(inventory, life).await?,
             Self::Refused { why } => return Err(Failed::Because(why.clone())),
         }
         Ok(Ended::Complete)
@@ -78,7 +81,7 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
             }
-            Self::Create(_) | Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -92,7 +95,7 @@ impl Work {
                 let _change = inventory.graph.change().await;
                 creation.undo();
             }
-            Self::Amend(_) | Self::Merge(_) | Self::Refused { .. } => {}
+            Self::Amend(_) | Self::Merge(_) | Self::Publish(_) | Self::Refused { .. } => {}
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::drive::parse_drive;
+use graph::drivers::elsewhere;
 use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use super::active;
@@ -132,7 +133,8 @@ impl Chain {
         self.layers.len().saturating_sub(1)
     }
 
-    /// The layers at `places`, for a job that begins and has them for itself; `stays` is the place of one that the disk has afterwards, too.
+    /// The layers at `places`, for a job that begins and has them for itself; `stays` is the place of one that the disk has afterwards, too. What can only be
+    /// read is not among them: jobs of several disks over one image of a store run side by side.
     ///
     /// # Errors
     /// Names the layer and the job that has it.
@@ -143,7 +145,7 @@ impl Chain {
         stays: Option<usize>,
     ) -> Result<Vec<Claim>, QmpError> {
         let claimed = self.layers.iter().enumerate().take(places.end).skip(places.start);
-        let claimed = claimed.map(|(at, layer)| {
+        let claimed = claimed.filter(|(_, layer)| !is_only_read(layer)).map(|(at, layer)| {
             self.check_free(inventory, at)?;
             Ok(Claim { file: layer.block.name().to_owned(), is_taken_out: stays != Some(at) })
         });
@@ -249,6 +251,11 @@ impl Chain {
             QmpError::generic(format!("argument '{argument}': {name:?} is no layer of the disk {disk:?}"))
         })
     }
+}
+
+/// Whether no job can write to the file of a layer, which each disk over it has open for itself.
+fn is_only_read(layer: &LayerView) -> bool {
+    matches!(elsewhere(Path::new(layer.block.name())), Some("chunked" | "http" | "https" | "s3"))
 }
 
 /// Refuses a disk that a job uses.

@@ -3,7 +3,7 @@
 //! All three are one shape: what is asked becomes an action of a lineage (`Request`), the actions of all are planned and their files made while guests go on
 //! ([`Batch::prepare`]), the disks are switched ([`Batch::switch`]), and the rest is done while guests go on again ([`Batch::keep`]).
 
-mod exported;
+pub(super) mod exported;
 mod served;
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(super) const NODE: Argument = required("node-name", Kind::Text);
 pub const CHECKPOINT: Kind =
     Kind::Object(&[NODE, optional("name", Kind::Text), optional("labels", Kind::List(&Kind::Text))]);
 
-const OF_CHECKPOINT: Argument = required("checkpoint", Kind::Text);
+pub(super) const OF_CHECKPOINT: Argument = required("checkpoint", Kind::Text);
 const NEW: Argument = required("new", Kind::Text);
 const COUNT: Argument = optional("count", Kind::Whole(FORKS_MAX as u64));
 

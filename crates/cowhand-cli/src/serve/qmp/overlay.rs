@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{Arguments, Kind, QmpError, required};
 use cowhand::{Existing, NewImage};
 use graph::probe::Format;
 use graph::{Change, DiskNode, Node, Overlay, bitmaps_of, file_name};
@@ -224,6 +224,13 @@ fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, Qmp
     active::check(&disk)?;
     Ok(disk)
 }
+
+/// What change-backing-file takes.
+pub const CHANGE_BACKING_FILE: Kind = Kind::Object(&[
+    required("device", Kind::Text),
+    required("image-node-name", Kind::Text),
+    required("backing-file", Kind::Text),
+]);
 
 /// Changes the backing file's name in the header of an image. Open files stay as they are.
 pub async fn change_backing_file(

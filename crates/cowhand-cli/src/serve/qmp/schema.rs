@@ -11,7 +11,7 @@ use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::object_schema;
 use super::{
     amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, forget, job_schema,
-    lineage_queries, quorum, remotes,
+    lineage_queries, overlay, publish, quorum, remotes, restore,
 };
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -324,12 +324,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "cowhand-diff", arguments: lineage_queries::DIFF },
     CommandSpec { name: "cowhand-gc", arguments: lineage_queries::GC },
     CommandSpec { name: "cowhand-forget", arguments: forget::FORGET },
-    command!(
-        "change-backing-file",
-        required("device", Kind::Text),
-        required("image-node-name", Kind::Text),
-        required("backing-file", Kind::Text),
-    ),
+    CommandSpec { name: "cowhand-publish", arguments: publish::PUBLISH },
+    CommandSpec { name: "cowhand-restore", arguments: restore::RESTORE },
+    CommandSpec { name: "change-backing-file", arguments: overlay::CHANGE_BACKING_FILE },
     CommandSpec { name: "block-stream", arguments: Kind::Object(job_schema::STREAM) },
     CommandSpec { name: "block-commit", arguments: Kind::Object(job_schema::COMMIT) },
     CommandSpec { name: "blockdev-mirror", arguments: Kind::Object(job_schema::MIRROR) },

@@ -14,17 +14,18 @@ use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, Work};
 
 /// Copies into an image what lies below it, so that the chain gets shorter. The image is the uppermost one or
-/// one further down.
+/// one further down. `kind` is what clients call the job.
 pub async fn stream(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
+    kind: &'static str,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
     let (chain, _) = Chain::around(inventory, device)?;
     chain.absorb_backing(inventory, change).await?;
     let (chain, at) = Chain::around(inventory, device)?;
-    let mut new = new_job(inventory, "stream", device, arguments)?;
+    let mut new = new_job(inventory, kind, device, arguments)?;
     let image = chain.layers.get(at).filter(|layer| layer.block.downcast_ref::<Qcow2>().is_some());
     if image.is_none() || (at == 0 && chain.disk.disk.read_only()) {
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));

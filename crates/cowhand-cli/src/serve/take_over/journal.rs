@@ -86,6 +86,7 @@ fn changes_layers(name: &str) -> bool {
         "block-commit",
         "blockdev-mirror",
         "drive-mirror",
+        "cowhand-restore",
     ];
     known.contains(&name)
 }

@@ -1,6 +1,6 @@
 //! Forks that clients reach at once: each is opened as a node and exported, all of them or none.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, Command, QmpError};
@@ -16,7 +16,7 @@ struct Exported {
     /// The node, and the id of its export.
     name: String,
     /// How it is opened, and exported: another process repeats it.
-    commands: [Command; 2],
+    commands: Vec<Command>,
 }
 
 /// Opens disks and exports each as `serve` says, as blockdev-add and block-export-add do. A node, its export and that's NBD name are called as the file is,
@@ -38,8 +38,11 @@ pub async fn export_all(
     }
     let mut done: Vec<Exported> = Vec::new();
     for disk in disks {
-        match export_one(inventory, change, disk, serve).await {
-            Ok(exported) => done.push(exported),
+        let name = disk.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let file = json!({ "driver": "file", "filename": disk });
+        let node = json!({ "driver": "qcow2", "node-name": name, "file": file });
+        match open(inventory, change, &name, (node, Some(serve))).await {
+            Ok(commands) => done.push(Exported { name, commands }),
             Err(mut error) => {
                 for Exported { name, .. } in done.iter().rev() {
                     take_back(inventory, change, name, &mut error).await;
@@ -52,24 +55,26 @@ pub async fn export_all(
     Ok(())
 }
 
-async fn export_one(
+/// Opens `node`, which is called `name`, and exports it under that name as `serve` says, if it does. Gives the commands that lead there.
+///
+/// # Errors
+/// When it cannot be opened or exported. Then it is neither.
+pub async fn open(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    disk: &Path,
-    serve: &Map<String, Value>,
-) -> Result<Exported, QmpError> {
-    let name = disk.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let node =
-        json!({ "driver": "qcow2", "node-name": name, "file": { "driver": "file", "filename": disk } });
+    name: &str,
+    (node, serve): (Value, Option<&Map<String, Value>>),
+) -> Result<Vec<Command>, QmpError> {
     let node = command("blockdev-add", node, Map::new());
-    // A fork is there to be written.
+    inventory.add_node(change, &node.arguments).await?;
+    let Some(serve) = serve else { return Ok(vec![node]) };
+    // A new disk is there to be written.
     let export = json!({ "id": name, "node-name": name, "writable": true });
     let export = command("block-export-add", export, serve.clone());
-    inventory.add_node(change, &node.arguments).await?;
     match exports::add(inventory, change, Arguments(&export.arguments)).await {
-        Ok(_) => Ok(Exported { name, commands: [node, export] }),
+        Ok(_) => Ok(vec![node, export]),
         Err(mut error) => {
-            remove_node(inventory, change, &name, &mut error).await;
+            remove_node(inventory, change, name, &mut error).await;
             Err(error)
         }
     }
@@ -85,12 +90,12 @@ fn command(name: &str, arguments: Value, more: Map<String, Value>) -> Command {
     Command { name: name.to_owned(), arguments: all, id: None }
 }
 
-async fn take_back(inventory: &Rc<Inventory>, change: &Change<'_>, name: &str, error: &mut QmpError) {
-    let record = inventory.export(name);
-    if let Err(stays) = inventory.remove_export(name, Removal::Hard) {
-        note(error, &stays);
-    }
-    if let Some(record) = record {
+/// Undoes [`open`] of what `error` made useless. What stays is added to that.
+pub async fn take_back(inventory: &Rc<Inventory>, change: &Change<'_>, name: &str, error: &mut QmpError) {
+    if let Some(record) = inventory.export(name) {
+        if let Err(stays) = inventory.remove_export(name, Removal::Hard) {
+            note(error, &stays);
+        }
         inventory.export_gone(&record).await;
     }
     remove_node(inventory, change, name, error).await;
@@ -103,6 +108,6 @@ async fn remove_node(inventory: &Inventory, change: &Change<'_>, name: &str, err
 }
 
 fn note(error: &mut QmpError, stays: &QmpError) {
-    tracing::error!("forks that cannot be served are not undone: {stays}");
+    tracing::error!("disks that cannot be served are not undone: {stays}");
     error.desc.push_str(&format!("; not undone: {}", stays.desc));
 }

@@ -1,0 +1,71 @@
+//! cowhand-publish: a checkpoint of a disk that is served goes to an object store, as a job.
+
+use std::rc::Rc;
+
+use control::{Arguments, Kind, QmpError, optional, required};
+use serde_json::{Value, json};
+use storage_chunked::{ChunkSize, Compression};
+
+use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
+use super::live::new_job;
+use super::schema::NUMBER;
+use crate::failure::Failure;
+use crate::lineages::sealed::Sealed;
+use crate::push::session::{TargetArgs, place_of};
+use crate::serve::inventory::Inventory;
+use crate::serve::jobs::{Jobs, PublishedCheckpoint, Work};
+
+const KIND: &str = "cowhand-publish";
+
+/// What cowhand-publish takes.
+pub const PUBLISH: Kind = Kind::Object(&[
+    NODE,
+    OF_CHECKPOINT,
+    required("target", Kind::Text),
+    optional("parent", Kind::Text),
+    optional("chunk-size", NUMBER),
+    optional("compress", Kind::Choice(&["zstd", "none"])),
+    optional("encrypt-key-secret", Kind::Text),
+    optional("force", Kind::Switch),
+    optional("job-id", Kind::Text),
+    optional("speed", NUMBER),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+]);
+
+/// Begins to publish a checkpoint of a disk.
+///
+/// # Errors
+/// When there is no such checkpoint, or the target is no name in a store. What the store says is the job's.
+pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (node, disk) = disk_of(inventory, arguments)?;
+    let checkpoint = checkpoint_of(arguments)?;
+    let target = target_of(arguments)?;
+    let new = new_job(inventory, KIND, &node.name(), arguments)?;
+    let failed = |failure: Failure| QmpError::generic(failure.in_one_line());
+    let place = place_of("publish to", &target).await.map_err(failed)?;
+    let sealed = reactor::blocking(move || Sealed::of_disk(&disk, &checkpoint)).await;
+    let sealed = sealed.map_err(|error| refused(inventory, &error))?;
+    sealed.chain().map_err(failed)?;
+    let id = sealed.id.to_string();
+    let answer = json!({ "image": place.of_checkpoint(&id).image(), "id": id });
+    let parent = arguments.maybe_text("parent").map(str::to_owned);
+    let work = Work::Publish(PublishedCheckpoint { sealed, target, parent });
+    Jobs::start(inventory, new, work, Vec::new());
+    Ok(answer)
+}
+
+fn target_of(arguments: Arguments<'_>) -> Result<TargetArgs, QmpError> {
+    let chunk_size = arguments.maybe_whole("chunk-size").map(ChunkSize::new).transpose();
+    Ok(TargetArgs {
+        target: arguments.text("target")?.to_owned(),
+        chunk_size: chunk_size
+            .map_err(|error| QmpError::generic(format!("argument 'chunk-size': {error}")))?,
+        compress: arguments.maybe_text("compress").map(|how| match how {
+            "zstd" => Compression::Zstd,
+            _ => Compression::None,
+        }),
+        encrypt_key_secret: arguments.maybe_text("encrypt-key-secret").map(str::to_owned),
+        force: arguments.is_on("force"),
+    })
+}

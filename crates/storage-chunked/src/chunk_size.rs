@@ -1,0 +1,38 @@
+//! How many bytes a chunk has.
+
+use crate::manifest::ManifestError;
+
+/// Bytes of the smallest chunks.
+pub const CHUNK_BYTES_MIN: u64 = 512 << 10;
+/// Bytes of the largest chunks.
+pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a chunk by default.
+pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// Bytes of a chunk: a power of two from [`CHUNK_BYTES_MIN`] to [`CHUNK_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSize(u64);
+
+impl Default for ChunkSize {
+    fn default() -> Self {
+        Self(CHUNK_BYTES_DEFAULT)
+    }
+}
+
+impl ChunkSize {
+    /// Of so many bytes.
+    ///
+    /// # Errors
+    /// When no chunk has so many.
+    pub fn new(bytes: u64) -> Result<Self, ManifestError> {
+        match bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
+            true => Ok(Self(bytes)),
+            false => Err(ManifestError::ChunkSize { found: bytes }),
+        }
+    }
+
+    /// So many bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+}
