@@ -167,10 +167,14 @@ fn a_window_is_added_over_the_control_socket_and_lies_under_an_overlay() {
         raw[name] = json!(value);
         json!({ "options": [raw] })
     };
-    for (name, value) in [("offset", 0), ("size", 4096)] {
-        let refused = qmp.refused("blockdev-reopen", other(name, value));
-        assert!(refused.contains(&format!("option {name} of node")), "{refused}");
+    // Clients know its size, and not where it begins.
+    for offset in [0, 700] {
+        qmp.ok("blockdev-reopen", other("offset", offset));
+        let begin = offset as usize;
+        assert_eq!(client.read_all().expect("a read"), bytes[begin..begin + 8192]);
     }
+    let refused = qmp.refused("blockdev-reopen", other("size", 4096));
+    assert!(refused.contains("4096 bytes"), "{refused}");
     let top = steered.scratch.name("top.qcow2");
     qemu_img(["create", "-q", "-f", "qcow2", "-u", "-b", &path, "-F", "raw", &top, "16k"]).ok();
     let mut over = super::qcow2("top", &top);
