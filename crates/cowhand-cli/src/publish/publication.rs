@@ -28,7 +28,7 @@ pub struct Publication<'a> {
     pub chain: (Vec<LayerId>, Option<String>),
     /// How layers are opened.
     pub rules: &'a OpenRules,
-    /// The image of which chunks are taken, or [`NO_PARENT`]; else one is looked for.
+    /// The image of which chunks are taken, or `none`; else one is looked for.
     pub parent: Option<&'a str>,
     /// How fast the disk is read.
     pub pace: Pace<'a>,
