@@ -148,6 +148,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let work = async |draft: &mut Draft<'_>| {
+            draft.made = 0;
             for entry in std::mem::take(&mut draft.entries) {
                 draft.free_bitmap(&entry).await?;
             }
@@ -165,6 +166,9 @@ impl Draft<'_> {
             BitmapChange::Add(new) => self.add(name, new, size).await,
             BitmapChange::Remove => {
                 let index = self.find(name)?;
+                if index >= self.first_made() {
+                    self.made -= 1;
+                }
                 let removed = self.entries.remove(index);
                 self.free_bitmap(&removed).await
             }
@@ -211,8 +215,14 @@ impl Draft<'_> {
         let mut entry = self.new_entry(name, new, size)?;
         let words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
         self.write_table(&mut entry, &words).await?;
-        self.entries.push(entry);
+        self.entries.insert(self.first_made(), entry);
+        self.made += 1;
         Ok(())
+    }
+
+    /// Where a new entry goes: before those made since the image was opened, as QEMU has it.
+    fn first_made(&self) -> usize {
+        self.entries.len() - self.made
     }
 
     /// Adds a bitmap that is as `source`.
@@ -229,6 +239,7 @@ impl Draft<'_> {
         self.merge_words(&mut words, &entry, None, source, size).await?;
         self.write_table(&mut entry, &words).await?;
         self.entries.push(entry);
+        self.made += 1;
         Ok(())
     }
 
