@@ -137,6 +137,54 @@ fn bitmaps_are_made_changed_and_removed_as_qemu_does_it() {
     assert_eq!(dirty_by_qemu(&path, "p"), [(0, 64 << 10), (1 << 20, 64 << 10)]);
 }
 
+/// Tools that compare lists of bitmaps saw those made in one session the other way round.
+#[test]
+fn bitmaps_have_the_order_that_qemu_gives_them() {
+    let steered = Steered::new();
+    let path = create(&steered.scratch, "b.qcow2", "16M");
+    for name in ["one", "two"] {
+        qemu_img(["bitmap", "--add", &path, name]).ok();
+    }
+    let mut qmp = steered.talk();
+    qmp.ok("blockdev-add", qcow2("b", &path));
+    for name in ["three", "four", "five", "six"] {
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "b", "name": name, "persistent": name != "five" }));
+    }
+    for name in ["two", "four"] {
+        qmp.ok("block-dirty-bitmap-remove", json!({ "node": "b", "name": name }));
+    }
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "b", "name": "seven", "persistent": true }));
+    let node = super::node(&mut qmp, "b").expect("it is there");
+    let bitmaps = node["dirty-bitmaps"].as_array().expect("bitmaps").iter();
+    let names: Vec<_> = bitmaps.map(|bitmap| bitmap["name"].clone()).collect();
+    assert_eq!(names, ["seven", "six", "five", "three", "one"]);
+    steered.server.stop();
+    let names: Vec<_> = shown_by_qemu(&path).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["one", "seven", "six", "three"]);
+}
+
+/// A bitmap in memory kept the disk below a snapshot open for writing, and its bitmaps in use: a killed server left them inconsistent for QEMU.
+#[test]
+fn bitmaps_below_a_snapshot_are_stored_beside_one_in_memory() {
+    let steered = Steered::new();
+    let path = create(&steered.scratch, "b.qcow2", "16M");
+    let mut qmp = steered.talk();
+    qmp.ok("blockdev-add", qcow2("b", &path));
+    qmp.ok("block-export-add", export(&[]));
+    for persistent in [false, true] {
+        let name = if persistent { "stored" } else { "in memory" };
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "b", "name": name, "persistent": persistent }));
+    }
+    let mut client = steered.server.client("b");
+    client.write(1 << 20, &[1; 512]).expect("a write");
+    let over = json!({ "node-name": "b", "snapshot-file": steered.scratch.name("over"), "snapshot-node-name": "over" });
+    qmp.ok("blockdev-snapshot-sync", over);
+    client.write(2 << 20, &[2; 512]).expect("a write");
+    steered.server.kill();
+    assert_eq!(shown_by_qemu(&path), [flags("stored", &["auto"])]);
+    assert_eq!(dirty_by_qemu(&path, "stored"), [(1 << 20, 64 << 10)]);
+}
+
 /// The names of bitmaps beside "first", which alone finds room in memory: bits of 512 bytes on a disk of 1 TiB.
 fn too_many(path: &str, names: &[&str]) {
     for name in [&["first"], names].concat() {

@@ -139,7 +139,8 @@ fn encrypted_images_open_with_their_password() {
     let steered = Steered::new();
     let (scratch, mut qmp) = (&steered.scratch, steered.talk());
     qmp.ok("object-add", json!({ "qom-type": "secret", "id": "key", "data": "of iron" }));
-    let cipher = json!({ "key-secret": "key", "cipher-alg": "aes-128", "iter-time": 10 });
+    let cipher = json!({ "key-secret": "key", "cipher-alg": "aes-128", "iter-time": 10,
+        "ivgen-alg": "plain64", "ivgen-hash-alg": "md5" });
     for format in ["luks", "qcow2"] {
         let path = scratch.name(format);
         is_made(&mut qmp, &json!({ "driver": "file", "filename": path, "size": 0 }));

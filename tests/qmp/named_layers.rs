@@ -152,6 +152,49 @@ fn an_image_below_two_disks_is_committed_and_both_are_over_its_base() {
     }
 }
 
+/// The base is a disk by itself there. A commit into it was refused: it would have had to be opened for writing, and it was open so.
+#[test]
+fn an_image_is_committed_into_a_disk_in_a_throttle_group() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let (base, mid, top) =
+        (scratch.name("base"), create(scratch, "mid", "64M"), create(scratch, "top", "64M"));
+    std::fs::File::create(&base).and_then(|file| file.set_len(64 << 20)).expect("a raw disk");
+    qemu_io_ok(&["-f", "raw"], &base, &["write -P 1 0 1M"]);
+    qemu_io_ok(&["-f", "qcow2"], &mid, &["write -P 2 64k 64k"]);
+    qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "g", "limits": { "bps-read": 4096 } }));
+    qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "base", "filename": base }));
+    let slow = json!({ "driver": "throttle", "node-name": "slow", "throttle-group": "g", "file": "base" });
+    qmp.ok("blockdev-add", slow);
+    for (name, path, below) in [("mid", &mid, "slow"), ("top", &top, "mid")] {
+        let mut options = qcow2(name, path);
+        options["backing"] = json!(below);
+        qmp.ok("blockdev-add", options);
+    }
+    let shown = json!({ "type": "nbd", "id": "s", "node-name": "slow", "name": "s" });
+    qmp.ok("block-export-add", shown);
+    let commit = json!({ "job-id": "c", "device": "top", "top-node": "mid" });
+    let refused = qmp.refused("block-commit", commit.clone());
+    assert!(refused.contains("node \"slow\" is in use by export \"s\""), "{refused}");
+    qmp.ok("block-export-del", json!({ "id": "s", "mode": "hard" }));
+    qmp.event_of("BLOCK_EXPORT_DELETED", "id", "s");
+    let export = json!({ "type": "nbd", "id": "e", "node-name": "top", "name": "e", "writable": true });
+    qmp.ok("block-export-add", export);
+    let mut client = steered.server.client("e");
+    client.write(0, &[3; 65536]).expect("a write");
+    qmp.ok("block-commit", commit);
+    completed(&mut qmp, "c");
+    assert_eq!(node(&mut qmp, "top")["backing_file"], json!(base));
+    let expected = [[3; 65536], [2; 65536], [1; 65536]].concat();
+    assert_eq!(client.read(0, 3 << 16).expect("a read"), expected);
+    let refused = qmp.refused("blockdev-del", json!({ "node-name": "slow" }));
+    assert!(refused.contains("\"top\""), "{refused}");
+    drop(client);
+    steered.server.stop();
+    qemu_io_ok(&["-f", "raw"], &base, &["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 1 128k 896k"]);
+    qemu_io_ok(&["-f", "qcow2"], &top, &["read -P 3 0 64k", "read -P 2 64k 64k"]);
+}
+
 /// A filter cannot be named in an image. The answer was about the length of the format's name.
 #[test]
 fn an_overlay_of_a_filter_is_refused_by_what_it_is() {

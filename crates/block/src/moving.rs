@@ -1,11 +1,11 @@
-//! A block that is another one from time to time: it is found anew for each request, and is only read.
+//! A block that is another one from time to time: it is found anew for each request.
 
 use std::fmt;
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use buffer::{IoBuf, IoVec};
 
-use crate::{Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind};
+use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
 
 /// How the block is found. What it reads as does not depend on which one it is at the moment.
 pub trait FindBlock: fmt::Debug + Send + Sync + 'static {
@@ -32,6 +32,11 @@ pub trait FindBlock: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// What a job that commits into it writes to. To all others it is read-only.
+    fn writer(&self) -> Option<Arc<dyn Block>> {
+        None
+    }
+
     /// Why it is not written.
     fn refusal(&self) -> &'static str;
 }
@@ -43,6 +48,10 @@ pub struct MovingBlock<F>(pub F);
 impl<F: FindBlock> MovingBlock<F> {
     fn is_still(&self, block: &Arc<dyn Block>) -> bool {
         self.0.now().is_ok_and(|now| Arc::ptr_eq(&now, block))
+    }
+
+    fn writer(&self) -> Result<Arc<dyn Block>, Error> {
+        self.0.writer().ok_or_else(|| Blame::new(self.0.name()).refused(self.0.refusal()))
     }
 }
 
@@ -88,6 +97,31 @@ impl<F: FindBlock> Block for MovingBlock<F> {
                 if self.is_still(&block) {
                     return (result, buf);
                 }
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        let writer = self.writer();
+        Box::pin(async move { writer?.write(offset, data, hints).await })
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        let writer = self.writer();
+        Box::pin(async move { writer?.zero(offset, len, options).await })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        let writer = self.writer();
+        Box::pin(async move { writer?.discard(offset, len).await })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        let writer = self.0.writer();
+        Box::pin(async move {
+            match writer {
+                Some(writer) => writer.flush().await,
+                None => Ok(()),
             }
         })
     }

@@ -160,10 +160,11 @@ impl Cipher {
             || LuksError::Unsupported { what: "cipher mode", found: shortened(mode), allowed: MODES };
         let (chain, iv) = mode.split_once('-').ok_or_else(unsupported)?;
         let (_, chain) = Mode::NAMED.into_iter().find(|(name, _)| *name == chain).ok_or_else(unsupported)?;
-        let iv = match iv {
-            "plain" => Iv::Plain,
-            "plain64" => Iv::Plain64,
-            "essiv:sha256" => Iv::EssivSha256,
+        // The hash of a plain number has no effect: QEMU and dm-crypt ignore it, and QEMU writes it when it is given.
+        let iv = match iv.split_once(':').unwrap_or((iv, "")) {
+            ("plain", _) => Iv::Plain,
+            ("plain64", _) => Iv::Plain64,
+            ("essiv", "sha256") => Iv::EssivSha256,
             _ => return Err(unsupported()),
         };
         let of = |(_, algorithm)| Self { algorithm, mode: chain, iv };

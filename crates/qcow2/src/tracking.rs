@@ -44,6 +44,8 @@ pub(crate) struct Tracking {
 pub(crate) struct Bitmaps {
     /// Those of the image file, in the order of its directory. "In use" are those that are inconsistent.
     pub(crate) entries: Arc<Vec<BitmapEntry>>,
+    /// So many of them, at the end, were made since the image was opened: the newest first, as QEMU stores them.
+    pub(crate) made: usize,
     /// Those that are in memory: all that record changes, and those that are in memory alone.
     pub(crate) live: Vec<Arc<Live>>,
     /// All whose bits can be trusted.

@@ -8,6 +8,9 @@ use storage_luks::{Algorithm, Cipher, Hash, ITER_TIME_DEFAULT, Iv, Mode, NewVolu
 
 use super::options::{BadOption, NewImage};
 
+/// The hashes that QEMU takes for `ivgen-hash-alg`. None has an effect but with essiv, where we have SHA-256 alone.
+pub const IV_HASHES: &[&str] = &["md5", "sha1", "sha224", "sha256", "sha384", "sha512", "ripemd160", "sm3"];
+
 /// What was given of it; the rest is QEMU's choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encryption {
@@ -21,8 +24,8 @@ pub struct Encryption {
     pub mode: Mode,
     /// `encrypt.ivgen-alg`
     pub iv: Iv,
-    /// `encrypt.ivgen-hash-alg` was given.
-    pub iv_hash: Option<Hash>,
+    /// `encrypt.ivgen-hash-alg` was given: one of [`IV_HASHES`].
+    pub iv_hash: Option<&'static str>,
     /// `encrypt.hash-alg`
     pub hash: Hash,
     /// `encrypt.iter-time`
@@ -55,6 +58,11 @@ impl Encryption {
     /// When a part is missing that the others need.
     pub fn cipher(&self, format: Format) -> Result<Cipher, BadOption> {
         let cipher = Cipher { algorithm: self.algorithm, mode: self.mode, iv: self.iv };
+        if let (Iv::EssivSha256, Some(hash)) = (self.iv, self.iv_hash.filter(|hash| *hash != "sha256")) {
+            let prefix = if format == Format::Luks { "" } else { "encrypt." };
+            let what = format!("with {prefix}ivgen-alg=essiv allowed: sha256");
+            return Err(BadOption(format!("-o {prefix}ivgen-hash-alg is {hash}; {what}")));
+        }
         if format == Format::Luks {
             return match self.key_secret {
                 Some(_) => Ok(cipher),
@@ -75,15 +83,7 @@ impl Encryption {
                 let what = "it needs encrypt.key-secret=ID, the secret with the password";
                 Err(BadOption(format!("-o encrypt.format=luks: {what}")))
             }
-            Some(_) => {
-                match self.iv_hash.filter(|hash| self.iv == Iv::EssivSha256 && *hash != Hash::Sha256) {
-                    Some(hash) => Err(BadOption(format!(
-                        "-o encrypt.ivgen-hash-alg is {}; with encrypt.ivgen-alg=essiv allowed: sha256",
-                        hash.name()
-                    ))),
-                    None => Ok(cipher),
-                }
-            }
+            Some(_) => Ok(cipher),
         }
     }
 

@@ -52,6 +52,7 @@ fn what_is_made_here_qemu_and_cryptsetup_open() {
         ",cipher-alg=aes-128,hash-alg=sha1",
         ",cipher-alg=aes-192,ivgen-alg=plain,hash-alg=sha512",
         ",cipher-mode=cbc,ivgen-alg=essiv,ivgen-hash-alg=sha256",
+        ",cipher-mode=cbc,ivgen-alg=plain64,ivgen-hash-alg=md5",
     ];
     for more in options {
         let options = format!("key-secret=sec0,iter-time=10{more}");

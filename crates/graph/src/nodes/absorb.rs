@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use block::MovingBlock;
-
-use super::changing_backing::Changing;
+use super::changing_backing::is_changing;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::replace::{Edge, ReplaceError, Written, found_of};
@@ -86,8 +84,7 @@ impl Graph {
 
 /// The place of a disk that is read as it changes.
 pub(super) fn changing_at(layers: &Layers) -> Option<usize> {
-    block::layers(Arc::clone(&layers.top))
-        .position(|block| block.downcast_ref::<MovingBlock<Changing>>().is_some())
+    block::layers(Arc::clone(&layers.top)).position(|block| is_changing(&*block))
 }
 
 /// Whether it is a disk of images alone.

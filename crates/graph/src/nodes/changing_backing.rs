@@ -78,6 +78,37 @@ impl Graph {
 }
 
 impl Graph {
+    /// Whether `block`, which the images of `disk` are over, is a disk in a throttle group into which they can be committed through it: it is open for
+    /// writing, and nothing else uses it or the throttle nodes over it.
+    ///
+    /// # Errors
+    /// Names another user.
+    pub(super) fn is_committed_through(
+        &self,
+        disk: &DiskNode,
+        block: &Arc<dyn Block>,
+    ) -> Result<bool, NodeError> {
+        match block.downcast_ref::<MovingBlock<Changing>>() {
+            Some(MovingBlock(Changing(written))) if !written.read_only() => {}
+            Some(_) | None => return Ok(false),
+        }
+        let mut over = disk.name();
+        let mut next = self.node(&over)?.changing_below();
+        while let Some(node) = next {
+            let users = self.users(&node).into_iter().map(|user| User { kind: "node", name: user.name() });
+            let mut all = users.chain(node.holders.all());
+            if let Some(by) = all.find(|user| user.kind != "node" || user.name != over) {
+                return Err(NodeError::InUse { name: node.name(), by });
+            }
+            next = match &node.kind {
+                NodeKind::Throttle { child, .. } => Some(self.node(&child.get())?),
+                _ => return Ok(node.filter.is_none()),
+            };
+            over = node.name();
+        }
+        Ok(false)
+    }
+
     /// The disk of `below` as an image over it reads it.
     ///
     /// # Errors
@@ -89,6 +120,11 @@ impl Graph {
         };
         Ok(Arc::new(MovingBlock(Changing(disk))))
     }
+}
+
+/// Whether it is a disk by itself as an image over it reads it.
+pub(super) fn is_changing(block: &dyn Block) -> bool {
+    block.downcast_ref::<MovingBlock<Changing>>().is_some()
 }
 
 /// The uppermost image of the disk that `block` is, where an image is over that as it changes; otherwise `block`.
@@ -122,6 +158,11 @@ impl FindBlock for Changing {
 
     fn changes(&self) -> bool {
         true
+    }
+
+    /// Requests of a commit pass the disk's front, as those of other users.
+    fn writer(&self) -> Option<Arc<dyn Block>> {
+        (!self.0.read_only()).then(|| Arc::clone(&self.0) as _)
     }
 
     fn refusal(&self) -> &'static str {

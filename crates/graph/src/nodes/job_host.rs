@@ -317,7 +317,9 @@ impl Graph {
         backing: Option<String>,
         converging: impl FnOnce(Mirror) -> Mirror,
     ) -> Result<Task, CommitError> {
-        let target = self.writable(change, disk, base).await?;
+        let target = self.image(disk, base).ok_or(CommitError::Nothing)?;
+        let is_through = top > 0 && self.is_committed_through(disk, &target).map_err(ReplaceError::from)?;
+        let target = if is_through { target } else { self.writable(change, disk, base).await? };
         opened.push(Arc::clone(&target));
         let size = self.image(disk, top).map_or(0, |block| block.size());
         grow(&target, size, top == 0).await?;

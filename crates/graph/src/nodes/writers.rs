@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::Block;
 
 use super::access::LayerAccess;
+use super::changing_backing::is_changing;
 use super::disk_node::DiskNode;
 use super::live::place;
 use super::replace::ReplaceError;
@@ -54,7 +55,11 @@ impl Graph {
         let layers = disk.disk.layers();
         let Ok(at) = place(&layers, block) else { return Ok(()) };
         let is_needed = layers.of(block).is_some_and(|layer| layer.loses_writer());
-        if is_needed || layers.first().is_some_and(|first| Arc::ptr_eq(&first.block, block)) {
+        // A disk by itself stays open as it is.
+        if is_needed
+            || is_changing(&**block)
+            || layers.first().is_some_and(|first| Arc::ptr_eq(&first.block, block))
+        {
             return Ok(());
         }
         self.set_layer_access(change, &disk.name(), at, LayerAccess::Read).await.map(drop)

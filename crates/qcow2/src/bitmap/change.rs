@@ -88,18 +88,46 @@ impl Qcow2 {
             self.inner.reporting(result).await
         })
     }
+
+    /// Stores the persistent bitmaps of an image that nothing writes to for now. Durable when it returns. The file says then what it says of an
+    /// image that was closed, until the next change of the disk: other programs find the bitmaps consistent, also when this one is killed.
+    ///
+    /// # Errors
+    /// Whatever the storage returns. Then the bitmaps are in use as before.
+    ///
+    /// # Crash
+    /// The old bitmaps or the new ones, all of them; leaks. docs/internals/write-order.md, `bitmap_change`.
+    pub fn store_bitmaps(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.store_bitmaps().await;
+            self.inner.reporting(result).await
+        })
+    }
 }
 
 impl Inner {
     async fn copy_bitmaps(self: &Arc<Self>, bitmaps: Vec<Arc<Bitmap>>) -> Result<(), Error> {
         self.check_writable()?;
         self.check_has_bitmaps()?;
+        self.store_as_closed(bitmaps).await
+    }
+
+    async fn store_bitmaps(self: &Arc<Self>) -> Result<(), Error> {
+        let now = self.tracking.now();
+        match self.options.writable && self.was_changed() && now.recording().next().is_some() {
+            true => self.store_as_closed(Vec::new()).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Adds copies of bitmaps, and has the file say what it says of an image that was closed.
+    async fn store_as_closed(self: &Arc<Self>, copies: Vec<Arc<Bitmap>>) -> Result<(), Error> {
         self.managed(async move |image| {
             image.header.prepare_for_metadata(&image.medium).await?;
             let pause = image.pause().await?;
             let size = image.size();
             let work = async |draft: &mut Draft<'_>| {
-                for bitmap in &bitmaps {
+                for bitmap in &copies {
                     draft.copy_of(bitmap, size).await?;
                 }
                 Ok(())
@@ -148,6 +176,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let work = async |draft: &mut Draft<'_>| {
+            draft.made = 0;
             for entry in std::mem::take(&mut draft.entries) {
                 draft.free_bitmap(&entry).await?;
             }
@@ -165,6 +194,9 @@ impl Draft<'_> {
             BitmapChange::Add(new) => self.add(name, new, size).await,
             BitmapChange::Remove => {
                 let index = self.find(name)?;
+                if index >= self.first_made() {
+                    self.made -= 1;
+                }
                 let removed = self.entries.remove(index);
                 self.free_bitmap(&removed).await
             }
@@ -211,8 +243,14 @@ impl Draft<'_> {
         let mut entry = self.new_entry(name, new, size)?;
         let words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
         self.write_table(&mut entry, &words).await?;
-        self.entries.push(entry);
+        self.entries.insert(self.first_made(), entry);
+        self.made += 1;
         Ok(())
+    }
+
+    /// Where a new entry goes: before those made since the image was opened, as QEMU has it.
+    fn first_made(&self) -> usize {
+        self.entries.len() - self.made
     }
 
     /// Adds a bitmap that is as `source`.
@@ -229,6 +267,7 @@ impl Draft<'_> {
         self.merge_words(&mut words, &entry, None, source, size).await?;
         self.write_table(&mut entry, &words).await?;
         self.entries.push(entry);
+        self.made += 1;
         Ok(())
     }
 

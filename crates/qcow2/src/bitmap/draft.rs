@@ -36,6 +36,8 @@ pub(crate) struct Draft<'a> {
     pub(super) image: &'a Arc<Inner>,
     /// As they will be when they are stored: "in use" are those that are inconsistent.
     pub(super) entries: Vec<BitmapEntry>,
+    /// So many of them, at the end, were made since the image was opened.
+    pub(super) made: usize,
     /// Names of those whose bits are not those in memory.
     pub(super) touched: BTreeSet<String>,
     /// What there is in memory now.
@@ -73,6 +75,7 @@ impl Inner {
         let mut draft = Draft {
             image: self,
             entries: Vec::clone(&now.entries),
+            made: now.made,
             touched: BTreeSet::new(),
             now,
             old: header.extensions.bitmaps,
@@ -192,7 +195,8 @@ impl Draft<'_> {
             self.give_up(old.offset, old.len);
         }
         let directory = self.write_directory().await?;
-        let bitmaps = Bitmaps { entries: Arc::new(known), live, record, ..Bitmaps::default() };
+        let bitmaps =
+            Bitmaps { entries: Arc::new(known), made: self.made, live, record, ..Bitmaps::default() };
         Ok(Next { directory, record: extension, bitmaps, missing })
     }
 

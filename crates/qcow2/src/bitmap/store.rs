@@ -141,7 +141,16 @@ impl Inner {
         }
         let (entries, missing) = without_those_that_miss_changes(&now);
         let (live, unrecorded, recovered) = (now.live.clone(), record.is_none(), now.recovered);
-        self.put_bitmaps(Bitmaps { entries, live, record, unrecorded, recovered, ..Bitmaps::default() });
+        let made = now.made;
+        self.put_bitmaps(Bitmaps {
+            entries,
+            made,
+            live,
+            record,
+            unrecorded,
+            recovered,
+            ..Bitmaps::default()
+        });
         self.header.tell_of_bitmaps(medium, missing);
         Ok(())
     }
@@ -165,7 +174,8 @@ impl Inner {
 
     /// See [`crate::Qcow2::distrust_bitmaps`].
     pub(crate) async fn distrust_bitmaps(self: &Arc<Self>) -> Result<Vec<String>, Error> {
-        let none_noted = Bitmaps { entries: self.tracking.now().entries.clone(), ..Bitmaps::default() };
+        let now = self.tracking.now();
+        let none_noted = Bitmaps { entries: now.entries.clone(), ..Bitmaps::default() };
         let (entries, names) = without_those_that_miss_changes(&none_noted);
         if names.is_empty() {
             return Ok(names);
@@ -177,7 +187,7 @@ impl Inner {
             })
             .await?;
         }
-        self.put_bitmaps(Bitmaps { entries, ..Bitmaps::default() });
+        self.put_bitmaps(Bitmaps { entries, made: now.made, ..Bitmaps::default() });
         Ok(names)
     }
 

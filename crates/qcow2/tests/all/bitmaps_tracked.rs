@@ -233,7 +233,8 @@ fn a_record_is_of_those_bitmaps_alone_that_were_true_when_it_began() {
     reactor_run(async {
         let file = made(DISK, 4 * K).await;
         let image = open(&file, writable()).await;
-        for name in ["lost", "b"] {
+        // The newest is the first in the directory.
+        for name in ["b", "lost"] {
             image.change_bitmap(name, BitmapChange::Add(new(4 * K))).await.unwrap();
         }
         image.close().await.unwrap();
@@ -350,7 +351,8 @@ fn a_bitmap_that_cannot_be_read_is_out_of_date_from_the_first_change_on() {
     reactor_run(async {
         let file = made(DISK, 4 * K).await;
         let image = open(&file, writable()).await;
-        for name in ["bad", "good"] {
+        // The newest is the first in the directory.
+        for name in ["good", "bad"] {
             image.change_bitmap(name, BitmapChange::Add(new(4 * K))).await.unwrap();
         }
         image.close().await.unwrap();

@@ -5,6 +5,7 @@ use qcow2_layout::{Compression, Version};
 use storage_luks::Hash;
 
 use super::*;
+use crate::create::encryption::IV_HASHES;
 
 fn parse(text: &str) -> Result<NewImage, String> {
     NewImage::parse(&[text.to_owned()], Format::Qcow2).map_err(|error| error.0)
@@ -50,8 +51,10 @@ fn a_name_alone_is_on_and_what_has_no_effect_is_taken() {
     assert_eq!(parse("nocow,encryption=off,extent_size_hint=1M").unwrap(), plain);
     assert_eq!(parse("nocow=on,noencryption").unwrap(), plain);
     let encrypted = "encrypt.format=luks,encrypt.key-secret=s,encrypt.ivgen-alg=plain64";
-    let with_hash = parse(&format!("{encrypted},encrypt.ivgen-hash-alg=sha256")).unwrap();
-    assert_eq!(with_hash.options.encrypt, parse(encrypted).unwrap().options.encrypt);
+    for hash in IV_HASHES {
+        let with_hash = parse(&format!("{encrypted},encrypt.ivgen-hash-alg={hash}")).unwrap();
+        assert_eq!(with_hash.options.encrypt, parse(encrypted).unwrap().options.encrypt);
+    }
     assert!(parse("nonsense").unwrap_err().starts_with("-o nonsense: unknown option"));
     let given = assignments(&["lazy_refcounts,nodata_file_raw,nocow".to_owned()]);
     let given: Vec<_> = given.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -129,6 +132,10 @@ fn luks_files_have_the_options_of_encryption_by_their_short_names() {
     assert_eq!(image.options.encrypt.unwrap().to_string(), "aes-128-cbc-essiv:sha256");
     assert_eq!((encryption.hash, encryption.iter_time_ms), (Hash::Sha512, 10));
     let table = [
+        (
+            "key-secret=s,ivgen-alg=essiv,ivgen-hash-alg=md5",
+            "-o ivgen-hash-alg is md5; with ivgen-alg=essiv allowed: sha256",
+        ),
         ("size=1M", "a LUKS file needs -o key-secret=ID, the secret with its password"),
         (
             "encrypt.cipher-alg=aes-128",

@@ -6,7 +6,7 @@ use storage_luks::{Algorithm, Hash, Iv, Mode};
 use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
 use super::{Formats, OptionDef, Sets, known};
-use crate::create::encryption::{Encryption, named};
+use crate::create::encryption::{Encryption, IV_HASHES, named};
 use crate::voice;
 
 const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
@@ -163,8 +163,8 @@ pub(super) const KNOWN: [OptionDef; 25] = [
     ),
     encrypted(
         "encrypt.ivgen-hash-alg",
-        Sets::Word("sha1|sha256|sha512", |image, word| {
-            Encryption::of(image).iv_hash = Some(Hash::of_name(word).ok()?);
+        Sets::Word("md5|sha1|sha224|sha256|sha384|sha512|ripemd160|sm3", |image, word| {
+            Encryption::of(image).iv_hash = Some(IV_HASHES.iter().find(|name| **name == word)?);
             Some(())
         }),
         "with which hash (no effect but with essiv, where it is sha256)",

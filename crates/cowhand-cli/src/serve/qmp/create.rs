@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::live::new_job;
 use super::schema::{NODE_OR_OPTIONS, NUMBER, SIZE};
+use crate::create::encryption::IV_HASHES;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Creation, Jobs, Work};
 
@@ -14,9 +15,6 @@ const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"])
 /// The backing file is named, not opened.
 const BACKING_FORMAT: Kind = Kind::Choice(&["qcow2", "raw", "luks"]);
 const FILE: Kind = Kind::Ref(&NODE_OR_OPTIONS);
-
-/// What QEMU can have the keys of a sector made with; without effect but for essiv.
-const HASHES: &[&str] = &["md5", "sha1", "sha224", "sha256", "sha384", "sha512", "ripemd160", "sm3"];
 
 /// Members of a LUKS header, with others.
 macro_rules! luks {
@@ -26,7 +24,7 @@ macro_rules! luks {
             optional("cipher-alg", Kind::Choice(&["aes-128", "aes-192", "aes-256"])),
             optional("cipher-mode", Kind::Choice(&["xts", "cbc"])),
             optional("ivgen-alg", Kind::Choice(&["plain", "plain64", "essiv"])),
-            optional("ivgen-hash-alg", Kind::Choice(HASHES)),
+            optional("ivgen-hash-alg", Kind::Choice(IV_HASHES)),
             optional("hash-alg", Kind::Choice(&["sha1", "sha256", "sha512"])),
             optional("iter-time", NUMBER),
             $($more),*

@@ -259,7 +259,7 @@ pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
         })
     };
     let left = TOLD_MAX - infos.len();
-    infos.extend(node.disk.inconsistent_bitmaps().iter().take(left).map(inconsistent));
+    infos.extend(node.disk.inconsistent_bitmaps().iter().rev().take(left).map(inconsistent));
     infos
 }
 

@@ -143,7 +143,7 @@ impl SnapshotHost for Over<'_> {
         }
     }
 
-    /// With a bitmap that lies in memory alone it stays as it is, because that would be lost.
+    /// With a bitmap that lies in memory alone it stays open for writing, because that would be lost; the other bitmaps are stored.
     async fn make_below_readable(&self) {
         if let Source::Copy(copy) = &self.overlay {
             // The disk that is copied switches to all of it.
@@ -153,9 +153,15 @@ impl SnapshotHost for Over<'_> {
             return;
         }
         let Ok(chain) = Chain::of(self.inventory, &self.disk.name()) else { return };
-        let below = chain.layers.get(1).and_then(|layer| bitmaps_of(&*layer.block));
-        if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
+        let Some(below) = chain.layers.get(1) else { return };
+        if bitmaps_of(&*below.block)
+            .is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent()))
+        {
             chain.give_back(self.inventory, self.change, &[1]).await;
+        } else if let Some(image) = below.block.downcast_ref::<Qcow2>()
+            && let Err(error) = image.store_bitmaps().await
+        {
+            tracing::error!(%error, "bitmaps below a snapshot are not stored, and stay in use");
         }
     }
 
