@@ -57,8 +57,21 @@ impl Graph {
         Ok(())
     }
 
+    /// Refuses `new`, which a command calls `name`, below `node`, if it is over that, or the two must stay apart.
+    pub(super) fn check_may_be_below(
+        &self,
+        node: &Arc<Node>,
+        (name, new): (&str, &Arc<Node>),
+    ) -> Result<(), NodeError> {
+        if self.reaches(new, node) {
+            let why = "it is over that itself".to_owned();
+            return Err(NodeError::NotBelow { name: name.to_owned(), of: node.name(), why });
+        }
+        self.check_stay_apart(node, new)
+    }
+
     /// Refuses `new` below the filter `node`, if a job or a filter that has both, or what is over and below them, needs them apart.
-    pub(super) fn check_stay_apart(&self, node: &Arc<Node>, new: &Arc<Node>) -> Result<(), NodeError> {
+    fn check_stay_apart(&self, node: &Arc<Node>, new: &Arc<Node>) -> Result<(), NodeError> {
         let all = self.nodes();
         let upper: Vec<_> = all.iter().filter(|other| self.reaches(other, node)).collect();
         let lower: Vec<_> = all.iter().filter(|other| self.reaches(new, other)).collect();

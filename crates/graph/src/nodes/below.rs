@@ -26,7 +26,7 @@ fn driver_of(options: &Map<String, Value>) -> Option<Driver> {
     options.get("driver").and_then(Value::as_str).and_then(driver)
 }
 
-fn is_read_only(options: &Map<String, Value>) -> bool {
+pub(super) fn is_read_only(options: &Map<String, Value>) -> bool {
     options.get("read-only") == Some(&Value::Bool(true))
 }
 
@@ -48,13 +48,10 @@ pub(super) fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
     raw
 }
 
-/// What is described below a node of `options`: read-only below one that is, unless it says otherwise.
-pub(super) fn read_only_below(
-    described: &Map<String, Value>,
-    options: &Map<String, Value>,
-) -> Map<String, Value> {
+/// What is described below a node: read-only below one that is, unless it says otherwise.
+pub(super) fn described_below(described: &Map<String, Value>, is_read_only: bool) -> Map<String, Value> {
     let mut described = described.clone();
-    if is_read_only(options) && !matches!(driver_of(&described), Some(Driver::Throttle) | None) {
+    if is_read_only && !matches!(driver_of(&described), Some(Driver::Throttle) | None) {
         described.entry("read-only").or_insert(Value::Bool(true));
     }
     described
@@ -96,12 +93,8 @@ impl Graph {
                 options.insert(over.child.to_owned(), below);
                 Ok(Value::Object(options))
             }
-            Some(driver @ (Driver::Format | Driver::Filter(_) | Driver::Throttle)) => {
-                let mut options = options.clone();
-                if read_only && !matches!(driver, Driver::Throttle) {
-                    options.entry("read-only").or_insert(Value::Bool(true));
-                }
-                self.make_node(&options, made).await
+            Some(Driver::Format | Driver::Filter(_) | Driver::Throttle) => {
+                self.make_node(&described_below(options, read_only), made).await
             }
             None => Ok(file.clone()),
         }
@@ -210,7 +203,7 @@ impl Graph {
 
     /// As [`Graph::find_files`], of one file.
     pub(super) fn find_file(&self, file: &FileOptions) -> Result<Option<Arc<Child>>, NodeError> {
-        let Some(target) = file.target.as_deref().and_then(node::node_of) else { return Ok(None) };
+        let Some(target) = file.node() else { return Ok(None) };
         let disk = self.disk(target.node())?;
         let mut grow = Vec::new();
         if !self.disks_to_grow(target.node(), &mut grow) {

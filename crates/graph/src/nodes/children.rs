@@ -82,11 +82,7 @@ impl Graph {
         let new = self.open_bare_file(self.node(name)?).await?;
         let new_disk = Arc::clone(new.disk()?);
         self.check_unused(&new)?;
-        if self.reaches(&new, node) {
-            let why = "it is over that itself".to_owned();
-            return Err(NodeError::NotBelow { name: name.to_owned(), of: node.name(), why });
-        }
-        self.check_stay_apart(node, &new)?;
+        self.check_may_be_below(node, (name, &new))?;
         let list = filter.list();
         if list.iter().any(|below| !below.child.disk().read_only()) && new_disk.disk.read_only() {
             let why = "it is read-only".to_owned();

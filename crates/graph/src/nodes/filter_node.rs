@@ -260,10 +260,7 @@ impl Graph {
         let refused = |why: String| NodeError::NotBelow { name: name.to_owned(), of: node.name(), why };
         let new = self.below_job_filter(self.node(name)?)?;
         let disk = self.disk(name)?;
-        if self.reaches(&new, node) {
-            return Err(refused("it is over that itself".to_owned()));
-        }
-        self.check_stay_apart(node, &new)?;
+        self.check_may_be_below(node, (name, &new))?;
         let (found, needed) = (disk.disk.size(), below.child.disk().size());
         if found != needed {
             return Err(refused(format!("it has {found} bytes; needed: {needed}")));

@@ -16,7 +16,6 @@ use super::reopen::opened;
 use super::replace::ReplaceError;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
-use crate::drivers::node::node_of;
 use crate::layers::{Layer, LayerFiles};
 use crate::options::{DiskOptions, FileOptions, LayerOptions, RawOptions, first_fixed};
 use crate::runtime::RuntimeOptions;
@@ -254,7 +253,7 @@ impl Below {
 /// The names of a file and of those below it.
 pub(super) fn names_of(file: &FileOptions, names: &mut Vec<String>) {
     names.extend(file.node_name.clone());
-    names.extend(file.target.as_deref().and_then(node_of).map(|target| target.node().to_owned()));
+    names.extend(file.node().map(|target| target.node().to_owned()));
     if let Some(over) = &file.over {
         names_of(&over.below, names);
     }

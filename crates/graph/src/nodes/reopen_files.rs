@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::below::{over_raw, read_only_below};
+use super::below::{described_below, is_read_only, over_raw};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
-use super::hold::User;
 use super::move_files::Come;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::Child;
-use crate::drivers::node::node_of;
 use crate::drivers::{StorageKind, storage};
 use crate::options::{DiskOptions, FileOptions, first_fixed_of_file};
 
@@ -45,10 +43,10 @@ impl Node {
         let options = &files.options;
         let members =
             [("file", &options.file), ("data-file", &options.data_file), ("header", &options.luks_header)];
-        let node = |file: &FileOptions| {
-            file.target.as_deref().and_then(node_of).map(|target| target.node().to_owned())
-        };
-        members.into_iter().filter_map(|(member, file)| Some((member, node(file)?))).collect()
+        members
+            .into_iter()
+            .filter_map(|(member, file)| Some((member, file.node()?.node().to_owned())))
+            .collect()
     }
 }
 
@@ -66,7 +64,7 @@ impl Graph {
         let mut named = options.clone();
         for (member, below) in node.members() {
             let Some(Value::Object(described)) = options.get(member) else { continue };
-            let mut described = read_only_below(described, options);
+            let mut described = described_below(described, is_read_only(options));
             let name = described.entry("node-name").or_insert_with(|| below.as_str().into());
             if *name != below.as_str() {
                 let option = format!("{member}.node-name");
@@ -144,23 +142,16 @@ impl Graph {
     pub(super) fn check_files_come(&self, node: &Arc<Node>, come: &Come) -> Result<(), NodeError> {
         for name in come.nodes() {
             let new = self.below_job_filter(self.node(name)?)?;
-            if self.reaches(&new, node) {
-                let why = "it is over that itself".to_owned();
-                return Err(NodeError::NotBelow { name: name.to_owned(), of: node.name(), why });
-            }
-            self.check_stay_apart(node, &new)?;
+            self.check_may_be_below(node, (name, &new))?;
             // A filter that nothing else uses sends no request.
             let is_idle = |user: &Arc<Node>| {
                 let mut over = self.users(user).into_iter();
                 let is_used = over.any(|over| !Arc::ptr_eq(&over, node));
                 is_filter(user) && !is_used && user.holders.first().is_none()
             };
-            let mut users = self.users(&new).into_iter();
-            let other = users.find(|user| !Arc::ptr_eq(user, node) && !is_idle(user));
-            let by = other.map(|user| User { kind: "node", name: user.name() });
-            if let Some(by) = by.or_else(|| new.holders.first()) {
-                return Err(NodeError::InUse { name: name.to_owned(), by });
-            }
+            let idle = self.users(&new).into_iter().filter(is_idle).map(|user| user.name());
+            let way: Vec<String> = idle.chain([node.name()]).collect();
+            self.check_alone(std::slice::from_ref(name), &way)?;
         }
         Ok(())
     }
@@ -171,7 +162,7 @@ impl DiskNode {
     pub(super) fn file_child(&self) -> Option<Arc<Child>> {
         let layers = self.disk.layers();
         let files = layers.first()?.files.as_ref()?;
-        files.options.file.target.as_deref().and_then(node_of)?.child()
+        files.options.file.node()?.child()
     }
 
     /// Its uppermost image may be on another file by now; `old` is the disk that was its file.

@@ -205,6 +205,11 @@ impl FileOptions {
         self.filename.clone().or_else(elsewhere).or_else(below)
     }
 
+    /// The node that it is, if it is one.
+    pub(crate) fn node(&self) -> Option<&node::NodeTarget> {
+        self.target.as_deref().and_then(node::node_of)
+    }
+
     /// Whether they say which file it is.
     pub fn is_named(&self) -> bool {
         self.filename.is_some() || self.target.is_some() || self.over.is_some()
