@@ -128,8 +128,11 @@ fn a_disk_is_read_as_it_was_at_one_moment_while_a_client_writes_on() {
         load.goes_round();
         qmp.ok("blockdev-add", early);
         export(&mut qmp, "snap", false);
-        let refused = qmp.refused("block-export-add", json!({ "type": "nbd", "id": "x", "node-name": "d" }));
+        let writable = json!({ "type": "nbd", "id": "x", "node-name": "d", "writable": true });
+        let refused = qmp.refused("block-export-add", writable);
         assert!(refused.contains("\"d\" is in use by node \"cbw\""), "{refused}");
+        export(&mut qmp, "d", false);
+        no_export(&mut qmp, "d");
         let refused = qmp.refused("block_resize", json!({ "node-name": "d", "size": 32 << 20 }));
         assert!(refused.contains("in use by node"), "{refused}");
         assert!(qmp.refused("blockdev-del", json!({ "node-name": "t" })).contains("in use by node \"cbw\""));

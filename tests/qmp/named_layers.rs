@@ -107,6 +107,31 @@ fn a_chain_of_nodes_is_committed_and_streamed_by_their_names() {
     qemu_io_ok(&["-f", "qcow2"], &paths[0], &["read -P 1 0 1M", "read -P 2 1M 1M"]);
 }
 
+/// A filter over a layer that nothing reads through keeps no job from the layer, as in QEMU.
+#[test]
+fn a_throttle_node_over_a_layer_keeps_no_commit_from_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let paths = chain(&steered, &mut qmp);
+    qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "g" }));
+    let throttle = json!({ "driver": "throttle", "node-name": "f", "throttle-group": "g", "file": "mid" });
+    qmp.ok("blockdev-add", throttle);
+    assert_eq!(node(&mut qmp, "f")["children"], json!([{ "child": "file", "node-name": "mid" }]));
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "f" }));
+    let refused = qmp.refused("block-commit", json!({ "job-id": "c", "device": "t", "base-node": "base" }));
+    assert!(refused.contains("\"mid\" is in use by"), "{refused}");
+    qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    qmp.ok("block-commit", json!({ "job-id": "c", "device": "t", "base-node": "base" }));
+    qmp.event("BLOCK_JOB_READY");
+    let refused = qmp.refused("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "f" }));
+    assert!(refused.contains("in use by job \"c\""), "{refused}");
+    qmp.ok("job-complete", json!({ "id": "c" }));
+    completed(&mut qmp, "c");
+    steered.server.stop();
+    paths.iter().for_each(|path| assert_clean(path.as_ref()));
+}
+
 /// Two disks over one image: the image was found by no commit. Both are over the base afterwards, and so say their headers.
 #[test]
 fn an_image_below_two_disks_is_committed_and_both_are_over_its_base() {
@@ -210,13 +235,24 @@ fn an_overlay_of_a_filter_is_refused_by_what_it_is() {
         qmp.refused("blockdev-snapshot-sync", json!({ "node-name": "cbw", "snapshot-file": &file }));
     assert!(refused.contains("a filter of driver copy-before-write"), "{refused}");
     assert!(!steered.scratch.file("overlay").exists(), "nothing was made");
-    for (device, reason) in [("cbw", "over several disks"), ("t", "in use by node \"cbw\"")] {
-        for command in ["block-commit", "block-stream"] {
-            let refused = qmp.refused(command, json!({ "device": device, "job-id": "j" }));
-            assert!(refused.contains(reason), "{command}: {refused}");
-        }
+    for command in ["block-commit", "block-stream"] {
+        let refused = qmp.refused(command, json!({ "device": "cbw", "job-id": "j" }));
+        assert!(refused.contains("over several disks"), "{command}: {refused}");
     }
     assert_eq!(node(&mut qmp, "base")["ro"], true, "a job that did not begin left it open for writing");
+    // What the filter is over reads the same when its layers have become one.
+    let export = json!({ "type": "nbd", "id": "e", "node-name": "cbw", "writable": true });
+    qmp.ok("block-export-add", export);
+    let uri = steered.server.uri("cbw");
+    qemu_io_ok(&["-f", "raw"], &uri, &["write -P 8 0 64k"]);
+    qmp.ok("block-commit", json!({ "device": "t", "job-id": "j" }));
+    qmp.event("BLOCK_JOB_READY");
+    qmp.ok("job-complete", json!({ "id": "j" }));
+    completed(&mut qmp, "j");
+    qemu_io_ok(&["-f", "raw"], &uri, &["read -P 8 0 64k", "write -P 9 64k 4k"]);
+    steered.server.stop();
+    assert_clean(old.as_ref());
+    qemu_io_ok(&["-f", "qcow2"], &old, &["read -P 0 0 128k"]);
 }
 
 /// A commit of a filter over a disk was refused by what it was not about, and a stream failed in its last step.

@@ -7,7 +7,11 @@ use nbd_wire::ErrorCode;
 pub(crate) fn nbd_error(failed: ErrorKind, request: RequestKind) -> ErrorCode {
     match failed {
         ErrorKind::NoSpace => ErrorCode::NoSpc,
-        ErrorKind::ReadOnly => ErrorCode::Perm,
+        ErrorKind::ReadOnly => match request {
+            // Bytes that are not in a snapshot: QEMU says the same.
+            RequestKind::Read | RequestKind::BlockStatus => ErrorCode::Inval,
+            _ => ErrorCode::Perm,
+        },
         // Data past the end finds no place (ENOSPC, as the protocol has it): a disk can be made smaller while a client goes
         // by the size that it received.
         ErrorKind::PastEnd => match request {
@@ -40,6 +44,12 @@ mod tests {
         {
             assert_eq!(nbd_error(ErrorKind::PastEnd, kind), ErrorCode::Inval);
         }
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_invalid_and_what_may_not_be_written_not_permitted() {
+        assert_eq!(nbd_error(ErrorKind::ReadOnly, RequestKind::Read), ErrorCode::Inval);
+        assert_eq!(nbd_error(ErrorKind::ReadOnly, RequestKind::Write), ErrorCode::Perm);
     }
 
     #[test]

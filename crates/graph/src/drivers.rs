@@ -59,8 +59,8 @@ pub use self::cached::{OpenCache, caches};
 #[cfg(feature = "s3")]
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked, chunked_place, image_key};
 pub use self::elsewhere::{Access, Elsewhere, Target};
+pub use self::filter::{Alone, Children, FilterDriver, MakeFilter, Role};
 pub(crate) use self::filter::{Below, BitmapName};
-pub use self::filter::{Children, FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 #[cfg(feature = "http")]
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};

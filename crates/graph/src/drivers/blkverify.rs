@@ -5,12 +5,12 @@ use std::sync::Arc;
 use block::{Block, Error};
 use filter::Blkverify;
 
-use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Alone, Below, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::in_group;
 use crate::options::{Entry, Group, Kind};
 
 // What is written to one of them alone makes them differ.
-const TEST: Role = Role { name: "test", is_target: false, is_alone: true, changes: false };
+const TEST: Role = Role { name: "test", is_target: false, alone: Alone::Always, changes: false };
 const RAW: Role = Role { name: "raw", ..TEST };
 
 pub(super) const BLKVERIFY: FilterDriver = FilterDriver {

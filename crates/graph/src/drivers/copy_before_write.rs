@@ -6,18 +6,18 @@ use std::time::Duration;
 use block::{Blame, Block, Error};
 use filter::{CopyBeforeWrite, OnError, Policy, SnapshotAccess};
 
-use super::filter::{Below, BitmapName, Children, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Alone, Below, BitmapName, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, Kind, OptionError};
 
-const TARGET: Role = Role { name: "target", is_target: true, is_alone: true, changes: false };
+const TARGET: Role = Role { name: "target", is_target: true, alone: Alone::Always, changes: false };
 
 pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
     name: "copy-before-write",
     is_snapshot: false,
     grows: false,
     // What is written beside it is lost to the snapshot.
-    children: Children::Named(&[Role { is_alone: true, changes: false, ..Role::FILE }, TARGET]),
+    children: Children::Named(&[Role { alone: Alone::InUse, changes: false, ..Role::FILE }, TARGET]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {
         let mut options = Options {

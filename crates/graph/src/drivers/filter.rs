@@ -133,6 +133,17 @@ impl Children {
     }
 }
 
+/// When a disk below a filter must have no other writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// Never.
+    No,
+    /// While the filter is in use.
+    InUse,
+    /// As long as the filter is there.
+    Always,
+}
+
 /// What a disk below a filter is to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Role {
@@ -140,15 +151,15 @@ pub struct Role {
     pub name: &'static str,
     /// It is written whatever the filter is open for.
     pub is_target: bool,
-    /// It must have no other user: a write that bypasses the filter would invalidate the filter's data.
-    pub is_alone: bool,
+    /// When no one else may write there: a write that bypasses the filter would invalidate the filter's data.
+    pub alone: Alone,
     /// Another one can be put there while the filter is in use.
     pub changes: bool,
 }
 
 impl Role {
     /// The disk that a filter mainly stands for.
-    pub(crate) const FILE: Self = Self { name: "file", is_target: false, is_alone: false, changes: true };
+    pub(crate) const FILE: Self = Self { name: "file", is_target: false, alone: Alone::No, changes: true };
 }
 
 /// A bitmap of a node.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{Blame, Block, Error};
 use filter::{Quorum, Reading, Rules};
 
-use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Alone, Below, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, Kind};
 
@@ -25,7 +25,7 @@ pub(super) const QUORUM: FilterDriver = FilterDriver {
 // What is written to one of them alone makes them differ. A read takes memory for each of them, so their number is bounded.
 const ROLES: [Role; 16] = {
     const fn child(name: &'static str) -> Role {
-        Role { name, is_target: false, is_alone: true, changes: false }
+        Role { name, is_target: false, alone: Alone::Always, changes: false }
     }
     [
         child("children.0"),

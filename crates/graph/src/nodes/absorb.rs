@@ -30,13 +30,14 @@ impl Graph {
         }
         let user = || User { kind: "node", name: node.name() };
         // A filter that it is over is what the disk is over then.
-        let lower = below.changing_below().map(|lower| self.hold(&lower.name(), user())).transpose()?;
+        let lower =
+            below.changing_below().map(|lower| self.hold_as_it_is(&lower.name(), user())).transpose()?;
         let own_hold = node.stands_on.lock().take();
         drop(own_hold);
         let absorbed = self.absorb(&node, &below).await;
         *node.stands_on.lock() = match absorbed {
             Ok(()) => lower,
-            Err(_) => Some(self.hold(&below.name(), user())?),
+            Err(_) => Some(self.hold_as_it_is(&below.name(), user())?),
         };
         absorbed
     }

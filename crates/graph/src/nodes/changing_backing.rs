@@ -60,10 +60,10 @@ impl Graph {
     /// `below` from being removed.
     ///
     /// # Errors
-    /// When the disk is no image that has a backing layer, or a filter over `below` would miss what is written there.
+    /// When the disk is no image that has a backing layer.
     pub(super) async fn put_over_changing(&self, node: &DiskNode, below: &Node) -> Result<Hold, NodeError> {
         let name = node.name();
-        let hold = self.hold(&below.name(), User { kind: "node", name: name.clone() })?;
+        let hold = self.hold_as_it_is(&below.name(), User { kind: "node", name: name.clone() })?;
         let disk = Arc::clone(&self.disk(&below.name())?.disk);
         let failed = |source| NodeError::Filtered { name: name.clone(), source };
         let image = node.disk.image().ok_or_else(|| {

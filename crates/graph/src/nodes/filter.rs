@@ -9,6 +9,7 @@ use super::Graph;
 use super::below::over_raw;
 use super::description::DescriptionError;
 use super::error::NodeError;
+use super::hold::{Hold, User};
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
 use crate::drivers::throttle;
@@ -28,7 +29,14 @@ impl Graph {
         self.throttle_group(group)?;
         match options.get("file") {
             Some(Value::String(child)) => {
-                let child = self.open_bare_file(self.node(child)?).await?;
+                let child = match self.node(child) {
+                    Ok(child) => self.open_bare_file(child).await?,
+                    Err(unknown) => {
+                        check_filter_options(options)?;
+                        let layer = self.layer_node(child).ok_or(unknown)?;
+                        return self.put_filter_over_layer(name, group, &layer, implicit);
+                    }
+                };
                 if !self.is_plain(&child) {
                     let below = (implicit, made);
                     return Box::pin(self.add_filter(name, &throttle::THROTTLE, options, below)).await;
@@ -77,6 +85,34 @@ impl Graph {
         let node = self.insert(Node { implicit, ..Node::new(name, kind) })?;
         disk.disk.set_throttle_group(Some(group));
         Ok(node)
+    }
+
+    /// As [`Graph::put_filter`], over a layer below a disk, which is held as long as the filter is there. A job may work on the disk, and
+    /// remove the layer: nothing reads through the filter meanwhile.
+    fn put_filter_over_layer(
+        &self,
+        name: String,
+        group: &str,
+        layer: &Arc<Node>,
+        implicit: bool,
+    ) -> Result<Arc<Node>, NodeError> {
+        if let Some(by) = layer.holders.first() {
+            return Err(NodeError::InUse { name: layer.name(), by });
+        }
+        let hold = Hold::new(Arc::clone(layer), User { kind: "node", name: name.clone() }, false);
+        let node = self.put_filter(name, group, layer, implicit)?;
+        *node.stands_on.lock() = Some(hold);
+        Ok(node)
+    }
+
+    /// Whether `user` is a throttle node over a layer through which nothing reads.
+    pub(super) fn is_idle_filter(&self, user: &User) -> bool {
+        user.kind == "node"
+            && self.node(&user.name).is_ok_and(|node| {
+                matches!(node.kind, NodeKind::Throttle { .. })
+                    && node.holders.first().is_none()
+                    && self.users(&node).is_empty()
+            })
     }
 
     /// Moves the disk under the filter `name` to the group that `options` name.

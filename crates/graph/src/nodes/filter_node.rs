@@ -17,7 +17,7 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::{Child, Owner};
 use crate::drive::OptionTree;
-use crate::drivers::{Below, BitmapName, Children, FilterDriver, MakeFilter, Role};
+use crate::drivers::{Alone, Below, BitmapName, Children, FilterDriver, MakeFilter, Role};
 use crate::open::disk_over;
 use crate::options::{DiskOptions, LAYER_OF_FILTERS, Reader};
 
@@ -72,9 +72,10 @@ impl FilterNode {
         self.below.lock().iter().any(|below| below.name.lock().is(name))
     }
 
-    /// Whether the node called `name` is below it and must have no other user.
-    pub(super) fn needs_alone(&self, name: &str) -> bool {
-        self.below.lock().iter().any(|below| below.role.is_alone && below.name.lock().is(name))
+    /// When no one else may write to the node called `name`, which is perhaps below it.
+    pub(super) fn needs_alone(&self, name: &str) -> Alone {
+        let below = self.below.lock();
+        below.iter().find(|below| below.name.lock().is(name)).map_or(Alone::No, |below| below.role.alone)
     }
 
     /// Whether it is over a list of disks that have the same content.
@@ -82,9 +83,9 @@ impl FilterNode {
         matches!(self.driver.children, Children::List { .. })
     }
 
-    /// The nodes below that must have no other user.
-    fn alone(&self) -> Vec<String> {
-        self.list().iter().filter(|below| below.role.is_alone).map(|below| below.name()).collect()
+    /// The nodes below of which this is to be so.
+    fn names(&self, is_so: impl Fn(Alone) -> bool) -> Vec<String> {
+        self.list().iter().filter(|below| is_so(below.role.alone)).map(|below| below.name()).collect()
     }
 
     /// The filter over the disks of `list`.
@@ -188,17 +189,32 @@ impl Graph {
 
     /// Refuses a filter over another one whose own disk below has other users: it would miss their writes.
     fn check_reach(&self, below: &[Arc<NodeBelow>]) -> Result<(), NodeError> {
-        for over in below {
-            let Ok(node) = self.node(&over.name()) else { continue };
-            let Some(filter) = &node.filter else { continue };
-            for name in filter.alone() {
-                let Ok(used) = self.node(&name) else { continue };
-                let users = self.users(&used);
-                let other = users.iter().find(|user| !Arc::ptr_eq(user, &node));
-                let by = other.map(|user| User { kind: "node", name: user.name() });
-                if let Some(by) = by.or_else(|| used.holders.first()) {
-                    return Err(NodeError::InUse { name, by });
-                }
+        let mut below = below.iter().filter_map(|over| self.node(&over.name()).ok());
+        below.try_for_each(|node| self.check_alone_below(&node, None))
+    }
+
+    /// Refuses the filter `node` if a disk below it that it needs alone has other users than itself and `leaving`.
+    fn check_alone_below(&self, node: &Arc<Node>, leaving: Option<&Arc<Node>>) -> Result<(), NodeError> {
+        let names = node.filter.as_ref().map(|filter| filter.names(|alone| alone != Alone::No));
+        for name in names.unwrap_or_default() {
+            let Ok(used) = self.node(&name) else { continue };
+            let users = self.users(&used);
+            let is_other =
+                |user: &&Arc<Node>| [Some(node), leaving].iter().flatten().all(|own| !Arc::ptr_eq(own, user));
+            let by = users.iter().find(is_other).map(|user| User { kind: "node", name: user.name() });
+            if let Some(by) = by.or_else(|| used.holders.first_writer()) {
+                return Err(NodeError::InUse { name, by });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to begin to use the node while others write past its filter.
+    pub(super) fn check_misses_nothing(&self, node: &Node) -> Result<(), NodeError> {
+        let names = node.filter.as_ref().map(|filter| filter.names(|alone| alone == Alone::InUse));
+        for name in names.unwrap_or_default() {
+            if let Some(by) = self.node(&name).ok().and_then(|used| used.holders.first_writer()) {
+                return Err(NodeError::InUse { name, by });
             }
         }
         Ok(())
@@ -269,17 +285,7 @@ impl Graph {
             return Err(refused("it is read-only".to_owned()));
         }
         // The filter itself is about to leave what it is over now.
-        if let Some(filter) = &new.filter {
-            for name in filter.alone() {
-                let Ok(used) = self.node(&name) else { continue };
-                let users = self.users(&used);
-                let other = users.iter().find(|user| !Arc::ptr_eq(user, &new) && !Arc::ptr_eq(user, node));
-                let by = other.map(|user| User { kind: "node", name: user.name() });
-                if let Some(by) = by.or_else(|| used.holders.first()) {
-                    return Err(NodeError::InUse { name, by });
-                }
-            }
-        }
+        self.check_alone_below(&new, Some(node))?;
         Ok((new, disk))
     }
 

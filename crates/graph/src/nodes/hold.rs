@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::Graph;
 use super::error::NodeError;
-use super::filter_node::FilterNode;
-use super::node::Node;
+use super::node::{Node, NodeKind};
+use crate::drivers::Alone;
 
 /// A user of something, as a message names it: `export "disk"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,13 @@ impl fmt::Display for User {
 }
 
 impl Hold {
+    /// Of `node`, for `user`, who changes what it holds or not.
+    pub(super) fn new(node: Arc<Node>, user: User, writes: bool) -> Self {
+        let user = Arc::new(user);
+        node.holders.0.lock().push(Holder { user: Arc::clone(&user), writes, copies_to: None });
+        Self { node, user }
+    }
+
     /// The node.
     pub(super) fn node(&self) -> &Arc<Node> {
         &self.node
@@ -66,6 +73,8 @@ pub(super) struct Holders(Mutex<Vec<Holder>>);
 #[derive(Debug)]
 struct Holder {
     user: Arc<User>,
+    /// It changes the node's content.
+    writes: bool,
     /// The target of the user's copy job, to which it copies this node's writes.
     copies_to: Option<Arc<Node>>,
 }
@@ -79,6 +88,12 @@ impl Holders {
     /// The user that has held the node longest.
     pub(super) fn first(&self) -> Option<User> {
         self.0.lock().first().map(|holder| User::clone(&holder.user))
+    }
+
+    /// Likewise, of those that change its content.
+    pub(super) fn first_writer(&self) -> Option<User> {
+        let holders = self.0.lock();
+        holders.iter().find(|holder| holder.writes).map(|holder| User::clone(&holder.user))
     }
 
     /// Whether what is written to this node is copied to `target` by `user`.
@@ -102,36 +117,50 @@ impl Graph {
     /// # Errors
     /// When there is none, a filter would miss what the user writes there, or it is a layer and a job works on the disk, which may take it out.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
-        self.hold_unless(name, user, |over| over.needs_alone(name))
+        let node = self.node_to_hold(name)?;
+        let needs_alone = |over: &Arc<Node>| match over.filter.as_ref().map(|filter| filter.needs_alone(name))
+        {
+            None | Some(Alone::No) => false,
+            Some(Alone::Always) => true,
+            Some(Alone::InUse) => over.holders.first().is_some() || !self.users(over).is_empty(),
+        };
+        self.refuse_over(name, |over| over.is_made_of(name) || needs_alone(over))?;
+        self.check_misses_nothing(&node)?;
+        Ok(Hold::new(node, user, true))
     }
 
-    /// As [`Graph::hold`], for a user that does not change the node's content: the node may be one of the
-    /// disks of a filter over a list.
+    /// As [`Graph::hold`], for a user that does not change the node's content: a filter over it misses nothing.
     ///
     /// # Errors
-    /// As [`Graph::hold`], but for such a filter.
+    /// As [`Graph::hold`], but for filters.
     pub fn hold_as_it_is(&self, name: &str, user: User) -> Result<Hold, NodeError> {
-        let is_over_list = |over: &Node| over.filter.as_ref().is_some_and(FilterNode::is_over_list);
-        self.hold_unless(name, user, |over| over.needs_alone(name) && !is_over_list(over))
+        let node = self.node_to_hold(name)?;
+        self.refuse_over(name, |over| over.is_made_of(name))?;
+        Ok(Hold::new(node, user, false))
     }
 
-    fn hold_unless(
-        &self,
-        name: &str,
-        user: User,
-        refuses: impl Fn(&Node) -> bool,
-    ) -> Result<Hold, NodeError> {
-        let node = match self.node(name) {
-            Ok(node) => self.below_job_filter(node)?,
-            Err(unknown) => self.layer_to_hold(name)?.ok_or(unknown)?,
-        };
-        if let Some(over) = self.nodes().iter().find(|over| refuses(over)) {
-            let by = User { kind: "node", name: over.name() };
-            return Err(NodeError::InUse { name: name.to_owned(), by });
+    fn node_to_hold(&self, name: &str) -> Result<Arc<Node>, NodeError> {
+        match self.node(name) {
+            Ok(node) => {
+                // A throttle node over a layer.
+                if let (NodeKind::Throttle { .. }, Some(layer)) = (&node.kind, node.changing_below()) {
+                    self.layer_to_hold(&layer.name())?;
+                }
+                self.below_job_filter(node)
+            }
+            Err(unknown) => self.layer_to_hold(name)?.ok_or(unknown),
         }
-        let user = Arc::new(user);
-        node.holders.0.lock().push(Holder { user: Arc::clone(&user), copies_to: None });
-        Ok(Hold { node, user })
+    }
+
+    /// Refuses the node called `name` because of a node over it.
+    fn refuse_over(&self, name: &str, refuses: impl Fn(&Arc<Node>) -> bool) -> Result<(), NodeError> {
+        match self.nodes().iter().find(|over| refuses(over)) {
+            Some(over) => {
+                let by = User { kind: "node", name: over.name() };
+                Err(NodeError::InUse { name: name.to_owned(), by })
+            }
+            None => Ok(()),
+        }
     }
 
     /// A job that knows the layers of the disk of `node`. One that copies another disk there does not.

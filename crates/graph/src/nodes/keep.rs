@@ -95,7 +95,7 @@ impl Graph {
             return Ok(node.stands_on.lock().take());
         }
         if below.downcast_ref::<MovingBlock<Changing>>().is_some() {
-            return node.changing_below().map(|below| self.hold(&below.name(), user())).transpose();
+            return node.changing_below().map(|below| self.hold_as_it_is(&below.name(), user())).transpose();
         }
         let layer = layers.of(&below).ok_or_else(|| NodeError::Unknown { name: below.name().to_owned() })?;
         let layer_name = match layer.own_name() {
@@ -108,7 +108,7 @@ impl Graph {
                 name
             }
         };
-        let hold = self.hold(&layer_name, user())?;
+        let hold = self.hold_as_it_is(&layer_name, user())?;
         let failed = |source| NodeError::Filtered { name: name.to_owned(), source };
         let Some(image) = lowest.block.downcast_ref::<qcow2::Qcow2>() else { return Ok(Some(hold)) };
         let through = self.changing(hold.node())?;

@@ -71,7 +71,9 @@ impl Graph {
                     Some(layer) => layer.files.is_none(),
                     None => block.downcast_ref::<Child>().is_some(),
                 },
-                user: layer.and_then(|layer| layer.node_in_use()?.holders.first()),
+                user: layer
+                    .and_then(|layer| layer.node_in_use()?.holders.first())
+                    .filter(|user| !self.is_idle_filter(user)),
                 files: layer.and_then(|layer| layer.files.as_ref()).map_or_else(Vec::new, LayerFiles::names),
                 opened: layer
                     .and_then(|layer| layer.files.as_ref())

@@ -165,10 +165,9 @@ impl Node {
         below.into_iter().map(|(_, name)| name).chain(files).collect()
     }
 
-    /// Whether the node called `name` is under it and must have no other user.
-    pub(super) fn needs_alone(&self, name: &str) -> bool {
-        let below = self.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
-        below || self.links.lock().files.iter().any(|file| file == name)
+    /// Whether the node called `name` is a file of its images.
+    pub(super) fn is_made_of(&self, name: &str) -> bool {
+        self.links.lock().files.iter().any(|file| file == name)
     }
 
     /// Whether `name` is its, or that of a part of it.

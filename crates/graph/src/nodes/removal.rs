@@ -94,7 +94,9 @@ impl Graph {
                 }
             }
             NodeKind::Throttle { child, .. } => {
-                let Ok(child) = self.node(&child.get()) else { return Ok(()) };
+                let Some(child) = node.changing_below().or_else(|| self.node(&child.get()).ok()) else {
+                    return Ok(());
+                };
                 if let Ok(disk) = child.disk() {
                     disk.disk.set_throttle_group(None);
                 }

@@ -177,7 +177,7 @@ impl Graph {
             }
             NewBacking::Node(below) => {
                 let below = self.open_bare_file(below).await?;
-                let hold = self.hold(&below.name(), User { kind: "node", name: node.name() })?;
+                let hold = self.hold_as_it_is(&below.name(), User { kind: "node", name: node.name() })?;
                 let found = Replacement::of_block(self.changing(&below)?);
                 let put = self.exchange(disk, &before, edge, found, Written::Flush, async || Ok(())).await?;
                 (put, Some(hold))
