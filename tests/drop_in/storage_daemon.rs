@@ -273,6 +273,57 @@ fn a_monitor_on_standard_input_answers_as_qemus() {
     assert!(ours[3].2, "the answer to quit is the last line");
 }
 
+/// A manager follows a backup by its states and by the bitmaps of its nodes.
+#[test]
+fn a_backup_tells_of_its_states_and_its_maps_as_qemus() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let nodes = ["a", "t", "u"].map(|name| {
+            let path = scratch.name(name);
+            drop(Run::new("qemu-img").args(["create", "-q", "-f", "qcow2", &path, "1M"]).ok());
+            format!("driver=qcow2,node-name={name},file.driver=file,file.filename={path}")
+        });
+        qemu_io_ok(&["-f", "qcow2"], &scratch.name("a"), &["write -P 7 0 128k"]);
+        let words = nodes.iter().flat_map(|node| ["--blockdev", node]);
+        let monitor = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let export =
+            ["--nbd-server", "addr.type=unix,addr.path=n", "--export", "nbd,id=e,node-name=a,writable=on"];
+        let daemon = Run::new(program).arg("--daemonize").args(words).args(monitor).args(export);
+        drop(daemon.current_dir(scratch.path()).ok());
+        let uri = format!("nbd+unix:///a?socket={}", scratch.name("n"));
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+        qemu_io_ok(&["-f", "raw"], &uri, &["write -P 1 0 64k", "write -P 2 256k 64k"]);
+        let mut told = Vec::new();
+        for (target, sync, mode) in [("t", "bitmap", "never"), ("u", "top", "on-success")] {
+            let backup = json!({ "device": "a", "target": target, "job-id": "j", "sync": sync, "bitmap": "b",
+                "bitmap-mode": mode, "filter-node-name": "f", "auto-finalize": false });
+            qmp.ok("blockdev-backup", backup);
+            let mut states = Vec::new();
+            while states.last() != Some(&json!("pending")) {
+                states.push(qmp.event_of("JOB_STATUS_CHANGE", "id", "j")["data"]["status"].clone());
+            }
+            qemu_io_ok(&["-f", "raw"], &uri, &["write -P 3 512k 64k"]);
+            let nodes = qmp.ok("query-named-block-nodes", json!({}));
+            let bitmaps = |name: &str| {
+                let found = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == name);
+                found.map(|node| node["dirty-bitmaps"].clone())
+            };
+            told.push((states, bitmaps("a"), bitmaps("f")));
+            qmp.ok("job-finalize", json!({ "id": "j" }));
+            let ended = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "j")["data"].clone();
+            told.push((vec![ended["len"].clone(), ended["offset"].clone()], None, None));
+            while qmp.event_of("JOB_STATUS_CHANGE", "id", "j")["data"]["status"] != "null" {}
+        }
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        told
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours.len(), 4);
+}
+
 /// Base and overlay are added by name, the base without read-only, as Incus does it. And an image whose header names a backing file with faults.
 #[test]
 fn chains_open_and_are_committed_as_by_qemus() {

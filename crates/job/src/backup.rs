@@ -245,12 +245,12 @@ impl Backup {
                 // What is under way holds ranges that guests may wait for.
                 finish(&mut under_way).await?;
             }
+            life.set_progress(total - filter.left.bytes().min(total), total);
             life.pause_point().await?;
             let broke = filter.broke.listen();
             if let Some(error) = filter.broken.lock().clone() {
                 return Err(error);
             }
-            life.set_progress(total - filter.left.bytes().min(total), total);
             if self.what == What::Nothing {
                 life.changed_or(broke).await;
                 continue;

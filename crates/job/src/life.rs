@@ -272,6 +272,13 @@ impl Life {
         self.enter(Status::Running);
     }
 
+    /// Begins while its disk is drained: it rests until that is over, which is before this comes back.
+    pub fn begin_drained(&self) {
+        self.begin();
+        self.enter(Status::Paused);
+        self.leave_rest();
+    }
+
     /// In step with its source.
     pub fn become_ready(&self) {
         if self.status.get() == Status::Running {

@@ -167,6 +167,7 @@ impl Mirror {
             if life.is_paused() {
                 // What is under way holds ranges that guests may wait for.
                 finish(&mut under_way).await?;
+                self.tell_progress(life);
             }
             life.pause_point().await?;
             self.tracked.check()?;

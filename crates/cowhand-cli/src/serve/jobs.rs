@@ -184,7 +184,7 @@ impl Jobs {
         inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
         if group.is_none() {
             // The client that began it gets the event before the answer, as from QEMU.
-            job.life.begin();
+            job.begin(inventory);
         }
         let inventory = Rc::clone(inventory);
         reactor::spawn(async move {
@@ -208,6 +208,14 @@ impl Jobs {
 }
 
 impl Job {
+    /// Begins. Clients that expect QEMU's events hear that the disk of a backup is drained at that moment.
+    fn begin(&self, inventory: &Inventory) {
+        match inventory.as_qemu && self.kind == "backup" {
+            true => self.life.begin_drained(),
+            false => self.life.begin(),
+        }
+    }
+
     /// The names of its nodes: the disk's, and the target's if there is one.
     pub fn nodes(&self) -> Vec<String> {
         self.holds.borrow().iter().map(Hold::node_name).collect()

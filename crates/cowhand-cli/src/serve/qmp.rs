@@ -21,6 +21,7 @@ pub mod figures;
 mod forget;
 mod full_name;
 mod image_info;
+mod job_maps;
 mod job_schema;
 mod jobs;
 pub mod limits;

@@ -3,7 +3,7 @@
 //! It records changes all the time, so whatever ends the program early, it has as dirty what the copy may lack. Only the last step
 //! takes bits away.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub struct BitmapSync {
     pub granularity_bytes: u64,
     /// Changes set its bits.
     pub is_recording: bool,
+    /// Bytes that it had as dirty when the job began.
+    at_begin: Cell<Option<u64>>,
     /// What it said before the last step.
     before: RefCell<Option<Arc<Bitmap>>>,
 }
@@ -48,8 +50,23 @@ impl BitmapSync {
             mode,
             granularity_bytes: bitmap.granularity_bytes(),
             is_recording: bitmap.is_recording(),
+            at_begin: Cell::default(),
             before: RefCell::default(),
         }
+    }
+
+    /// Remembers how much it has as dirty. While the disk is drained.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn begin(&self) -> Result<(), Error> {
+        self.at_begin.set(Some(self.now()?.dirty_bytes().await?));
+        Ok(())
+    }
+
+    /// Bytes that it had as dirty when the job began, if the job is one that says so.
+    pub fn count_at_begin(&self) -> Option<u64> {
+        self.at_begin.get()
     }
 
     /// Marks what it has as dirty. While the disk is drained.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use graph::NodeError;
 use job::{End, Ended, Error, Life, Status};
 use serde_json::json;
 
@@ -44,12 +45,14 @@ impl From<Error> for Failed {
     }
 }
 
-/// What the system said, where it was the system: QEMU's jobs tell no more.
+/// What the system said, where it was the system, or would say of a node that others use: QEMU's jobs tell no more.
 fn said_by_system(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let number = causes.filter_map(|error| {
         let block = error.downcast_ref::<block::Error>().and_then(block::Error::raw_os_error);
-        block.or_else(|| error.downcast_ref::<std::io::Error>()?.raw_os_error())
+        let of_system = block.or_else(|| error.downcast_ref::<std::io::Error>()?.raw_os_error());
+        let in_use = matches!(error.downcast_ref(), Some(NodeError::InUse { .. }));
+        of_system.or_else(|| in_use.then_some(libc::EPERM))
     });
     let text = std::io::Error::from_raw_os_error(number.last()?).to_string();
     Some(text.split(" (os error").next().unwrap_or_default().to_owned())
@@ -71,7 +74,7 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
         true => Err(Failed::Cancelled),
         false => {
             if job.life.status() == Status::Created {
-                job.life.begin();
+                job.begin(inventory);
             }
             done(inventory, job, &work, group.as_deref()).await
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graph::{DiskNode, StepError};
-use job::{Ended, Life, Task, Tracked};
+use job::{Backup, Ended, Life, Task, Tracked};
 
 use super::host::job_host;
 use super::task::Failed;
@@ -46,6 +46,22 @@ impl Work {
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Disk { task, .. } => task.tracked(),
+            _ => None,
+        }
+    }
+
+    /// The disk whose layers are copied.
+    pub fn disk(&self) -> Option<&Arc<DiskNode>> {
+        match self {
+            Self::Disk { disk, .. } => Some(disk),
+            _ => None,
+        }
+    }
+
+    /// The copying of a backup, and the bitmap that it uses.
+    pub fn backup(&self) -> Option<(&Backup, Option<&BitmapSync>)> {
+        match self {
+            Self::Disk { task: Task::Backup(backup), bitmap, .. } => Some((backup, bitmap.as_ref())),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use block::Block;
 use control::{Arguments, QmpError};
 use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode, tracking_unit};
-use job::{Backup, BackupPace, BeforeWrite, Task};
+use job::{Backup, BackupPace, BeforeWrite, Task, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
@@ -70,6 +70,17 @@ async fn begin(
     let node = target_of(inventory, &disk, target)?;
     check_size(&disk, &node).map_err(QmpError::generic)?;
     let block = target_block(&node, arguments)?;
+    let what = match what {
+        // An image without a backing file: what it does not have reads as zeroes, as all of the target does.
+        What::Everything if arguments.text("sync")? == "top" && disk.disk.image().is_some() => {
+            if reads_as_zeroes(&*block).await? {
+                What::Layers(1)
+            } else {
+                what
+            }
+        }
+        what => what,
+    };
     let discards = arguments.is_on("discard-source");
     if discards && !is_snapshot(disk.disk.root().driver()) {
         return Err(QmpError::generic(format!(
@@ -88,10 +99,12 @@ async fn begin(
     let over = Arc::clone(&filter);
     let mark = async || {
         filter.mark(what).await?;
-        match &bitmap {
-            Some(bitmap) if what == job::What::Marked => bitmap.mark(filter.left()).await,
-            _ => Ok(()),
+        let Some(bitmap) = &bitmap else { return Ok(()) };
+        bitmap.begin().await?;
+        if what == What::Marked {
+            bitmap.mark(filter.left()).await?;
         }
+        Ok(())
     };
     let put = inventory.graph.put_filter_over(change, &disk, Box::new(|_| over), mark).await;
     put.map_err(|error| not_begun(&error))?;
@@ -102,6 +115,22 @@ async fn begin(
     let work = Work::Disk { disk, task: Task::Backup(Backup { filter, what, pace }), bitmap };
     Jobs::start(inventory, new, work, holds);
     Ok(json!({}))
+}
+
+/// Whether a target that was not written yet holds nothing but zeroes. Ends at the first of anything else.
+async fn reads_as_zeroes(target: &dyn Block) -> Result<bool, QmpError> {
+    let mut at = 0;
+    while at < target.size() {
+        let status = target.block_status(at, target.size() - at).await;
+        let status = status.map_err(|error| {
+            QmpError::because(format!("cannot read the map of {:?}", target.name()), &error)
+        })?;
+        if !status.zero {
+            return Ok(false);
+        }
+        at += status.len;
+    }
+    Ok(true)
 }
 
 /// What is written: the disk of the target, or its image compressed.

@@ -10,6 +10,7 @@ use qcow2_layout::BitmapEntry;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::job_maps;
 use super::schema::{BITMAP, NUMBER};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Work;
@@ -230,14 +231,17 @@ fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Optio
     inventory.exports().iter().find(|export| export.shows(node, name)).map(|export| export.id.clone())
 }
 
-/// The bitmaps of a disk, as BlockDirtyInfo, the newest first. Costs reading the bits that are not in memory.
+/// The bitmaps of a disk, as BlockDirtyInfo, the newest first; one that a backup uses as it was when that began. Costs reading the bits that are not in memory.
 pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
-    let mut infos = Vec::new();
+    let mut infos = job_maps::of_disk(inventory, node);
     for bitmap in node.disk.bitmaps().iter().rev().take(TOLD_MAX) {
-        let count = bitmap.dirty_bytes().await.unwrap_or_else(|error| {
-            tracing::warn!("{error}");
-            0
-        });
+        let count = match job_maps::count_at_begin(inventory, node, bitmap.name()) {
+            Some(count) => count,
+            None => bitmap.dirty_bytes().await.unwrap_or_else(|error| {
+                tracing::warn!("{error}");
+                0
+            }),
+        };
         infos.push(json!({
             "name": bitmap.name(),
             "count": count,
@@ -258,7 +262,7 @@ pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
             "inconsistent": true,
         })
     };
-    let left = TOLD_MAX - infos.len();
+    let left = TOLD_MAX.saturating_sub(infos.len());
     infos.extend(node.disk.inconsistent_bitmaps().iter().rev().take(left).map(inconsistent));
     infos
 }

@@ -12,6 +12,7 @@ use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 use super::bitmaps;
 use super::dirty_bitmaps;
 use super::image_info::{self, Images};
+use super::job_maps;
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
@@ -117,6 +118,10 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
             value["drv"] = json!(driver);
             value["children"] = children(vec![("file", name.get())]);
             value["job"] = json!(job.name);
+            let maps = job_maps::of_filter(inventory, &disk, &job.name);
+            if !maps.is_empty() {
+                value["dirty-bitmaps"] = Value::Array(maps);
+            }
             values.push(value);
         }
         NodeKind::File(options) => {
