@@ -1,8 +1,8 @@
 //! Requests, and how a loop carries them out.
 
+use block::pace::Unpaced;
 use block::{Hints, ZeroOptions};
 use buffer::{ForeignBytes, IoVec};
-use graph::pace::Unpaced;
 
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Place};

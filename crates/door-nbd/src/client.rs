@@ -121,14 +121,14 @@ impl Client {
     ) {
         let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
         // Of others.
-        export::was_let_in();
+        export::was_admitted();
         // The task polls again at once, with a waker of its own: no wake-up is lost to this one.
         if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return;
         }
         let droppable = match droppable {
             true => Droppable::Always,
-            false if export::was_let_in() => Droppable::Never,
+            false if export::was_admitted() => Droppable::Never,
             false => Droppable::InLine,
         };
         let change = range.map(|range| self.at_work.begin(range));

@@ -43,11 +43,11 @@ impl Gone {
                 return Poll::Ready(false);
             }
             // Of others.
-            export::was_let_in();
+            export::was_admitted();
             if work.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            stays |= changes && export::was_let_in();
+            stays |= changes && export::was_admitted();
             if stays {
                 return Poll::Pending;
             }

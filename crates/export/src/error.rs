@@ -93,6 +93,23 @@ impl From<ErrorKind> for Error {
     }
 }
 
+/// A disk's failure as doors know it.
+impl From<block::Error> for Error {
+    fn from(error: block::Error) -> Self {
+        let kind = match error.kind() {
+            _ if error.is_no_space() => ErrorKind::NoSpace,
+            _ if error.is_no_memory() => ErrorKind::NoMemory,
+            block::ErrorKind::Io => ErrorKind::Io,
+            block::ErrorKind::Corrupt => ErrorKind::Corrupt,
+            block::ErrorKind::Invalid => ErrorKind::Invalid,
+            block::ErrorKind::PastEnd => ErrorKind::PastEnd,
+            block::ErrorKind::Unsupported => ErrorKind::NotSupported,
+            block::ErrorKind::Refused => ErrorKind::ReadOnly,
+        };
+        Self::because(kind, error.image().to_owned(), error)
+    }
+}
+
 /// Bytes in memory of others: losing them is a fault of its owner, and nothing for the log.
 impl From<CopyError> for Error {
     fn from(why: CopyError) -> Self {
@@ -116,5 +133,38 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         // Its text is ours; what is below it is not said yet.
         self.cause.as_deref().and_then(|cause| cause.source.source())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn io_error(kind: io::ErrorKind) -> block::Error {
+        block::Error::Io { image: "a".into(), action: "writing data", source: Arc::new(kind.into()) }
+    }
+
+    #[test]
+    fn a_failure_keeps_its_kind_and_the_words_of_its_cause() {
+        let (image, detail): (Arc<str>, Arc<str>) = ("a".into(), "why".into());
+        let refused = block::Error::Refused { image: image.clone(), detail: detail.clone() };
+        let past_end = block::Error::PastEnd { image: image.clone(), offset: 8, len: 2, size: 9 };
+        let cases = [
+            (io_error(io::ErrorKind::StorageFull), ErrorKind::NoSpace),
+            (io_error(io::ErrorKind::QuotaExceeded), ErrorKind::NoSpace),
+            (io_error(io::ErrorKind::OutOfMemory), ErrorKind::NoMemory),
+            (io_error(io::ErrorKind::Other), ErrorKind::Io),
+            (refused, ErrorKind::ReadOnly),
+            (past_end, ErrorKind::PastEnd),
+            (block::Error::Unsupported { image, detail }, ErrorKind::NotSupported),
+        ];
+        for (error, kind) in cases {
+            let (text, failed) = (error.to_string(), Error::from(error));
+            assert_eq!((failed.kind(), failed.to_string()), (kind, text));
+        }
+        assert_eq!(Error::from(ErrorKind::ShuttingDown).to_string(), "shutting down");
     }
 }

@@ -6,13 +6,21 @@ use std::pin::Pin;
 
 use block::{Hints, ReadKind};
 use buffer::{ForeignBytes, IoBuf, IoVec};
-use graph::BlockSizes;
 
 use crate::error::{Error, ErrorKind};
 use crate::turns::Pace;
 
 /// A running operation. It may be bound to the thread that started it and owns its bytes.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What requests should look like, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSizes {
+    /// Any multiple of this is possible.
+    pub minimum: u32,
+    /// Multiples of this cost least.
+    pub preferred: u32,
+}
 
 /// Which requests a disk understands beyond read, write and flush. A door offers no others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use graph::pace::STEP_BYTES;
+use block::pace::STEP_BYTES;
 
 pub(crate) use self::round::Party;
 use self::round::{Round, Ticket};
@@ -159,7 +159,7 @@ impl Pace {
     }
 }
 
-impl graph::pace::Pace for Pace {
+impl block::pace::Pace for Pace {
     fn step(&self, bytes: u64) -> impl Future<Output = ()> {
         self.turns.step(self.party, bytes)
     }

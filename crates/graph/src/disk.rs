@@ -22,9 +22,9 @@ use crate::layers::Layers;
 use crate::limits::Drained;
 use crate::open::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
-use crate::pace::{Pace, Unpaced};
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::trace::{NAME_BYTES_MAX, TraceDisk};
+use block::pace::{Pace, Unpaced};
 
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;
@@ -62,15 +62,6 @@ pub struct Disk {
 /// The end of a disk, for tasks that wait for it.
 #[derive(Debug)]
 pub struct DiskEnd(Weak<()>);
-
-/// What requests should look like, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockSizes {
-    /// Any multiple of this is possible.
-    pub minimum: u32,
-    /// Multiples of this cost least.
-    pub preferred: u32,
-}
 
 impl Disk {
     pub(crate) fn new(layers: Layers, options: &DiskOptions, rules: &OpenRules) -> Self {
@@ -145,9 +136,9 @@ impl Disk {
         !self.layers.load().top.capabilities().read_only
     }
 
-    /// What requests should look like.
-    pub fn block_sizes(&self) -> BlockSizes {
-        BlockSizes { minimum: 1, preferred: self.root().capabilities().alignment.max(4096) }
+    /// Bytes of which requests that are multiples cost least; any are possible.
+    pub fn preferred_bytes(&self) -> u32 {
+        self.root().capabilities().alignment.max(4096)
     }
 
     /// Every write is durable when it ends.

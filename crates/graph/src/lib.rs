@@ -26,7 +26,6 @@ mod nodes;
 mod open;
 pub mod options;
 mod other_file;
-pub mod pace;
 pub mod probe;
 #[cfg(feature = "http")]
 mod read_ahead;
@@ -41,7 +40,7 @@ mod upkeep;
 
 pub use crate::bitmaps_file::{bitmaps_of, raw_of};
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
-pub use crate::disk::{BlockSizes, Disk, DiskEnd};
+pub use crate::disk::{Disk, DiskEnd};
 pub use crate::error::OpenError;
 pub use crate::extents::{ExtentFile, VmdkFiles};
 pub use crate::header_name::{file_name, part_name};

@@ -84,7 +84,7 @@ impl Disk {
             read_only: disk.read_only(),
             driver: disk.root().driver(),
             alignment_bytes: capabilities.alignment,
-            preferred_bytes: disk.block_sizes().preferred,
+            preferred_bytes: disk.preferred_bytes(),
             cluster_bytes: capabilities.cluster_bytes,
             discards: disk.runtime_options().discard == graph::options::Discard::Unmap,
             chain: chain.map(|layer| layer.name().to_owned()).collect(),

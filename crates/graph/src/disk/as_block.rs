@@ -6,7 +6,7 @@ use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stor
 use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
 use super::Disk;
-use crate::pace::Unpaced;
+use block::pace::Unpaced;
 
 impl Block for Disk {
     fn driver(&self) -> &'static str {

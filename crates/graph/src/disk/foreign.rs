@@ -7,7 +7,7 @@ use throttle::Request;
 use super::Disk;
 use crate::front::{Charge, Kind};
 use crate::options::DetectZeroes;
-use crate::pace::{Pace, step_bytes};
+use block::pace::{Pace, step_bytes};
 
 impl Disk {
     /// As [`Disk::try_read`], into memory of others.

@@ -4,7 +4,7 @@ use block::{Error, ReadKind};
 use storage::{Hints, IoBuf, IoVec};
 
 use super::Disk;
-use crate::pace::{Pace, step_bytes};
+use block::pace::{Pace, step_bytes};
 
 impl Disk {
     pub(super) async fn read_in_steps(

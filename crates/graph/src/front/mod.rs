@@ -20,7 +20,6 @@ mod statistics;
 mod tests;
 mod waiting;
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,16 +40,6 @@ pub use self::statistics::{KindStatistics, Statistics};
 pub(crate) use self::statistics::{STRIPES, stripe};
 use crate::options::ThrottleOptions;
 use crate::trace::Tap;
-
-thread_local! {
-    static LET_IN: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns and clears this thread's "admitted" flag: true if the request just polled is running and can no
-/// longer be cancelled.
-pub fn was_let_in() -> bool {
-    LET_IN.replace(false)
-}
 
 /// The front of one disk.
 #[derive(Debug)]
@@ -222,7 +211,7 @@ impl Front {
             Charge::Whole(request) => self.pay(request, now).await,
             Charge::Pieces(request) => self.pay_in_pieces(request, now).await,
         }
-        LET_IN.set(true);
+        block::admit();
         inside
     }
 

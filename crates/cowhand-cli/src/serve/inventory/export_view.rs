@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::Block;
+use block::{Block, ZeroOptions};
 use export::{
-    Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
+    Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, IoFuture, Pace, ReadKind,
+    ZeroFlags,
 };
 use graph::{Disk, DiskNode};
 use lineage::LayerId;
@@ -96,10 +97,6 @@ impl ExportView {
             allows_inactive: false,
         }
     }
-
-    fn behind(&self) -> &impl Export {
-        &*self.disk
-    }
 }
 
 impl Export for ExportView {
@@ -108,7 +105,7 @@ impl Export for ExportView {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        self.behind().allocated_bytes()
+        self.disk.allocated_bytes()
     }
 
     fn read_only(&self) -> bool {
@@ -116,16 +113,17 @@ impl Export for ExportView {
     }
 
     fn writes_through(&self) -> bool {
-        self.shown.writethrough || self.behind().writes_through()
+        self.shown.writethrough || self.disk.writes_through()
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        self.behind().block_sizes()
+        BlockSizes { minimum: 1, preferred: self.disk.preferred_bytes() }
     }
 
     fn abilities(&self) -> Abilities {
-        let all = self.behind().abilities();
-        Abilities { allocation_depth: all.allocation_depth && self.shown.allocation_depth, ..all }
+        let writable = !self.disk.read_only();
+        let allocation_depth = self.shown.allocation_depth;
+        Abilities { discard: writable, zero: writable, fast_zero: writable, prefetch: true, allocation_depth }
     }
 
     fn bitmaps(&self) -> Vec<String> {
@@ -134,15 +132,15 @@ impl Export for ExportView {
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
-        self.behind().try_read(offset, buf, hints)
+        self.disk.try_read(offset, buf, hints)
     }
 
     fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
-        self.behind().try_read_into(offset, memory, hints)
+        self.disk.try_read_into(offset, memory, hints)
     }
 
     fn holds_back(&self) -> bool {
-        self.behind().holds_back()
+        self.disk.is_limited()
     }
 
     fn read<'a>(
@@ -152,7 +150,10 @@ impl Export for ExportView {
         hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
-        self.behind().read(offset, buf, hints, pace)
+        Box::pin(async move {
+            let (result, buf) = self.disk.read_paced(offset, buf, hints, pace).await;
+            (result.map_err(Error::from), buf)
+        })
     }
 
     fn write<'a>(
@@ -163,7 +164,8 @@ impl Export for ExportView {
         hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        self.behind().write(offset, data, fua || self.shown.writethrough, hints, pace)
+        let fua = fua || self.shown.writethrough;
+        Box::pin(async move { Ok(self.disk.write_paced(offset, data, fua, hints, pace).await?) })
     }
 
     fn read_into<'a>(
@@ -173,7 +175,7 @@ impl Export for ExportView {
         hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<ReadKind, Error>> {
-        self.behind().read_into(offset, memory, hints, pace)
+        Box::pin(async move { Ok(self.disk.read_into(offset, memory, hints, pace).await?) })
     }
 
     fn write_from<'a>(
@@ -184,39 +186,50 @@ impl Export for ExportView {
         hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        self.behind().write_from(offset, memory, fua || self.shown.writethrough, hints, pace)
+        let fua = fua || self.shown.writethrough;
+        Box::pin(async move { Ok(self.disk.write_from(offset, memory, fua, hints, pace).await?) })
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
-        self.behind().flush()
+        Box::pin(async move { Ok(self.disk.flush().await?) })
     }
 
     fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
-        self.behind().hand_to_kernel()
+        Box::pin(async move { Ok(self.disk.hand_to_kernel().await?) })
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
-        self.behind().discard(offset, len, fua || self.shown.writethrough)
+        let fua = fua || self.shown.writethrough;
+        Box::pin(async move { Ok(self.disk.discard(offset, len, fua).await?) })
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
-        self.behind().zero(offset, len, ZeroFlags { fua: flags.fua || self.shown.writethrough, ..flags })
+        let fua = flags.fua || self.shown.writethrough;
+        let options = ZeroOptions { unmap: flags.unmap, fast_only: flags.fast_only };
+        Box::pin(async move { Ok(self.disk.zero(offset, len, options, fua).await?) })
     }
 
     fn prefetch<'a>(&'a self, offset: u64, len: u64, pace: &'a Pace) -> IoFuture<'a, Result<(), Error>> {
-        self.behind().prefetch(offset, len, pace)
+        Box::pin(async move { Ok(self.disk.prefetch_paced(offset, len, pace).await?) })
     }
 
     fn idle(&self) -> IoFuture<'_, ()> {
-        self.behind().idle()
+        Box::pin(self.disk.idle())
     }
 
     fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, Error>> {
-        self.behind().block_status(offset, len)
+        Box::pin(async move {
+            let status = self.disk.block_status(offset, len).await?;
+            Ok(Extent { len: status.len, hole: status.hole, zero: status.zero })
+        })
     }
 
     fn allocation_depth(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Depth, Error>> {
-        self.behind().allocation_depth(offset, len)
+        Box::pin(async move {
+            let status = self.disk.block_status(offset, len).await?;
+            let depth = if status.present { status.depth + 1 } else { 0 };
+            Ok(Depth { len: status.len, depth })
+        })
     }
 
     fn bitmap_status<'a>(
@@ -225,11 +238,16 @@ impl Export for ExportView {
         offset: u64,
         len: u64,
     ) -> IoFuture<'a, Result<Dirtiness, Error>> {
-        if let Some(since) = self.shown.since.iter().find(|since| since.bitmap == bitmap) {
-            return Box::pin(since.status(&self.disk, offset, len));
-        }
-        let lent = self.lent.iter().find(|lent| lent.name == bitmap);
-        let disk: &Disk = lent.map_or(&self.disk, |lent| &lent.of.disk);
-        Export::bitmap_status(disk, bitmap, offset, len)
+        Box::pin(async move {
+            if let Some(since) = self.shown.since.iter().find(|since| since.bitmap == bitmap) {
+                return since.status(&self.disk, offset, len).await;
+            }
+            let lent = self.lent.iter().find(|lent| lent.name == bitmap);
+            let disk = lent.map_or(&self.disk, |lent| &lent.of.disk);
+            match disk.bitmap_status(bitmap, offset, len).await? {
+                Some(status) => Ok(Dirtiness { len: status.len, dirty: status.dirty }),
+                None => Err(ErrorKind::Invalid.into()),
+            }
+        })
     }
 }

@@ -29,7 +29,7 @@ impl Pace for Unpaced {
 }
 
 /// Bytes of the step that begins at `offset`, of a request that has `left` from there on.
-pub(crate) fn step_bytes<P: Pace>(_: &P, offset: u64, left: u64) -> u64 {
+pub fn step_bytes<P: Pace>(_: &P, offset: u64, left: u64) -> u64 {
     left.min(P::BYTES - offset % P::BYTES)
 }
 
