@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod forks;
 pub(crate) mod kernel;
 mod nbd;
 mod ublk;

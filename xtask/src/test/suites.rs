@@ -332,8 +332,8 @@ pub const SUITES: [Suite; 39] = [
     },
     Suite {
         name: "guest",
-        takes: 50,
-        about: &["crates/door-ublk", "crates/door-vhost-user-blk", "crates/door-nbd"],
+        takes: 190,
+        about: &["crates/door-ublk", "crates/door-vhost-user-blk", "crates/door-nbd", "crates/lineage"],
         first: &["a_linux_guest_keeps_its_file_system_over_writes_trims_and_reboots"],
     },
 ];
