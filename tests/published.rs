@@ -301,6 +301,22 @@ fn a_publish_that_is_slowed_down_or_interrupted_loses_nothing() {
     scene.assert_reads_as(NAME, &std::fs::read(scene.scratch.file("more.raw")).expect("a disk"));
 }
 
+/// A store that asks for less all the time: each answer costs one more request, and no storm of them.
+#[test]
+fn a_store_that_goes_on_asking_for_less_gets_one_more_request_for_each_answer() {
+    let scene = Scene::new();
+    let slow = |what| [(what, StoreFault::Status(503))];
+    let faults = [slow("HEAD /images/vms/chunks"), slow("PUT /images/vms/chunks")].concat().repeat(10);
+    scene.way.plan(&faults);
+    let one = scene.publish(&["d.qcow2@one", NAME]);
+    assert_eq!((scene.way.left(), figures(&one).1), (vec![], 13));
+    let requests = scene.way.requests();
+    let count = |what: &str| requests.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!(count("HEAD /images/vms/chunks"), 13 + 10, "{requests:#?}");
+    assert_eq!(count("PUT /images/vms/chunks"), 13 + 10, "{requests:#?}");
+    scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
+}
+
 #[test]
 fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
     let scene = Scene::new();
