@@ -155,7 +155,10 @@ impl<'a> ChainWalk<'a> {
         let path = source.path();
         let shown: &Path = if active { &self.given } else { &path };
         let name = shown.display().to_string();
-        let file = source.open(&name, &options.file, &options, writable).await?;
+        let file = match active {
+            true => source.open(&name, &options.file, &options, writable).await?,
+            false => source.open_shared(&self.rules.shared_files, &name, &options.file, &options).await?,
+        };
         let format = format_of(&file, &options, writable).await?;
         if !active && options.format.is_none() {
             warn_of_guess(&path, format);

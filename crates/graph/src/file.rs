@@ -1,20 +1,20 @@
 //! One file of a disk: found, opened and locked.
 
+mod opening;
+
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
-use storage::{
-    FileLock, FileStorage, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked,
-};
+use storage::{Role as LockRole, Storage};
 
+pub(crate) use self::opening::LoopClock;
+use self::opening::{Locking, fitting, lock_role, measured, shared};
 use crate::drivers::{Access, StorageDriver, Target, Wrapped};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::names::{Followed, Identity, Located, Place};
-use crate::options::{self, Aio, FileOptions, LayerOptions};
+use crate::options::{FileOptions, LayerOptions};
+use crate::shared_files::{OpenLock, SharedFiles};
 
 /// A file of the chain, open and locked.
 #[derive(Debug)]
@@ -26,25 +26,12 @@ pub(crate) struct OpenFile {
     pub(crate) driver: &'static StorageDriver,
 }
 
-/// The lock of a file. It is on the description by which the file was opened first, also when the file is opened once more to be used in
-/// another way.
-pub(crate) type SharedLock = Arc<Mutex<FileLock>>;
-
 /// Where an open file came from, and its lock: what it takes to open it once more, in another way. The file stays locked as long as one
 /// of these is there.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     source: Source,
-    lock: Option<SharedLock>,
-}
-
-/// Which lock keeps other users away from a file that is opened.
-#[derive(Clone, Copy, Debug)]
-enum Locking<'a> {
-    /// The open itself: it takes the lock.
-    Take,
-    /// The lock is held, for what the file is opened for; `None` without locks.
-    Held(Option<&'a SharedLock>),
+    lock: Option<OpenLock>,
 }
 
 /// Where a file is, before it is opened.
@@ -150,6 +137,17 @@ impl Source {
         self.open_under(Locking::Take, name, options, layer, writable).await
     }
 
+    /// As [`Source::open`], for reading; shared with the other disks that read it.
+    pub(crate) async fn open_shared(
+        self,
+        files: &SharedFiles,
+        name: &str,
+        options: &FileOptions,
+        layer: &LayerOptions,
+    ) -> Result<OpenFile, OpenError> {
+        self.open_under(Locking::Share(files), name, options, layer, false).await
+    }
+
     async fn open_under(
         self,
         locking: Locking<'_>,
@@ -160,12 +158,15 @@ impl Source {
     ) -> Result<OpenFile, OpenError> {
         match self {
             Self::Path(located) => {
-                let (file, driver) = open_file(&located, name, options, writable)?;
+                let how = (name, options, layer, writable);
+                let (storage, lock) = match shared(&located, locking, how)? {
+                    Some((storage, held)) => (storage, Some(held)),
+                    None => measured(&located, locking, how).await?,
+                };
+                let driver = fitting(name, options, storage.is_device())?;
                 let place = located.place().clone();
-                let (storage, lock) =
-                    measured(&file, &located, locking, (name, options, layer, writable)).await?;
                 let source = Self::Path(located.held_by(storage.fd()));
-                Ok(OpenFile { storage: Arc::new(storage), origin: Origin { source, lock }, place, driver })
+                Ok(OpenFile { storage, origin: Origin { source, lock }, place, driver })
             }
             Self::Elsewhere(driver, target) => {
                 let access = Access { writable, direct: options.direct, no_flush: options.no_flush };
@@ -279,8 +280,7 @@ impl Origin {
     /// As there.
     pub(crate) fn lock_as(&self, role: LockRole) -> Result<(), OpenError> {
         let Some(lock) = &self.lock else { return Ok(()) };
-        let changed = lock.lock().change(role.wanted(), role.shared());
-        changed.map_err(|source| OpenError::Lock { path: self.source.path(), source })
+        lock.change(role).map_err(|source| OpenError::Lock { path: self.source.path(), source })
     }
 }
 
@@ -294,87 +294,4 @@ pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<S
             .and_then(|fd| Located::descriptor(path, fd, fd_sets)),
     };
     located.map(Source::Path).map_err(|source| OpenError::Find { path: path.to_owned(), source })
-}
-
-/// Opens the file and looks at nothing but what kind of file it is.
-fn open_file(
-    located: &Located,
-    name: &str,
-    options: &FileOptions,
-    writable: bool,
-) -> Result<(UnlockedFile, &'static StorageDriver), OpenError> {
-    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let opened = match located.opened() {
-        Some((copy, _)) => copy,
-        None => rustix::fs::open(located.open_path(), flags, Mode::empty()).map_err(Into::into),
-    };
-    let fd = opened.map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
-    let backend = match options.aio {
-        Some(Aio::Threads) => reactor::Backend::Threads,
-        Some(Aio::IoUring) | None => reactor::Backend::Ring,
-    };
-    let file = UnlockedFile::from_fd(
-        fd,
-        name,
-        &storage::FileOptions {
-            direct: options.direct,
-            read_only: !writable,
-            no_flush: options.no_flush,
-            aio: backend,
-        },
-    )?;
-    let driver = StorageDriver::fitting(options.driver, file.is_device())
-        .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })?;
-    if let Some((_, fd_sets)) = located.opened() {
-        fd_sets.note_use(file.fd());
-    }
-    Ok((file, driver))
-}
-
-/// Makes storage of the file under its lock, which is taken if it is not held.
-async fn measured(
-    file: &UnlockedFile,
-    located: &Located,
-    locking: Locking<'_>,
-    (name, options, layer, writable): (&str, &FileOptions, &LayerOptions, bool),
-) -> Result<(FileStorage, Option<SharedLock>), OpenError> {
-    let path = || PathBuf::from(name);
-    match locking {
-        Locking::Held(Some(lock)) => Ok((file.measured(Some(&lock.lock()))?, Some(Arc::clone(lock)))),
-        Locking::Held(None) => Ok((file.measured(None)?, None)),
-        Locking::Take if options.locking == options::Locking::Off => Ok((file.measured(None)?, None)),
-        Locking::Take => {
-            let opened = open_locked(file, lock_role(layer, writable), &LoopClock).await;
-            let (storage, lock) = opened.map_err(|error| match error {
-                LockedOpenError::Lock(source) => OpenError::Lock { path: path(), source },
-                LockedOpenError::Open(source) => source.into(),
-            })?;
-            // The last holder of the lock may have put another file in its place.
-            located.check_still_named().map_err(|source| OpenError::Find { path: path(), source })?;
-            Ok((storage, Some(Arc::new(Mutex::new(lock)))))
-        }
-    }
-}
-
-/// The time of the loop that opens.
-pub(crate) struct LoopClock;
-
-impl LockClock for LoopClock {
-    fn now(&self) -> Duration {
-        static START: OnceLock<Instant> = OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
-    }
-
-    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> {
-        reactor::sleep(duration)
-    }
-}
-
-fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {
-    match (writable, layer.force_share) {
-        (true, _) => LockRole::Writer,
-        (false, true) => LockRole::ForceShare,
-        (false, false) => LockRole::Reader,
-    }
 }

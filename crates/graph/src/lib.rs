@@ -32,6 +32,7 @@ mod read_ahead;
 mod resize_raw;
 mod runtime;
 mod secrets;
+mod shared_files;
 pub mod size;
 #[cfg(feature = "tls")]
 mod tls_credentials;
@@ -60,4 +61,5 @@ pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{OpenedAs, ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 #[cfg(feature = "tls")]
+pub use crate::shared_files::SharedFiles;
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

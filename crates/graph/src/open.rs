@@ -27,6 +27,7 @@ use crate::nodes::Links;
 use crate::options::{DiskOptions, FilterOptions, OptionError, ThrottleOptions};
 use crate::probe::Format;
 use crate::secrets::Secrets;
+use crate::shared_files::SharedFiles;
 use crate::trace::Recorder;
 
 /// Images in a chain at most, unless said otherwise.
@@ -45,6 +46,8 @@ pub struct OpenRules {
     pub map_budget: Arc<Budget>,
     /// Files that other processes opened, found as `/dev/fdset/NUMBER`.
     pub fd_sets: FdSets,
+    /// Files of layers that several disks read.
+    pub shared_files: SharedFiles,
     /// Passwords of encrypted images; unless said otherwise the process's.
     pub secrets: Secrets,
     /// Where requests of all disks are recorded, if they are.
@@ -59,6 +62,7 @@ impl Default for OpenRules {
             groups: Groups::default(),
             map_budget: Budget::new(default_map_memory()),
             fd_sets: FdSets::default(),
+            shared_files: SharedFiles::default(),
             secrets: Secrets::default(),
             trace: None,
         }
@@ -67,7 +71,7 @@ impl Default for OpenRules {
 
 /// Opens a disk with its whole chain, and puts its filters over it. Runs on a loop ([`reactor::Reactor::run`]).
 ///
-/// Costs one or two descriptors an image, and reads headers and tables only.
+/// Costs one or two descriptors an image, but for layers that other disks under the same rules read, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     check_group(options, rules)?;
     say_rules(options, rules);

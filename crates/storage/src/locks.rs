@@ -11,6 +11,8 @@ use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
+
 use crate::holders::{Holder, holders};
 
 /// First byte of "I use permission i".
@@ -200,6 +202,17 @@ impl FileLock {
         withdraw(&self.fd, before.without(after));
         (self.wanted, self.shared) = (wanted, shared);
         Ok(())
+    }
+
+    /// Whether another open of the file could be locked as `role` beside this lock and those of other processes. Nothing is locked.
+    ///
+    /// # Errors
+    /// `Busy` if not.
+    pub fn test_beside(&self, role: Role) -> Result<(), LockError> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let other = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?;
+        test(&other, role.wanted(), role.shared())
     }
 
     /// Whether it is on the file behind `fd`, by this descriptor or another one.

@@ -125,6 +125,52 @@ fn a_layer_that_somebody_else_reads_stays_as_it_is() {
     });
 }
 
+async fn remove(world: &World, name: &str) {
+    drop(world.graph.remove(&world.graph.change().await, name).await.unwrap());
+}
+
+/// How often this process has a file open.
+fn opens(path: &Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|file| file == path)).count()
+}
+
+/// Each fork of an image had it and all below it open once more.
+#[test]
+fn layers_that_two_disks_read_are_open_once_and_written_by_neither() {
+    with_world(async |world| {
+        let bottom = below(world.raw_file("bottom", 3));
+        let base = below(world.image_file("base", bottom).await);
+        let [d, e] = [world.image_file("d", base.clone()).await, world.image_file("e", base).await];
+        let (one, _) = (world.add(d).await, world.add(e.clone()).await);
+        let files = ["base", "bottom"].map(|name| world.directory.path().canonicalize().unwrap().join(name));
+        assert_eq!(files.each_ref().map(|path| opens(path)), [1, 1]);
+        let base = world.directory.path().join("base");
+        for layer in [1, 2] {
+            let refused = world.set_access(layer, LayerAccess::Write).await.unwrap_err().to_string();
+            assert!(refused.contains("which does not let others write"), "{refused}");
+        }
+        drop(lock(&base, Role::Reader).unwrap());
+        remove(world, "e").await;
+        world.set_access(1, LayerAccess::Write).await.unwrap();
+        write_below(&one, 1, 0, 7).await.unwrap();
+        assert!(lock(&base, Role::Reader).is_err(), "others see a writer");
+        let late = world.graph.add(&world.graph.change().await, e.as_object().unwrap()).await;
+        let late = format!("{:?}", late.unwrap_err());
+        assert!(late.contains("Busy"), "{late}");
+        world.set_access(1, LayerAccess::Read).await.unwrap();
+        let other = world.add(e).await;
+        assert_eq!((value_at(&one, 0, STEP).await, value_at(&other, 0, STEP).await), (7, 7));
+        remove(world, "d").await;
+        assert_eq!(value_at(&other, 0, STEP).await, 7);
+        assert!(lock(&base, Role::Writer).is_err(), "it is still read");
+        remove(world, "e").await;
+        drop((one, other));
+        assert_eq!(files.each_ref().map(|path| opens(path)), [0, 0]);
+        drop(lock(&base, Role::Writer).unwrap());
+    });
+}
+
 #[test]
 fn an_image_that_takes_no_writes_stays_open_for_reading_under_a_lock_for_reading() {
     with_world(async |world| {

@@ -1,0 +1,143 @@
+//! Opening a file of this machine: what kind it is, its lock, and what of it other disks have open.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use storage::{FileStorage, LockClock, LockedOpenError, Role as LockRole, UnlockedFile, open_locked};
+
+use crate::drivers::StorageDriver;
+use crate::error::OpenError;
+use crate::names::Located;
+use crate::options::{self, Aio, FileOptions, LayerOptions};
+use crate::shared_files::{Key, OpenLock, SharedFiles};
+
+/// Which lock keeps other users away from a file that is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Locking<'a> {
+    /// The open itself: it takes the lock.
+    Take,
+    /// The same; the file is only read, and the other disks that read it share it.
+    Share(&'a SharedFiles),
+    /// The lock is held, for what the file is opened for; `None` without locks.
+    Held(Option<&'a OpenLock>),
+}
+
+/// Opens the file and looks at nothing but what kind of file it is.
+fn open_file(
+    located: &Located,
+    name: &str,
+    options: &FileOptions,
+    writable: bool,
+) -> Result<UnlockedFile, OpenError> {
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let opened = match located.opened() {
+        Some((copy, _)) => copy,
+        None => rustix::fs::open(located.open_path(), flags, Mode::empty()).map_err(Into::into),
+    };
+    let fd = opened.map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
+    let backend = match options.aio {
+        Some(Aio::Threads) => reactor::Backend::Threads,
+        Some(Aio::IoUring) | None => reactor::Backend::Ring,
+    };
+    let file = UnlockedFile::from_fd(
+        fd,
+        name,
+        &storage::FileOptions {
+            direct: options.direct,
+            read_only: !writable,
+            no_flush: options.no_flush,
+            aio: backend,
+        },
+    )?;
+    fitting(name, options, file.is_device())?;
+    if let Some((_, fd_sets)) = located.opened() {
+        fd_sets.note_use(file.fd());
+    }
+    Ok(file)
+}
+
+/// The driver of a file, if it is of the kind that the options say.
+pub(super) fn fitting(
+    name: &str,
+    options: &FileOptions,
+    is_device: bool,
+) -> Result<&'static StorageDriver, OpenError> {
+    StorageDriver::fitting(options.driver, is_device)
+        .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })
+}
+
+/// What a file is opened for: what messages call it, its options and its layer's, and whether it is written.
+pub(super) type How<'a> = (&'a str, &'a FileOptions, &'a LayerOptions, bool);
+
+/// The file, if it is to be shared, and other disks read it.
+pub(super) fn shared(
+    located: &Located,
+    locking: Locking<'_>,
+    (name, options, layer, _): How<'_>,
+) -> Result<Option<(Arc<FileStorage>, OpenLock)>, OpenError> {
+    let Locking::Share(files) = locking else { return Ok(None) };
+    let key = Key::of(located.identity(), name, options, layer.force_share);
+    let Some(found) = key.filter(|_| located.opened().is_none()).and_then(|key| files.find(&key)) else {
+        return Ok(None);
+    };
+    located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
+    Ok(Some(found))
+}
+
+/// Opens the file, and makes storage of it under its lock, which is taken if it is not held.
+pub(super) async fn measured(
+    located: &Located,
+    locking: Locking<'_>,
+    (name, options, layer, writable): How<'_>,
+) -> Result<(Arc<FileStorage>, Option<OpenLock>), OpenError> {
+    let file = open_file(located, name, options, writable)?;
+    let path = || PathBuf::from(name);
+    let files = match locking {
+        Locking::Held(held) => {
+            let lock = held.map(|held| held.lock().lock());
+            return Ok((Arc::new(file.measured(lock.as_deref())?), held.cloned()));
+        }
+        _ if options.locking == options::Locking::Off => return Ok((Arc::new(file.measured(None)?), None)),
+        Locking::Take => None,
+        Locking::Share(files) => Some(files),
+    };
+    let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
+    let (storage, lock) = opened.map_err(|error| match error {
+        LockedOpenError::Lock(source) => OpenError::Lock { path: path(), source },
+        LockedOpenError::Open(source) => source.into(),
+    })?;
+    let storage = Arc::new(storage);
+    // The last holder of the lock may have put another file in its place.
+    located.check_still_named().map_err(|source| OpenError::Find { path: path(), source })?;
+    let key = Key::of(located.identity(), name, options, layer.force_share);
+    let (storage, held) = match (files, key.filter(|_| located.opened().is_none())) {
+        (Some(files), Some(key)) => files.offer(key, storage, lock),
+        _ => (storage, OpenLock::alone(lock)),
+    };
+    Ok((storage, Some(held)))
+}
+
+/// The time of the loop that opens.
+pub(crate) struct LoopClock;
+
+impl LockClock for LoopClock {
+    fn now(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> {
+        reactor::sleep(duration)
+    }
+}
+
+pub(super) fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {
+    match (writable, layer.force_share) {
+        (true, _) => LockRole::Writer,
+        (false, true) => LockRole::ForceShare,
+        (false, false) => LockRole::Reader,
+    }
+}
