@@ -4,6 +4,7 @@
 //! disk. An image that is taken out of a disk is closed; if it was a node by itself, its name stays until
 //! `blockdev-del`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use block::{Block, Error};
@@ -90,24 +91,27 @@ impl Graph {
     /// # Errors
     /// When there is no such file, it is not open, or its reach is not recorded.
     pub fn reach_of(&self, name: &str) -> Result<Arc<Reach>, NodeError> {
-        let disks = self.disks();
-        let of_file = disks.iter().find_map(|disk| {
+        if let Some(reach) = self.write_reaches().remove(name) {
+            return Ok(reach);
+        }
+        reach_of_raw(&self.disk(name)?.disk.top_image())
+            .ok_or_else(|| NodeError::NoReach { name: name.to_owned() })
+    }
+
+    /// The same of all files and raw layers that have names, in one look at all disks.
+    pub fn write_reaches(&self) -> HashMap<String, Arc<Reach>> {
+        let mut found = HashMap::new();
+        for disk in self.disks() {
             let layers = disk.disk.layers();
-            let files = layers.list.iter().filter_map(|layer| layer.files.as_ref());
-            files
-                .flat_map(LayerFiles::written_by_name)
-                .find(|(found, _)| *found == name)
-                .map(|(_, file)| file)
-        });
-        let found = match (of_file, self.disk(name)) {
-            (Some(file), _) => file,
-            (None, Err(error)) => return Err(error),
-            (None, Ok(disk)) => {
-                let raw = raw_of(&*disk.disk.top_image()).map(|raw| Arc::clone(&raw.storage));
-                raw.ok_or_else(|| NodeError::NoReach { name: name.to_owned() })?
+            for layer in &layers.list {
+                let files = layer.files.iter().flat_map(LayerFiles::written_by_name);
+                found.extend(files.filter_map(|(name, file)| Some((name, Arc::clone(file.reach()?)))));
+                let is_first = layers.first() == Some(layer);
+                let name = if is_first { Some(disk.name()) } else { layer.own_name() };
+                found.extend(name.zip(reach_of_raw(&layer.block)));
             }
-        };
-        found.reach().cloned().ok_or_else(|| NodeError::NoReach { name: name.to_owned() })
+        }
+        found
     }
 
     /// Refuses a name that a node cannot have, or that is in use.
@@ -381,4 +385,9 @@ fn rest(links: &Links, others: impl Iterator<Item = Own>) -> Links {
         rest.uses.retain(|used| *used != own.name);
     }
     rest
+}
+
+/// How far writes have reached into a disk that is the bytes of its file.
+fn reach_of_raw(block: &Arc<dyn Block>) -> Option<Arc<Reach>> {
+    raw_of(&**block)?.storage.reach().cloned()
 }

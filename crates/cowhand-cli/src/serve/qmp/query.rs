@@ -55,13 +55,18 @@ pub async fn nodes(inventory: &Inventory, flat: bool) -> Value {
     for node in inventory.graph.nodes() {
         node_values(inventory, &images, &node, &mut values).await;
     }
+    // Each is looked up in all that there is: found in one look, since there may be thousands.
+    let reaches = inventory.graph.write_reaches();
+    let disks: HashMap<_, _> = inventory.graph.disks().into_iter().map(|disk| (disk.name(), disk)).collect();
     for value in &mut values {
-        let reach = value["node-name"].as_str().and_then(|name| inventory.graph.reach_of(name).ok());
-        if let Some(reach) = reach {
+        let name = value["node-name"].as_str().unwrap_or_default();
+        let whole = value["part-of"].as_str().unwrap_or(name);
+        let disk = disks.get(whole).cloned().or_else(|| inventory.graph.disk(whole).ok());
+        let reach = reaches.get(name);
+        let below = || reaches.get(&disk.as_ref().filter(|_| whole == name)?.name());
+        if let Some(reach) = reach.or_else(below) {
             value["write_threshold"] = json!(reach.threshold());
         }
-        let disk = value["part-of"].as_str().or(value["node-name"].as_str());
-        let disk = disk.and_then(|name| inventory.graph.disk(name).ok());
         value["active"] = json!(disk.is_none_or(|disk| disk.disk.is_active()));
     }
     Value::Array(values)
@@ -98,7 +103,10 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
                 let mut value = part_value(images, &part, disk, &layers).await;
                 value["children"] = children_of(inventory, node, &layers, &part);
                 value["part-of"] = json!(node.name());
-                if let Ok(layer) = inventory.graph.disk(&part) {
+                // A node of its own costs a look through all disks.
+                if may_have_bitmaps(inventory, &layers, &part)
+                    && let Ok(layer) = inventory.graph.disk(&part)
+                {
                     add_bitmaps(inventory, &layer, &mut value).await;
                 }
                 values.push(value);
@@ -232,6 +240,14 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
     {
         value["x-bitmaps-file"] = json!(image.file().name());
     }
+}
+
+/// Whether queries have bitmaps to report of the layer called `part`: its own, or a job's.
+fn may_have_bitmaps(inventory: &Inventory, layers: &[LayerView], part: &str) -> bool {
+    let image = layers.iter().find(|layer| layer.name.as_deref() == Some(part));
+    let image = image.and_then(|layer| layer.block.downcast_ref::<Qcow2>());
+    let has_own = |image: &Qcow2| !image.bitmaps().is_empty() || !image.inconsistent_bitmaps().is_empty();
+    image.is_some_and(has_own) || !inventory.jobs.all().is_empty()
 }
 
 async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Value) -> Value {
