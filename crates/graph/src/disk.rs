@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use block::pace::{Pace, Unpaced};
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use qcow2::{Prefetch, Qcow2, Status};
 use storage::{Hints, IoBuf, IoVec};
@@ -24,7 +25,6 @@ use crate::open::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::trace::{NAME_BYTES_MAX, TraceDisk};
-use block::pace::{Pace, Unpaced};
 
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;

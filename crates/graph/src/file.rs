@@ -8,7 +8,7 @@ use std::sync::Arc;
 use storage::{Role as LockRole, Storage};
 
 pub(crate) use self::opening::LoopClock;
-use self::opening::{Locking, fitting, lock_role, measured, shared};
+use self::opening::{Locking, lock_role, open_locally};
 use crate::drivers::{Access, StorageDriver, Target, Wrapped};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
@@ -159,11 +159,7 @@ impl Source {
         match self {
             Self::Path(located) => {
                 let how = (name, options, layer, writable);
-                let (storage, lock) = match shared(&located, locking, how)? {
-                    Some((storage, held)) => (storage, Some(held)),
-                    None => measured(&located, locking, how).await?,
-                };
-                let driver = fitting(name, options, storage.is_device())?;
+                let (storage, lock, driver) = open_locally(&located, locking, how).await?;
                 let place = located.place().clone();
                 let source = Self::Path(located.held_by(storage.fd()));
                 Ok(OpenFile { storage, origin: Origin { source, lock }, place, driver })

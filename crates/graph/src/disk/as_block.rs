@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use block::pace::Unpaced;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
 use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
 use super::Disk;
-use block::pace::Unpaced;
 
 impl Block for Disk {
     fn driver(&self) -> &'static str {

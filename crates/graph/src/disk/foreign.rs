@@ -1,5 +1,6 @@
 //! Requests on memory of others (a guest's), which is filled and written in place where the blocks below can.
 
+use block::pace::{Pace, step_bytes};
 use block::{Error, ReadKind};
 use storage::{ForeignBytes, Hints};
 use throttle::Request;
@@ -7,7 +8,6 @@ use throttle::Request;
 use super::Disk;
 use crate::front::{Charge, Kind};
 use crate::options::DetectZeroes;
-use block::pace::{Pace, step_bytes};
 
 impl Disk {
     /// As [`Disk::try_read`], into memory of others.

@@ -1,10 +1,10 @@
 //! Reads and writes in steps, so that others get between.
 
+use block::pace::{Pace, step_bytes};
 use block::{Error, ReadKind};
 use storage::{Hints, IoBuf, IoVec};
 
 use super::Disk;
-use block::pace::{Pace, step_bytes};
 
 impl Disk {
     pub(super) async fn read_in_steps(

@@ -30,7 +30,7 @@ fn open_file(
     name: &str,
     options: &FileOptions,
     writable: bool,
-) -> Result<UnlockedFile, OpenError> {
+) -> Result<(UnlockedFile, &'static StorageDriver), OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let opened = match located.opened() {
@@ -52,19 +52,15 @@ fn open_file(
             aio: backend,
         },
     )?;
-    fitting(name, options, file.is_device())?;
+    let driver = fitting(name, options, file.is_device())?;
     if let Some((_, fd_sets)) = located.opened() {
         fd_sets.note_use(file.fd());
     }
-    Ok(file)
+    Ok((file, driver))
 }
 
 /// The driver of a file, if it is of the kind that the options say.
-pub(super) fn fitting(
-    name: &str,
-    options: &FileOptions,
-    is_device: bool,
-) -> Result<&'static StorageDriver, OpenError> {
+fn fitting(name: &str, options: &FileOptions, is_device: bool) -> Result<&'static StorageDriver, OpenError> {
     StorageDriver::fitting(options.driver, is_device)
         .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })
 }
@@ -72,52 +68,51 @@ pub(super) fn fitting(
 /// What a file is opened for: what messages call it, its options and its layer's, and whether it is written.
 pub(super) type How<'a> = (&'a str, &'a FileOptions, &'a LayerOptions, bool);
 
-/// The file, if it is to be shared, and other disks read it.
-pub(super) fn shared(
-    located: &Located,
-    locking: Locking<'_>,
-    (name, options, layer, _): How<'_>,
-) -> Result<Option<(Arc<FileStorage>, OpenLock)>, OpenError> {
-    let Locking::Share(files) = locking else { return Ok(None) };
-    let key = Key::of(located.identity(), name, options, layer.force_share);
-    let Some(found) = key.filter(|_| located.opened().is_none()).and_then(|key| files.find(&key)) else {
-        return Ok(None);
-    };
-    located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
-    Ok(Some(found))
-}
+/// A file's storage, its lock and its driver.
+type Opened = (Arc<FileStorage>, Option<OpenLock>, &'static StorageDriver);
 
-/// Opens the file, and makes storage of it under its lock, which is taken if it is not held.
-pub(super) async fn measured(
+/// Opens the file, and makes storage of it under its lock, which is taken if it is not held; or shares one that is open.
+pub(super) async fn open_locally(
     located: &Located,
     locking: Locking<'_>,
     (name, options, layer, writable): How<'_>,
-) -> Result<(Arc<FileStorage>, Option<OpenLock>), OpenError> {
-    let file = open_file(located, name, options, writable)?;
-    let path = || PathBuf::from(name);
-    let files = match locking {
-        Locking::Held(held) => {
-            let lock = held.map(|held| held.lock().lock());
-            return Ok((Arc::new(file.measured(lock.as_deref())?), held.cloned()));
-        }
-        _ if options.locking == options::Locking::Off => return Ok((Arc::new(file.measured(None)?), None)),
-        Locking::Take => None,
-        Locking::Share(files) => Some(files),
+) -> Result<Opened, OpenError> {
+    // The last holder of the lock may have put another file in its place.
+    let check_still_named = || {
+        let checked = located.check_still_named();
+        checked.map_err(|source| OpenError::Find { path: PathBuf::from(name), source })
     };
+    let place = match locking {
+        Locking::Share(files) if located.opened().is_none() => {
+            Key::of(located.identity(), name, options, layer.force_share).map(|key| (files, key))
+        }
+        _ => None,
+    };
+    if let Some((storage, held)) = place.as_ref().and_then(|(files, key)| files.find(key)) {
+        check_still_named()?;
+        let driver = fitting(name, options, storage.is_device())?;
+        return Ok((storage, Some(held), driver));
+    }
+    let (file, driver) = open_file(located, name, options, writable)?;
+    if let Locking::Held(held) = locking {
+        let lock = held.map(|held| held.lock().lock());
+        return Ok((Arc::new(file.measured(lock.as_deref())?), held.cloned(), driver));
+    }
+    if options.locking == options::Locking::Off {
+        return Ok((Arc::new(file.measured(None)?), None, driver));
+    }
     let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
     let (storage, lock) = opened.map_err(|error| match error {
-        LockedOpenError::Lock(source) => OpenError::Lock { path: path(), source },
+        LockedOpenError::Lock(source) => OpenError::Lock { path: PathBuf::from(name), source },
         LockedOpenError::Open(source) => source.into(),
     })?;
+    check_still_named()?;
     let storage = Arc::new(storage);
-    // The last holder of the lock may have put another file in its place.
-    located.check_still_named().map_err(|source| OpenError::Find { path: path(), source })?;
-    let key = Key::of(located.identity(), name, options, layer.force_share);
-    let (storage, held) = match (files, key.filter(|_| located.opened().is_none())) {
-        (Some(files), Some(key)) => files.offer(key, storage, lock),
-        _ => (storage, OpenLock::alone(lock)),
+    let (storage, held) = match place {
+        Some((files, key)) => files.offer(key, storage, lock),
+        None => (storage, OpenLock::alone(lock)),
     };
-    Ok((storage, Some(held)))
+    Ok((storage, Some(held), driver))
 }
 
 /// The time of the loop that opens.

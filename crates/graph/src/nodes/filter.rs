@@ -108,11 +108,9 @@ impl Graph {
     /// Whether `user` is a throttle node over a layer through which nothing reads.
     pub(super) fn is_idle_filter(&self, user: &User) -> bool {
         user.kind == "node"
-            && self.node(&user.name).is_ok_and(|node| {
-                matches!(node.kind, NodeKind::Throttle { .. })
-                    && node.holders.first().is_none()
-                    && self.users(&node).is_empty()
-            })
+            && self
+                .node(&user.name)
+                .is_ok_and(|node| matches!(node.kind, NodeKind::Throttle { .. }) && !self.is_used(&node))
     }
 
     /// Moves the disk under the filter `name` to the group that `options` name.

@@ -314,7 +314,7 @@ impl Graph {
     /// Closes a node that a filter has left, if it was made for that.
     pub(super) async fn close_left(&self, name: &str) -> Result<(), NodeError> {
         let left = self.node(name)?;
-        match left.implicit && self.users(&left).is_empty() && left.holders.first().is_none() {
+        match left.implicit && !self.is_used(&left) {
             true => self.close(&left).await,
             false => Ok(()),
         }

@@ -90,7 +90,7 @@ impl Holders {
         self.0.lock().first().map(|holder| User::clone(&holder.user))
     }
 
-    /// Likewise, of those that change its content.
+    /// The first user that writes to the node.
     pub(super) fn first_writer(&self) -> Option<User> {
         let holders = self.0.lock();
         holders.iter().find(|holder| holder.writes).map(|holder| User::clone(&holder.user))
@@ -122,7 +122,7 @@ impl Graph {
         {
             None | Some(Alone::No) => false,
             Some(Alone::Always) => true,
-            Some(Alone::InUse) => over.holders.first().is_some() || !self.users(over).is_empty(),
+            Some(Alone::InUse) => self.is_used(over),
         };
         self.refuse_over(name, |over| over.is_made_of(name) || needs_alone(over))?;
         self.check_misses_nothing(&node)?;

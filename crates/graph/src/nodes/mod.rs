@@ -176,6 +176,11 @@ impl Graph {
         self.nodes.lock().iter().filter(|user| user.uses(&node.name())).cloned().collect()
     }
 
+    /// Whether an export, a job or another node uses it.
+    fn is_used(&self, node: &Node) -> bool {
+        node.holders.first().is_some() || !self.users(node).is_empty()
+    }
+
     /// A generated name, for a node without one. A user's names cannot begin with `#`.
     fn make_name(&self) -> String {
         format!("#block{:03}", self.names_made.fetch_add(1, Ordering::Relaxed))
