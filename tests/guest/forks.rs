@@ -80,14 +80,8 @@ impl Scene {
         self.scratch.name(file)
     }
 
-    fn with_store(&self, start: Start) -> Start {
-        let start = start.env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
-        start.env("AWS_SECRET_ACCESS_KEY", "hush")
-    }
-
     fn run(&self, words: &[&str]) -> Run {
-        let run = cowhand(words).env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
-        run.env("AWS_SECRET_ACCESS_KEY", "hush").current_dir(self.scratch.path())
+        self.store.below(cowhand(words).current_dir(self.scratch.path()))
     }
 
     /// A server of disks with the control socket `qmp`, which may send to the store.
@@ -95,7 +89,9 @@ impl Scene {
         let qmp = self.name("qmp");
         let store = format!("127.0.0.1:{}", self.store.port());
         let start = Start::new(["--qmp", &qmp, "--allow-connect", &store, "--allow-path"]);
-        let start = self.with_store(start.arg(self.scratch.path()).args(words));
+        let start = start.arg(self.scratch.path()).args(words);
+        let start = start.env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
+        let start = start.env("AWS_SECRET_ACCESS_KEY", "hush");
         let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
         server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
         server

@@ -50,18 +50,10 @@ impl Work {
         }
     }
 
-    /// The disk whose layers are copied.
-    pub fn disk(&self) -> Option<&Arc<DiskNode>> {
+    /// The disk of a backup, and its copying.
+    pub fn backup(&self) -> Option<(&Arc<DiskNode>, &Backup)> {
         match self {
-            Self::Disk { disk, .. } => Some(disk),
-            _ => None,
-        }
-    }
-
-    /// The copying of a backup, and the bitmap that it uses.
-    pub fn backup(&self) -> Option<(&Backup, Option<&BitmapSync>)> {
-        match self {
-            Self::Disk { task: Task::Backup(backup), bitmap, .. } => Some((backup, bitmap.as_ref())),
+            Self::Disk { disk, task: Task::Backup(backup), .. } => Some((disk, backup)),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! block-dirty-bitmap-add, -remove, -clear, -enable, -disable and -merge, x-debug-block-dirty-bitmap-sha256, and what queries tell of them.
 
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
@@ -210,7 +211,7 @@ pub fn check_idle(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Re
 /// Names the job.
 pub fn check_free_of_jobs(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result<(), QmpError> {
     match used_by_job(inventory, node, name) {
-        Some(job) => Err(QmpError::generic(format!(
+        Some((job, _)) => Err(QmpError::generic(format!(
             "bitmap {name:?} of node {:?} is in use by job {job:?}",
             node.name()
         ))),
@@ -218,13 +219,13 @@ pub fn check_free_of_jobs(inventory: &Inventory, node: &Arc<DiskNode>, name: &st
     }
 }
 
-fn used_by_job(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
-    let jobs = inventory.jobs.all();
-    let uses = |work: &Work| {
-        work.bitmap().is_some_and(|bitmap| Arc::ptr_eq(&bitmap.disk, node) && bitmap.name == name)
-    };
-    let found = jobs.iter().find(|job| job.work().is_some_and(|work| uses(&work)));
-    found.map(|job| job.life.terms().id.clone())
+/// The job that uses a bitmap: its id, and its work.
+fn used_by_job(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<(String, Rc<Work>)> {
+    inventory.jobs.all().iter().find_map(|job| {
+        let work = job.work()?;
+        let uses = work.bitmap().is_some_and(|bitmap| Arc::ptr_eq(&bitmap.disk, node) && bitmap.name == name);
+        uses.then(|| (job.life.terms().id.clone(), work))
+    })
 }
 
 fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
@@ -235,7 +236,9 @@ fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Optio
 pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
     let mut infos = job_maps::of_disk(inventory, node);
     for bitmap in node.disk.bitmaps().iter().rev().take(TOLD_MAX) {
-        let count = match job_maps::count_at_begin(inventory, node, bitmap.name()) {
+        let user = used_by_job(inventory, node, bitmap.name());
+        let at_begin = user.as_ref().and_then(|(_, work)| work.bitmap()?.count_at_begin());
+        let count = match at_begin {
             Some(count) => count,
             None => bitmap.dirty_bytes().await.unwrap_or_else(|error| {
                 tracing::warn!("{error}");
@@ -247,7 +250,7 @@ pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
             "count": count,
             "granularity": bitmap.granularity_bytes(),
             "recording": bitmap.is_recording(),
-            "busy": check_idle(inventory, node, bitmap.name()).is_err(),
+            "busy": user.is_some() || exported_by(inventory, node, bitmap.name()).is_some(),
             "persistent": bitmap.is_persistent(),
         }));
     }

@@ -103,10 +103,7 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
                 let mut value = part_value(images, &part, disk, &layers).await;
                 value["children"] = children_of(inventory, node, &layers, &part);
                 value["part-of"] = json!(node.name());
-                // A node of its own costs a look through all disks.
-                if may_have_bitmaps(inventory, &layers, &part)
-                    && let Ok(layer) = inventory.graph.disk(&part)
-                {
+                if let Ok(layer) = inventory.graph.disk(&part) {
                     add_bitmaps(inventory, &layer, &mut value).await;
                 }
                 values.push(value);
@@ -240,14 +237,6 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
     {
         value["x-bitmaps-file"] = json!(image.file().name());
     }
-}
-
-/// Whether queries have bitmaps to report of the layer called `part`: its own, or a job's.
-fn may_have_bitmaps(inventory: &Inventory, layers: &[LayerView], part: &str) -> bool {
-    let image = layers.iter().find(|layer| layer.name.as_deref() == Some(part));
-    let image = image.and_then(|layer| layer.block.downcast_ref::<Qcow2>());
-    let has_own = |image: &Qcow2| !image.bitmaps().is_empty() || !image.inconsistent_bitmaps().is_empty();
-    image.is_some_and(has_own) || !inventory.jobs.all().is_empty()
 }
 
 async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Value) -> Value {
