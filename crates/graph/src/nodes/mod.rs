@@ -40,6 +40,7 @@ mod key_slots;
 mod layer_node;
 #[cfg(test)]
 mod layer_node_tests;
+mod list;
 mod live;
 mod move_files;
 mod name;
@@ -82,6 +83,7 @@ pub use self::hold::{Hold, User};
 pub use self::job_filter::JobFilter;
 pub use self::job_host::{CommitError, JobHost, JobOwner, StepError, tracking_unit};
 pub use self::key_slots::KeySlots;
+use self::list::NodeList;
 pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;
 pub(crate) use self::node::Links;
@@ -91,8 +93,8 @@ pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
 use crate::front::ThrottleGroup;
 use crate::open::OpenRules;
 
-/// All nodes, in the order of their making. What takes one away when it is dropped has them, too.
-type Nodes = Arc<Mutex<Vec<Arc<Node>>>>;
+/// All nodes. What takes one away when it is dropped has them, too.
+type Nodes = Arc<Mutex<NodeList>>;
 
 /// The nodes of a process, by name.
 #[derive(Debug)]
@@ -128,7 +130,7 @@ impl Graph {
 
     /// All nodes, in the order of their making.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
-        self.nodes.lock().clone()
+        self.nodes.lock().to_vec()
     }
 
     /// The open disks, in the order of their making.
@@ -141,9 +143,7 @@ impl Graph {
     /// # Errors
     /// When there is none.
     pub fn node(&self, name: &str) -> Result<Arc<Node>, NodeError> {
-        let nodes = self.nodes.lock();
-        let found = nodes.iter().find(|node| node.name.is(name)).cloned();
-        found.ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
+        self.nodes.lock().find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
     }
 
     /// The disk that `name` leads to: the node's own, that under a filter, or a layer below a disk, which is read alone.
