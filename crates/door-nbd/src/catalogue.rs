@@ -6,29 +6,32 @@ use nbd_wire::{BlockSizes, ExportFlags, ExportInfo, limits};
 
 use crate::server::Server;
 
-/// The exports of a server.
-pub(crate) struct Offered<'a>(pub(crate) &'a Server);
+/// The exports of a server, for clients that it admits `clients_max` at a time.
+pub(crate) struct Offered<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) clients_max: usize,
+}
 
 impl Catalogue for Offered<'_> {
     type Chosen = Place;
 
     fn list(&self) -> Vec<(String, String)> {
-        let entries = self.0.exports().entries();
+        let entries = self.server.exports().entries();
         entries.iter().map(|entry| (entry.name().to_owned(), entry.description().to_owned())).collect()
     }
 
     fn describe(&self, name: &str) -> Result<ExportInfo, Refusal> {
-        let found = self.0.exports().find(name).map_err(unknown);
-        found.map(|entry| describe(&entry, self.connections_max()))
+        let found = self.server.exports().find(name).map_err(unknown);
+        found.map(|entry| describe(&entry, self.connections_of_one()))
     }
 
     fn choose(&self, name: &str) -> Result<(Place, ExportInfo), Refusal> {
-        if self.0.loops().shutdown().is_triggered() {
+        if self.server.loops().shutdown().is_triggered() {
             return Err(Refusal::Shutdown);
         }
-        let entry = self.0.exports().find(name).map_err(unknown)?;
+        let entry = self.server.exports().find(name).map_err(unknown)?;
         let place = Place::take(entry, self.connections_max()).map_err(no_place)?;
-        let info = describe(place.entry(), self.connections_max());
+        let info = describe(place.entry(), self.connections_of_one());
         Ok((place, info))
     }
 }
@@ -36,7 +39,12 @@ impl Catalogue for Offered<'_> {
 impl Offered<'_> {
     /// Connections that each export serves.
     fn connections_max(&self) -> u32 {
-        self.0.options().connections_per_export.max(1)
+        self.server.options().connections_per_export.max(1)
+    }
+
+    /// Connections that one client can have to an export.
+    fn connections_of_one(&self) -> u32 {
+        self.connections_max().min(u32::try_from(self.clients_max).unwrap_or(u32::MAX))
     }
 }
 

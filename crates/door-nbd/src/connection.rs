@@ -164,8 +164,9 @@ async fn negotiate(
 ) -> Result<Agreed, Ended> {
     let mut transport = Transport::Plain(Arc::clone(stream));
     let mut inbox = Inbox::new();
+    let offered = Offered { server, clients_max: admission.clients_max };
     loop {
-        let step = handshake.step(inbox.bytes(), &Offered(server), out);
+        let step = handshake.step(inbox.bytes(), &offered, out);
         // Also before an end: it may be the answer to the last question.
         if !out.is_empty() {
             transport.send_all(IoBytes::copy_from(out).into()).await?;
