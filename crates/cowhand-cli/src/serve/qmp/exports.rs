@@ -15,6 +15,7 @@ use graph::Change;
 use serde_json::{Value, json};
 
 use super::active;
+use super::query::job_filters;
 use super::{checkpoints, dirty_bitmaps};
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
@@ -231,13 +232,16 @@ pub async fn del(
     Ok(json!({}))
 }
 
-/// All exports. `connections`, `name`, `writable`, `socket`, `mountpoint` and `device` are ours.
+/// All exports, each with its disk, or the filter of a job over that if a user named it. `connections`, `name`, `writable`, `socket`, `mountpoint` and `device` are ours.
 pub fn query(inventory: &Inventory) -> Value {
+    let filters = job_filters(inventory);
     let export = |record: &Rc<crate::serve::inventory::exports::ExportRecord>| {
+        let node = record.node_name();
+        let node = filters.get(&node).map_or(node, |(filter, _)| filter.clone());
         let mut shown = json!({
             "id": record.id,
             "type": record.door.name(),
-            "node-name": record.node_name(),
+            "node-name": node,
             "shutting-down": record.shutting_down.get(),
             "name": record.entry.name(),
             "writable": !record.entry.disk().read_only(),

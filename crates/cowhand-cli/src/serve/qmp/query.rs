@@ -40,7 +40,7 @@ pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
 }
 
 /// The filters of jobs that have names, and their drivers, by their disks.
-fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'static str)> {
+pub(super) fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'static str)> {
     let nodes = inventory.graph.nodes();
     let of = |node: &Arc<Node>| match &node.kind {
         NodeKind::JobFilter { driver, disk, .. } => Some((disk.get(), (node.name(), *driver))),
