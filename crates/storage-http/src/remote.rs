@@ -184,15 +184,13 @@ impl Remote {
         if redirects > REDIRECTS_MAX {
             return refused(format!("it leads to {REDIRECTS_MAX} other places and on to {to}"));
         }
-        // A server that may connect to named addresses only is not led elsewhere.
-        if let Err(error) = address_of(to.origin()).and_then(|address| dial::check(&address)) {
-            return refused(format!("it leads to {to}, and {error}"));
+        if (from.origin().scheme, to.origin().scheme) == (Scheme::Https, Scheme::Http) {
+            return refused(format!("it leads to {to}, which is not encrypted as {} is", from.origin()));
         }
-        match (from.origin().scheme, to.origin().scheme) {
-            (Scheme::Https, Scheme::Http) => {
-                refused(format!("it leads to {to}, which is not encrypted as {} is", from.origin()))
-            }
-            _ => Ok(to),
+        // A server that may connect to named addresses only is not led elsewhere.
+        match address_of(to.origin()).and_then(|address| dial::check(&address)) {
+            Ok(()) => Ok(to),
+            Err(error) => refused(format!("it leads to {to}, and {error}")),
         }
     }
 
