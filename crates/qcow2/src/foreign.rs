@@ -132,7 +132,9 @@ impl Inner {
             }
             Source::Block(block) if !block.changes() => block.read_into(guest, memory, hints).await,
             Source::Block(_) | Source::Ciphered { .. } | Source::Compressed { .. } => {
-                let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len()), hints).await;
+                let buf = IoBuf::for_request(memory.len());
+                let buf = buf.map_err(Blame::new(self.medium.file.name()).io("reading data"))?;
+                let (result, buf) = self.read_piece(guest, located, buf, hints).await;
                 if result.is_ok() {
                     memory.copy_from(0, &buf);
                 }

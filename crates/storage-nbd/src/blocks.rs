@@ -49,8 +49,11 @@ impl NbdStorage {
             return if buf.is_empty() { (Ok(()), buf) } else { self.read_blocks(offset, buf).await };
         }
         let (start, len) = self.around(offset, buf.len() as u64);
-        let (result, blocks) =
-            self.read_blocks(start, IoBuf::uninit(usize::try_from(len).unwrap_or(usize::MAX))).await;
+        let blocks = match IoBuf::for_request(usize::try_from(len).unwrap_or(usize::MAX)) {
+            Ok(blocks) => blocks,
+            Err(error) => return (Err(error), buf),
+        };
+        let (result, blocks) = self.read_blocks(start, blocks).await;
         let skip = usize::try_from(offset - start).unwrap_or(usize::MAX);
         if let Some(wanted) = blocks.get(skip..skip + buf.len()) {
             buf.copy_from_slice(wanted);
@@ -97,7 +100,7 @@ impl NbdStorage {
         if is_aligned {
             return Ok(self.write_blocks(offset, &data).await?);
         }
-        let blocks = IoBuf::uninit(usize::try_from(around).unwrap_or(usize::MAX));
+        let blocks = IoBuf::for_request(usize::try_from(around).unwrap_or(usize::MAX))?;
         let (result, blocks) = self.read_blocks(start, blocks).await;
         result?;
         let blocks = blocks.freeze();

@@ -147,7 +147,12 @@ impl Client {
                 _ => return reply,
             }
             let len = usize::try_from(ask.len).unwrap_or(usize::MAX);
-            buf = matches!(ask.what, What::Read).then(|| reply.buf.unwrap_or_else(|| IoBuf::uninit(len)));
+            let is_read = matches!(ask.what, What::Read);
+            // The one that it had went with the connection.
+            buf = reply.buf.or_else(|| is_read.then(|| IoBuf::try_uninit(len)).flatten());
+            if is_read && buf.is_none() {
+                return Reply { buf: None, ..reply };
+            }
         }
     }
 
