@@ -1,5 +1,6 @@
 //! Cowhand as `qemu-nbd` and `qemu-storage-daemon`: the same command lines, and what clients see of both.
 
+mod after_jobs;
 mod authz;
 mod copies;
 mod foreign;

@@ -12,6 +12,7 @@ use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::hold::{Hold, User};
+use super::layer_node::present_layer;
 use super::node::{Node, NodeKind};
 use crate::disk::Disk;
 
@@ -127,10 +128,13 @@ pub(super) fn is_changing(block: &dyn Block) -> bool {
     block.downcast_ref::<MovingBlock<Changing>>().is_some()
 }
 
-/// The uppermost image of the disk that `block` is, where an image is over that as it changes; otherwise `block`.
+/// The uppermost image of the disk that `block` is, or the layer of it, where an image is over that as it changes; otherwise `block`.
 pub fn present_image(block: Arc<dyn Block>) -> Arc<dyn Block> {
     match block.downcast_ref::<MovingBlock<Changing>>() {
-        Some(MovingBlock(Changing(disk))) => disk.top_image(),
+        Some(MovingBlock(Changing(disk))) => {
+            let image = disk.top_image();
+            present_layer(&*image).unwrap_or(image)
+        }
         None => block,
     }
 }

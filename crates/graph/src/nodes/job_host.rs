@@ -30,7 +30,7 @@ pub trait JobOwner {
     /// The target has become the disk's, and stays when the job ends.
     fn leave_target(&self) {}
 
-    /// What a disk leaves when it switches to a target stays open, as a node of its own. Otherwise it is closed, and its name stays until it is removed.
+    /// What a disk leaves when it switches to a target, or to a layer, stays open, as a node of its own. Otherwise it is closed, and its name stays until it is removed.
     fn keeps_source(&self) -> bool {
         false
     }
@@ -155,7 +155,11 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
             }
             Exchange::Root(pivot) => {
                 let replaced = match pivot {
-                    Pivot::Layer(base) => graph.stand_on_layer(change, disk, base, last_look).await?,
+                    Pivot::Layer(base) => {
+                        let before = self.before_switch();
+                        let replaced = graph.stand_on_layer(change, disk, base, last_look).await?;
+                        self.keep(before, replaced).await
+                    }
                     Pivot::Target { name, replaces: Some(child), .. } => {
                         self.owner.release();
                         let replaced = graph.replace_child(change, disk, child, name, last_look).await?;
@@ -172,12 +176,9 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
                             Over::Below => Some(Under::BelowTop),
                             Over::Disk => Some(Under::BelowFilter),
                         };
-                        let before = graph.before_switch(disk).filter(|_| self.owner.keeps_source());
-                        let source = disk.name();
-                        let mut replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
-                        if let Some(before) = before {
-                            replaced = graph.keep(disk, before, replaced).await;
-                        }
+                        let (before, source) = (self.before_switch(), disk.name());
+                        let replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
+                        let replaced = self.keep(before, replaced).await;
                         // What clients do not use goes with the job; the source is there under its name.
                         if graph.disk(&source).is_err() {
                             self.owner.leave_target();

@@ -1,4 +1,4 @@
-//! A disk that switched to a copy leaves what it was backed by before: as a node of its own, open as it was, where users added it by name.
+//! A disk that switched to a copy, or to one of its layers, leaves what it was backed by before: as a node of its own, open as it was, where users added it by name.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use super::changing_backing::Changing;
 use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
 use super::hold::{Hold, User};
+use super::job_host::{JobHost, JobOwner};
 use super::node::{Links, Node, NodeKind};
 use super::replace::Replaced;
 use crate::bitmaps_file::bitmaps_of;
 use crate::disk::Disk;
 use crate::layers::{Layer, Layers, Own, RemovedLayers};
 
-/// A disk before it switches to a copy.
+/// A disk before it switches.
 pub(super) struct Before {
     name: String,
     asked: RootOptions,
@@ -24,9 +25,23 @@ pub(super) struct Before {
     named: Vec<(Arc<Layer>, Own)>,
 }
 
+impl<O: JobOwner> JobHost<'_, O> {
+    /// The disk as it is, if what it is about to leave stays open.
+    pub(super) fn before_switch(&self) -> Option<Before> {
+        self.graph.before_switch(self.disk).filter(|_| self.owner.keeps_source())
+    }
+
+    pub(super) async fn keep(&self, before: Option<Before>, replaced: Replaced) -> Replaced {
+        match before {
+            Some(before) => self.graph.keep(self.disk, before, replaced).await,
+            None => replaced,
+        }
+    }
+}
+
 impl Graph {
     /// What [`Graph::keep`] needs to know of a disk that is about to switch; `None` if no user added it.
-    pub(super) fn before_switch(&self, disk: &DiskNode) -> Option<Before> {
+    fn before_switch(&self, disk: &DiskNode) -> Option<Before> {
         let node = self.nodes().into_iter().find(|node| node.is_of(disk) && !node.implicit)?;
         let layers = disk.disk.layers();
         let below = layers.list.iter().filter(|layer| Some(*layer) != layers.first());
@@ -36,7 +51,7 @@ impl Graph {
 
     /// Makes a node of the images that the disk has left: under the name that it had, and as it was asked for. What lies below them and is the disk's
     /// still is read through that, and stays as long as the node does. Images that cannot be kept are in the result, to be closed.
-    pub(super) async fn keep(&self, disk: &Arc<DiskNode>, before: Before, replaced: Replaced) -> Replaced {
+    async fn keep(&self, disk: &Arc<DiskNode>, before: Before, replaced: Replaced) -> Replaced {
         let (images, filters): (Vec<_>, Vec<_>) =
             replaced.removed.layers().iter().cloned().partition(|layer| !layer.closes_below);
         let [first, ..] = images.as_slice() else { return replaced };

@@ -99,6 +99,12 @@ impl Graph {
     }
 }
 
+/// The layer that `block` is, where a layer below a disk is read by its name.
+pub(super) fn present_layer(block: &dyn Block) -> Option<Arc<dyn Block>> {
+    let MovingBlock(named) = block.downcast_ref::<MovingBlock<NamedLayer>>()?;
+    named.now().ok()
+}
+
 impl FindBlock for NamedLayer {
     /// A job may open the layer in another way, and close what was there.
     fn now(&self) -> Result<Arc<dyn Block>, Error> {

@@ -49,7 +49,7 @@ pub async fn drive_backup(
     group: Option<Rc<Group>>,
 ) -> Result<Value, QmpError> {
     let begin = async |target: Target<'_>| begin(inventory, change, arguments, target, group).await;
-    new_target::with(inventory, change, arguments, begin).await
+    new_target::with(inventory, change, arguments, false, begin).await
 }
 
 async fn begin(

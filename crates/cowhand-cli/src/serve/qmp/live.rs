@@ -142,7 +142,7 @@ fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> R
     };
     match over {
         Some((upper, lower)) => Err(QmpError::generic(format!(
-            "source and target are one disk: node {upper:?} stands on node {lower:?}"
+            "source and target are one disk: node {upper:?} is backed by node {lower:?}"
         ))),
         None if inventory.graph.sends_to(&to, &from) => Err(QmpError::generic(format!(
             "a job copies what is written to the target {to:?} to the source {from:?}: a copy to it would wait for itself"
@@ -176,6 +176,9 @@ async fn begin_mirror(
     let device = arguments.text("device")?;
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "mirror", device, arguments)?;
+    // QEMU puts a target over layers of the disk only where it has made the file.
+    let is_left = inventory.as_qemu
+        && (matches!(target, Target::Node(_)) || arguments.maybe_text("mode") == Some("existing"));
     new.target = target.own();
     let target = target.node();
     // The disk may switch to the copy in the end, and then all its layers are removed.
@@ -193,7 +196,7 @@ async fn begin_mirror(
     let node = target_of(inventory, &disk, target)?;
     if inventory.graph.is_over_changing(&node.name()) {
         return Err(QmpError::generic(format!(
-            "node {target:?} stands on a disk that is written: it cannot take the place of one"
+            "node {target:?} is backed by a disk that is written: it cannot take the place of one"
         )));
     }
     let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
@@ -227,6 +230,7 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
+    let over = if is_left { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
     Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
@@ -269,5 +273,5 @@ pub async fn drive_mirror(
         ));
     }
     let begin = async |target: Target<'_>| begin_mirror(inventory, change, arguments, target).await;
-    new_target::with(inventory, change, arguments, begin).await
+    new_target::with(inventory, change, arguments, inventory.as_qemu, begin).await
 }

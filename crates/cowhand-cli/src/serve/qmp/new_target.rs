@@ -44,7 +44,8 @@ impl<'a> Target<'a> {
 }
 
 /// Adds a node for the file `target`, which is made unless `mode` is `existing`, and has `begin` work with it; the node goes when the job ends. A
-/// failure leaves neither. With sync `none` the file is an overlay of the source.
+/// failure leaves neither. With sync `none` the file is an overlay of the source. With `keeps_backing` an image that exists is opened with the backing
+/// file that its header names, if that can be opened; otherwise one that does not get everything is opened without.
 ///
 /// # Errors
 /// When the file cannot be made or opened; what `begin` says.
@@ -52,6 +53,7 @@ pub async fn with(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
+    keeps_backing: bool,
     begin: impl AsyncFnOnce(Target<'_>) -> Result<Value, QmpError>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
@@ -60,6 +62,8 @@ pub async fn with(
     let is_made = arguments.maybe_text("mode") != Some("existing");
     let is_guessed = !is_made && arguments.maybe_text("format").is_none();
     let format = match arguments.maybe_text("format") {
+        // The driver of the file alone: its bytes are the disk.
+        Some("file" | "host_device") => Format::Raw.name(),
         Some(format) => format,
         None if is_made => format_of_source(&layers),
         None => probed(inventory, file).await?.name(),
@@ -99,12 +103,18 @@ pub async fn with(
         // What is copied must not have another format found the next time.
         options["protect-start"] = true.into();
     }
-    if format == "qcow2" && sync != "full" {
-        options["backing"] = Value::Null;
-    }
-    let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
+    let Value::Object(mut options) = options else { return Err(QmpError::generic("options are an object")) };
     let own = OwnTarget { node: name, made };
-    if let Err(error) = inventory.add_node(change, &options).await {
+    let is_part = format == "qcow2" && sync != "full";
+    let mut added = Ok(());
+    if !is_part || keeps_backing && !is_made {
+        added = inventory.add_node(change, &options).await;
+    }
+    if is_part && (is_made || !keeps_backing || added.is_err()) {
+        options.insert("backing".to_owned(), Value::Null);
+        added = inventory.add_node(change, &options).await;
+    }
+    if let Err(error) = added {
         own.made.iter().for_each(MadeFile::remove);
         return Err(error);
     }
