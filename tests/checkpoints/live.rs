@@ -247,8 +247,19 @@ fn a_server_shows_and_clears_its_lineage_as_the_tools_do() {
     assert_eq!(diff(json!({ "checkpoint": "one" })), json!({ "ranges": now }));
     assert_eq!(diff(json!({ "checkpoint": "one", "offset": 2 << 20 })), json!({ "ranges": now[1..] }));
     assert_eq!(diff(json!({ "checkpoint": "two", "other": "two" })), json!({ "ranges": [] }));
-    // What a rollback leaves is listed, and then goes.
+    // A checkpoint is deleted; its layer stays for the disk that is backed by it.
     drop(client);
+    let delete = json!({ "node-name": "d", "checkpoints": ["two"], "dry-run": true });
+    let listed = qmp.ok("cowhand-checkpoint-delete", delete);
+    assert_eq!((&listed["deleted"], &listed["layers"]), (&json!(false), &json!([])), "{listed}");
+    assert_eq!(listed["needed"][0]["users"].as_array().map(Vec::len), Some(FORKS + 1));
+    assert!(
+        qmp.refused("cowhand-checkpoint-delete", json!({ "node-name": "d", "checkpoints": [] }))
+            .contains("empty")
+    );
+    let none = json!({ "node-name": "d", "checkpoints": ["none"] });
+    assert!(qmp.refused("cowhand-checkpoint-delete", none).contains("none"));
+    // What a rollback leaves is listed, and then goes.
     qmp.ok("cowhand-rollback", json!({ "node-name": "d", "checkpoint": "one", "live": true }));
     let listed = qmp.ok("cowhand-gc", json!({ "node-name": "d", "unnamed": true }));
     let by_tool = cowhand(["gc", "--unnamed", "--output", "json", &disk]).json();
@@ -286,8 +297,17 @@ fn many_ranges_come_in_pages_and_are_those_of_the_tool() {
         ranges.extend(found.clone());
         offset = page["next"].clone();
     }
+    // The tool asks the server, whichever side the disk is.
+    let (one, socket) = (format!("{disk}@one"), lineage.name("qmp"));
+    assert_eq!(json!(ranges), cowhand(["diff", "--output", "json", &one, &socket]).json());
+    let turned =
+        cowhand(["diff", "--output", "json", &format!("{socket}:s"), &format!("{socket}@one")]).json();
+    assert_eq!((turned[0]["a"].as_str(), turned[0]["b"].as_str()), (Some("data"), Some("shared")));
+    assert_eq!(turned.as_array().map(Vec::len), Some(ranges.len()));
+    let refused = cowhand(["diff", &socket, &socket]).fails();
+    assert!(refused.contains("take a checkpoint of one of them"), "{refused}");
     server.stop();
     assert_eq!(ranges.len() as u64, RANGES);
-    let by_tool = cowhand(["diff", "--output", "json", &format!("{disk}@one"), &disk]).json();
+    let by_tool = cowhand(["diff", "--output", "json", &one, &disk]).json();
     assert_eq!(json!(ranges), by_tool);
 }

@@ -156,6 +156,7 @@ async def checkpoints():
     assert (await do("cowhand-rollback", node_name="f", checkpoint="one"))["left"]
     assert len((await do("cowhand-log", node_name="f"))["layers"]) == 3
     await do("cowhand-diff", node_name="f", checkpoint="one", other="two", offset=0)
+    assert (await do("cowhand-checkpoint-delete", node_name="f", checkpoints=["two"], dry_run=True))["needed"]
     assert (await do("cowhand-gc", node_name="f", unnamed=True, remove=True))["deleted"]
     await starts("cowhand-forget", "j", node_name="f", keep="last:9", max_depth=9)
     await ends("j")

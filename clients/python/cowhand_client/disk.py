@@ -101,6 +101,13 @@ class Disk:
             if offset is None:
                 return
 
+    async def delete_checkpoints(self, *checkpoints: str, dry_run: bool = False) -> dict[str, Any]:
+        """Deletes checkpoints; a layer that something is backed by stays, without a name. Returns what `cowhand checkpoint --delete --output json` shows."""
+        answer: dict[str, Any] = await self._server.execute(
+            "cowhand-checkpoint-delete", node_name=self.node, checkpoints=list(checkpoints), dry_run=dry_run or None
+        )
+        return answer
+
     async def collect(self, *, unnamed: bool = False, remove: bool = False) -> dict[str, Any]:
         """What `cowhand gc --output json` shows: layers that nothing needs, those that stay; with `remove` they are removed."""
         answer: dict[str, Any] = await self._server.execute(

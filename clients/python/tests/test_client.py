@@ -65,6 +65,8 @@ class Served(unittest.IsolatedAsyncioTestCase):
         self.assertIn(left, by_id)
         removed = await self.disk.collect(unnamed=True, remove=True)
         self.assertIn(left, str(removed["layers"]))
+        kept = await self.disk.delete_checkpoints("installed", dry_run=True)
+        self.assertEqual([one["id"] for one in kept["needed"]], [done.id])
 
     @unittest.skipIf(STORE is None, "AWS_ENDPOINT_URL names no store")
     async def test_a_checkpoint_is_published_and_a_disk_restored_of_it(self) -> None:

@@ -10,11 +10,13 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::human_size;
 use graph::{Disk, OpenRules};
+use lineage::LayerId;
+use serde_json::json;
 
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
+use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, Served};
 use crate::lineages::difference::{Differences, Part};
 use crate::lineages::sealed::Sealed;
 use crate::output::OutputFormat;
@@ -25,11 +27,12 @@ use crate::output::OutputFormat;
     long_about = "Show the ranges in which two disks or checkpoints may differ. No data is read: what both have from the layers that they \
         share is the same, and each range that a layer of only one of them says something about is shown, with what A and B say: \"data\", \
         \"zero\", or \"shared\" (from below). cowhand compare reads the data.\n\n\
-        A and B are checkpoints (DISK@NAME) or the paths of images that no process writes.",
+        A and B are checkpoints (DISK@NAME) or the paths of images that no process writes. One of them may be a disk that a server has open \
+        (SOCKET or SOCKET:NODE), as it is now, beside a checkpoint of its lineage.",
     after_help = DISK_HELP
 )]
 pub struct Args {
-    /// A checkpoint, or an image
+    /// A checkpoint, an image, or a disk that a server has open
     #[arg(value_name = "A")]
     one: OsString,
 
@@ -47,13 +50,17 @@ pub struct Args {
 
 /// Shows the ranges.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if let Some(live) = Live::of(&args.one, &args.other)? {
+        live.show(Printer::new(out, args.output))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rules = OpenRules { policy: args.names.policy()?, ..OpenRules::default() };
     let [one, other] = [&args.one, &args.other].map(options_of);
     let (one, other) = (one?, other?);
     copying::reactor()?.run(async {
         let one = copying::open(&one, &rules, "open").await?;
         let other = copying::open(&other, &rules, "open").await?;
-        let shown = show(&one, &other, args.output, out).await;
+        let shown = show(&one, &other, Printer::new(out, args.output)).await;
         let closed = [one.close().await, other.close().await];
         shown?;
         closed
@@ -67,7 +74,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 fn options_of(text: &OsString) -> Result<DiskOptions, Failure> {
     let path = PathBuf::from(text);
     if path.symlink_metadata().is_err() || !matches!(DiskArg::of(text), DiskArg::File(_)) {
-        return Ok(Sealed::find(&CheckpointArg::of(text)?)?.options());
+        let sealed = Sealed::find(&CheckpointArg::of(text)?)?;
+        // A layer that was written since is another one.
+        sealed.chain()?;
+        return Ok(sealed.options());
     }
     let mut options = DiskOptions::of_path(&path);
     options.layer.read_only = true;
@@ -77,20 +87,60 @@ fn options_of(text: &OsString) -> Result<DiskOptions, Failure> {
     Ok(options)
 }
 
-async fn show(
-    one: &Arc<Disk>,
-    other: &Arc<Disk>,
-    output: OutputFormat,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+async fn show(one: &Arc<Disk>, other: &Arc<Disk>, mut printer: Printer<'_>) -> Result<(), Failure> {
     let mut differences = Differences::of(one.root(), other.root(), 0);
-    let mut printer = Printer { out, output, rows: 0, bytes: 0 };
     printer.begin()?;
     let failed = |error| Failure::because("cannot read a map", &error);
     while let Some(part) = differences.next().await.map_err(failed)? {
         printer.row(part)?;
     }
     Ok(printer.end()?)
+}
+
+/// A disk that a server has open, and a checkpoint of its lineage: the server compares them.
+struct Live {
+    served: Served,
+    checkpoint: LayerId,
+    /// The disk is A.
+    is_first: bool,
+}
+
+impl Live {
+    fn of(one: &OsString, other: &OsString) -> Result<Option<Self>, Failure> {
+        let (served, text, is_first) = match (DiskArg::of(one).served()?, DiskArg::of(other).served()?) {
+            (None, None) => return Ok(None),
+            (Some(served), None) => (served, other, true),
+            (None, Some(served)) => (served, one, false),
+            (Some(_), Some(_)) => {
+                return Err(Failure::new(
+                    "both are disks at work: take a checkpoint of one of them (cowhand checkpoint), and compare that",
+                ));
+            }
+        };
+        let checkpoint = Sealed::find(&CheckpointArg::of(text)?)?.id;
+        Ok(Some(Self { served, checkpoint, is_first }))
+    }
+
+    fn show(mut self, mut printer: Printer<'_>) -> Result<(), Failure> {
+        printer.begin()?;
+        let mut offset = Some(0);
+        while let Some(from) = offset {
+            let wanted = json!({ "node-name": self.served.node, "checkpoint": self.checkpoint.to_string(), "offset": from });
+            let page = self.served.remote.ask("cowhand-diff", wanted)?;
+            for range in page["ranges"].as_array().into_iter().flatten() {
+                let part = Part::of_json(range).ok_or_else(|| {
+                    Failure::new(format!(
+                        "the server answers cowhand-diff with a range that is none: {range}"
+                    ))
+                })?;
+                let [checkpoint, disk] = part.says;
+                let says = if self.is_first { [disk, checkpoint] } else { part.says };
+                printer.row(Part { says, ..part })?;
+            }
+            offset = page["next"].as_u64();
+        }
+        Ok(printer.end()?)
+    }
 }
 
 /// Prints ranges as they come.
@@ -101,7 +151,11 @@ struct Printer<'a> {
     bytes: u64,
 }
 
-impl Printer<'_> {
+impl<'a> Printer<'a> {
+    fn new(out: &'a mut dyn Write, output: OutputFormat) -> Self {
+        Self { out, output, rows: 0, bytes: 0 }
+    }
+
     fn begin(&mut self) -> io::Result<()> {
         match self.output {
             OutputFormat::Human => writeln!(self.out, "{:<18}{:<18}{:<8}B", "Offset", "Length", "A"),

@@ -226,7 +226,8 @@ impl<'a> Tree<'a> {
         for (id, over) in &self.over {
             if !self.seen.survey.layers.contains_key(id) {
                 for node in over {
-                    writeln!(out, "layer {id} is missing: {} is backed by it", node.image().path.display())?;
+                    let path = node.image().path.to_string_lossy();
+                    writeln!(out, "layer {id} is missing: {} is backed by it", printable(&path))?;
                 }
             }
         }

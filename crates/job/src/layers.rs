@@ -25,6 +25,25 @@ pub enum Scope {
     BelowTopWithin(u32),
 }
 
+/// The uppermost layers of a disk, beside a disk that has the others: what they say may differ from that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Above {
+    /// How many layers.
+    pub layers: u32,
+    /// Bytes of the other disk: behind its end all of this one counts.
+    pub end: u64,
+}
+
+impl Above {
+    /// What counts at `offset`, and for how many of `len` bytes.
+    pub fn at(self, offset: u64, len: u64) -> (Scope, u64) {
+        match self.end.saturating_sub(offset) {
+            0 => (Scope::Everything, len),
+            left => (Scope::Layers(self.layers), len.min(left)),
+        }
+    }
+}
+
 /// What a range of layers says about a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
@@ -138,6 +157,16 @@ mod tests {
         assert_eq!(Scope::Overlay.says(&zeroes(0, false)), Says::Zero);
         assert_eq!(Scope::Overlay.says(&zeroes(1, true)), Says::Nothing);
         assert_eq!(Scope::Overlay.says(&BlockStatus::data(512, 0, None)), Says::Data);
+    }
+
+    #[test]
+    fn behind_the_end_of_the_other_disk_all_of_a_disk_counts() {
+        let above = Above { layers: 1, end: 4096 };
+        assert_eq!(above.at(0, 8192), (Scope::Layers(1), 4096));
+        assert_eq!(above.at(4095, 8192), (Scope::Layers(1), 1));
+        assert_eq!(above.at(4096, 8192), (Scope::Everything, 8192));
+        // The layer below has ended there, and says nothing of its own: the disk reads as zeroes that the other one does not have.
+        assert_eq!(above.at(4096, 8192).0.says(&zeroes(0, false)), Says::Zero);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
 pub use host::{Exchange, Host, Over, Pivot};
 pub use joined::Joined;
-pub use layers::{Says, Scope};
+pub use layers::{Above, Says, Scope};
 pub use life::Life;
 pub use marked::Marked;
 pub use merge::{Merge, merge_into};

@@ -57,8 +57,7 @@ impl Change {
         let held = lock(place.merge_lock(), Duration::ZERO)?;
         let layer = |id: LayerId| survey.layers.get(&id).ok_or(Error::Missing { id, path: place.layers() });
         let into = layer(merge.into)?;
-        let (chain, _) = survey.chain(&into.image.path, &into.image.backing)?;
-        survey.check_sealed(&[&[merge.into][..], &chain].concat())?;
+        survey.sealed_chain(merge.into)?;
         let merged = MergedLayer {
             top: place.layer(merge.into),
             layers: merge.layers(),

@@ -82,6 +82,18 @@ impl Survey {
         }
     }
 
+    /// A layer and those below it, from the upper to the lower, and the base outside that the last one names. All are as they were sealed.
+    ///
+    /// # Errors
+    /// When one is missing, or has been written since.
+    pub fn sealed_chain(&self, id: LayerId) -> Result<(Vec<LayerId>, Option<String>), Error> {
+        let layer = self.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place.layers() })?;
+        let (mut chain, base) = self.chain(&layer.image.path, &layer.image.backing)?;
+        chain.insert(0, id);
+        self.check_sealed(&chain)?;
+        Ok((chain, base))
+    }
+
     /// The layers below a disk, from the upper to the lower. Empty for a disk that is not there.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Block, Error};
+use job::Above;
 use serde_json::{Value, json};
 
 /// What a disk says of a range.
@@ -30,10 +31,10 @@ pub struct Part {
     pub says: [Says; 2],
 }
 
-/// A disk, and how many of its layers are not the other one's.
+/// A disk, and which of its layers are not the other one's.
 struct Side {
     top: Arc<dyn Block>,
-    own_layers: usize,
+    own: Above,
 }
 
 /// The ranges in order.
@@ -56,9 +57,23 @@ impl Says {
             Self::Nothing => "nothing",
         }
     }
+
+    fn of_name(name: &str) -> Option<Self> {
+        [Self::Data, Self::Zero, Self::Shared, Self::Nothing].into_iter().find(|says| says.name() == name)
+    }
 }
 
 impl Part {
+    /// What [`Part::json`] says.
+    pub fn of_json(value: &Value) -> Option<Self> {
+        let says = |side: &str| Says::of_name(value[side].as_str()?);
+        Some(Self {
+            start: value["start"].as_u64()?,
+            length: value["length"].as_u64()?,
+            says: [says("a")?, says("b")?],
+        })
+    }
+
     /// In listings.
     pub fn json(&self) -> Value {
         let Self { start, length, says: [one, other] } = self;
@@ -73,9 +88,11 @@ impl Differences {
         let [ours, others] = &files;
         let shared =
             ours.iter().rev().zip(others.iter().rev()).take_while(|(one, other)| one == other).count();
-        let own = [ours.len() - shared, others.len() - shared];
+        let layers = |files: &Vec<PathBuf>| u32::try_from(files.len() - shared).unwrap_or(u32::MAX);
+        let own = Above { layers: layers(ours), end: other.size() };
+        let others = Above { layers: layers(others), end: one.size() };
         let end = one.size().max(other.size());
-        let sides = [Side { top: one, own_layers: own[0] }, Side { top: other, own_layers: own[1] }];
+        let sides = [Side { top: one, own }, Side { top: other, own: others }];
         Self { sides, files, at: from, end, last: None }
     }
 
@@ -126,12 +143,12 @@ impl Side {
         if at >= size {
             return Ok((Says::Nothing, length));
         }
-        let status = self.top.block_status(at, length.min(size - at)).await?;
-        let is_shared = status.depth as usize >= self.own_layers;
-        let says = match status {
-            _ if is_shared => Says::Shared,
-            _ if status.zero || !status.data => Says::Zero,
-            _ => Says::Data,
+        let (scope, length) = self.own.at(at, length.min(size - at));
+        let status = self.top.block_status(at, length).await?;
+        let says = match scope.says(&status) {
+            job::Says::Nothing => Says::Shared,
+            job::Says::Zero => Says::Zero,
+            job::Says::Data => Says::Data,
         };
         Ok((says, status.len.min(length)))
     }

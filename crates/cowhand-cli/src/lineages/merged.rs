@@ -6,6 +6,7 @@ use block::Block;
 use graph::OpenRules;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
+use job::{Says, Scope};
 use lineage::{Merge, MergedLayer, Place};
 
 use super::overlay;
@@ -83,10 +84,10 @@ async fn needed_bytes(merge: &Merge, place: &Place, rules: &OpenRules) -> Result
     let top = copying::open(&options, rules, "read").await?;
     let counted = async {
         let (mut at, mut needed) = (0, 0);
+        let scope = Scope::Layers(u32::try_from(merge.layers()).unwrap_or(u32::MAX));
         while at < top.size() {
             let status = top.block_status(at, top.size() - at).await?;
-            let is_theirs = (status.depth as usize) < merge.layers();
-            needed += if is_theirs && status.data && !status.zero { status.len } else { 0 };
+            needed += if scope.says(&status) == Says::Data { status.len } else { 0 };
             at += status.len;
         }
         Ok(needed)

@@ -58,7 +58,7 @@ impl Sealed {
     /// # Errors
     /// When one is missing, or has been written since.
     pub fn chain(&self) -> Result<(Vec<LayerId>, Option<String>), Failure> {
-        chain_of(&self.survey, self.id)
+        Ok(self.survey.sealed_chain(self.id)?)
     }
 }
 
@@ -68,14 +68,4 @@ pub fn options_of(layer: &Path) -> DiskOptions {
     options.layer.read_only = true;
     options.layer.format = Some(Format::Qcow2);
     options
-}
-
-/// As [`Sealed::chain`], of any layer of the lineage.
-pub fn chain_of(survey: &Survey, id: LayerId) -> Result<(Vec<LayerId>, Option<String>), Failure> {
-    let layer = survey.layers.get(&id);
-    let layer = layer.ok_or_else(|| Failure::new(format!("layer {id} is not there any more")))?;
-    let (mut chain, base) = survey.chain(&layer.image.path, &layer.image.backing)?;
-    chain.insert(0, id);
-    survey.check_sealed(&chain)?;
-    Ok((chain, base))
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use block::Block;
 use graph::{Disk, OpenRules};
-use job::Dirty;
+use job::{Above, Dirty, Says};
 use lineage::LayerId;
 use storage_chunked::{CHUNK_BYTES_MIN, Error, Of, Place, Published};
 
 use crate::copying;
 use crate::failure::{Failure, warn};
 use crate::lineages::difference::Differences;
-use crate::lineages::sealed::{Sealed, chain_of, options_of};
+use crate::lineages::sealed::{Sealed, options_of};
 
 /// Images that are read at most until one is a parent: the first one is, unless it is not what it is called.
 const READ_MAX: usize = 32;
@@ -129,7 +129,7 @@ impl Search<'_> {
         if let Some(layers) = chain.iter().position(|layer| *layer == id) {
             return Some((layers, Way::Below(layers)));
         }
-        let (other, _) = chain_of(&sealed.survey, id).ok()?;
+        let (other, _) = sealed.survey.sealed_chain(id).ok()?;
         let common =
             chain.iter().rev().zip(other.iter().rev()).take_while(|(own, other)| own == other).count();
         Some((chain.len() + other.len() - 2 * common, Way::Beside(id)))
@@ -145,7 +145,7 @@ impl Parent {
         let marks = Dirty::new(disk.size(), CHUNK_BYTES_MIN);
         match self.way {
             Way::Below(layers) => {
-                let marked = mark_above(&*disk.root(), layers, &marks).await;
+                let marked = mark_above(disk.root(), layers, &marks).await;
                 marked.map_err(|error| Failure::because("cannot read a map", &error))?;
             }
             Way::Beside(id) => {
@@ -160,12 +160,15 @@ impl Parent {
     }
 }
 
-/// Marks what the upper `layers` of a disk say something about.
-async fn mark_above(disk: &dyn Block, layers: usize, marks: &Dirty) -> Result<(), block::Error> {
-    let (mut at, end) = (0, if layers == 0 { 0 } else { disk.size() });
+/// Marks what the upper `layers` of a disk say something about, and what lies behind the end of those below.
+async fn mark_above(disk: Arc<dyn Block>, layers: usize, marks: &Dirty) -> Result<(), block::Error> {
+    let below = block::layers(Arc::clone(&disk)).nth(layers).map_or(0, |below| below.size());
+    let above = Above { layers: u32::try_from(layers).unwrap_or(u32::MAX), end: below };
+    let (mut at, end) = (0, disk.size());
     while at < end {
-        let status = disk.block_status(at, end - at).await?;
-        if (status.depth as usize) < layers {
+        let (scope, length) = above.at(at, end - at);
+        let status = disk.block_status(at, length).await?;
+        if scope.says(&status) != Says::Nothing {
             marks.mark(at..at + status.len);
         }
         at += status.len;

@@ -210,6 +210,7 @@ async fn about_lineages(
         "cowhand-log" => lineage_queries::log(inventory, arguments).await,
         "cowhand-diff" => lineage_queries::diff(inventory, arguments).await,
         "cowhand-gc" => lineage_queries::gc(inventory, arguments).await,
+        "cowhand-checkpoint-delete" => lineage_queries::delete(inventory, arguments).await,
         "cowhand-forget" => forget::forget(inventory, arguments).await,
         "cowhand-publish" => publish::publish(inventory, arguments).await,
         _ => return None,

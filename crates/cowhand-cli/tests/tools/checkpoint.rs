@@ -142,8 +142,20 @@ fn diff_shows_what_layers_say_and_compare_finds_no_other_difference() {
             range(4 << 20, 1 << 20, "zero", "nothing"),
         ])
     );
+    // Where what both are backed by has ended, both read as zeroes.
+    ok(&bench, &["fork", "-q", "d.qcow2@one", "g.qcow2"]);
+    bench.qemu("qemu-img", &["resize", "-q", "g.qcow2", "6M"]);
+    assert_eq!(
+        ranges("f.qcow2", "g.qcow2"),
+        json!([range(0, 65536, "zero", "shared"), range(5 << 20, 1 << 20, "nothing", "zero")])
+    );
     let human = ok(&bench, &["diff", "d.qcow2@one", "d.qcow2@two"]).out;
     assert!(human.ends_with("64 KiB in 1 ranges may differ\n"), "{human}");
+    // A layer that another program has written is not what was sealed.
+    let layer = log(&bench)["layers"][0]["file"].as_str().expect("a path").to_owned();
+    io(&bench, &layer, &["write -q -P 7 2M 64k"]);
+    let error = refused(&bench, &["diff", "f.qcow2", "d.qcow2@two"]);
+    assert!(error.contains("has changed since it was sealed"), "{error}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use export::{
     ZeroFlags,
 };
 use graph::{Disk, DiskNode};
+use job::{Above, Says};
 use lineage::LayerId;
 use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
@@ -42,22 +43,22 @@ pub struct Since {
 }
 
 impl Since {
-    /// How many layers a disk has above the checkpoint; `None` once it continues from another one.
-    pub fn layers_above(&self, disk: &Disk) -> Option<u32> {
+    /// What a disk has above the checkpoint; `None` once it continues from another one.
+    pub fn above(&self, disk: &Disk) -> Option<Above> {
         let file_name = self.layer.file_name();
-        let is_it = |layer: Arc<dyn Block>| Path::new(layer.name()).file_name() == Some(file_name.as_ref());
-        let at = block::layers(disk.top_image()).position(is_it);
-        at.and_then(|at| u32::try_from(at).ok())
+        let is_it = |layer: &Arc<dyn Block>| Path::new(layer.name()).file_name() == Some(file_name.as_ref());
+        let (at, layer) = block::layers(disk.top_image()).enumerate().find(|(_, layer)| is_it(layer))?;
+        Some(Above { layers: u32::try_from(at).ok()?, end: layer.size() })
     }
 
     async fn status(&self, disk: &Disk, offset: u64, len: u64) -> Result<Dirtiness, Error> {
         loop {
             // A checkpoint puts a layer over the others: then the depth is counted from another one.
-            let above = self.layers_above(disk);
-            let Some(above) = above else { return Ok(Dirtiness { len, dirty: true }) };
-            let status = disk.block_status(offset, len).await?;
-            if self.layers_above(disk) == Some(above) {
-                return Ok(Dirtiness { len: status.len, dirty: status.depth < above });
+            let Some(above) = self.above(disk) else { return Ok(Dirtiness { len, dirty: true }) };
+            let (scope, known) = above.at(offset, len);
+            let status = disk.block_status(offset, known).await?;
+            if self.above(disk) == Some(above) {
+                return Ok(Dirtiness { len: status.len, dirty: scope.says(&status) != Says::Nothing });
             }
         }
     }

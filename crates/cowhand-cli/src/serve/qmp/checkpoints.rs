@@ -305,7 +305,7 @@ pub async fn since(inventory: &Inventory, disk: &Arc<DiskNode>, checkpoint: &str
     });
     let layer = found.await.map_err(|error| refused(inventory, &error))?;
     let since = Since { bitmap: format!("@{checkpoint}"), layer };
-    match since.layers_above(&disk.disk) {
+    match since.above(&disk.disk) {
         Some(_) => Ok(since),
         None => Err(QmpError::generic(format!(
             "node {name:?} is not backed by the checkpoint {wanted}: maps say only what differs from one below (cowhand-diff compares any two)"

@@ -1,4 +1,5 @@
-//! cowhand-log, cowhand-diff, cowhand-gc: what the lineage of a disk at work has, in pages. No disk is switched, and guests go on.
+//! cowhand-log, cowhand-diff, cowhand-gc, cowhand-checkpoint-delete: what the lineage of a disk at work has, in pages, and what goes of it. No disk is switched, and guests
+//! go on.
 
 use std::sync::Arc;
 
@@ -35,6 +36,13 @@ const OTHER: Argument = optional("other", Kind::Text);
 pub const DIFF: Kind =
     Kind::Object(&[NODE, required("checkpoint", Kind::Text), OTHER, optional("offset", NUMBER)]);
 
+/// What cowhand-checkpoint-delete takes.
+pub const DELETE: Kind = Kind::Object(&[
+    NODE,
+    required("checkpoints", Kind::List(&Kind::Text)),
+    optional("dry-run", Kind::Switch),
+]);
+
 /// What cowhand-gc takes.
 pub const GC: Kind =
     Kind::Object(&[NODE, optional("unnamed", Kind::Switch), optional("remove", Kind::Switch)]);
@@ -61,6 +69,30 @@ pub async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value
             change.apply(&plan)?;
         }
         Ok(outcome_json(&outcome, !remove))
+    })
+    .await
+}
+
+/// Deletes checkpoints, or lists what would go with them.
+pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, arguments)?;
+    let names = arguments.list("checkpoints").iter().filter_map(Value::as_str);
+    let named = |name| {
+        let parsed = CheckpointRef::parse(name).map_err(|error| QmpError::generic(error.to_string()))?;
+        Ok((disk.clone(), parsed))
+    };
+    let wanted = names.map(named).collect::<Result<Vec<_>, QmpError>>()?;
+    if wanted.is_empty() {
+        return Err(QmpError::generic("argument 'checkpoints' is empty: name the checkpoints to be deleted"));
+    }
+    let is_dry = arguments.is_on("dry-run");
+    in_lineage(inventory, move || {
+        let change = LineageChange::begin(&disk.place, PATIENCE)?;
+        let (plan, outcome) = change.delete(&wanted)?;
+        if !is_dry {
+            change.apply(&plan)?;
+        }
+        Ok(outcome_json(&outcome, is_dry))
     })
     .await
 }
@@ -125,6 +157,7 @@ async fn open_checkpoint(
     let layer = in_lineage(inventory, move || {
         let seen = Seen::of(disk.place.clone(), None)?;
         let id = seen.survey.find(&disk, &wanted)?;
+        seen.survey.sealed_chain(id)?;
         Ok(disk.place.layer(id))
     });
     let opened = graph::open(&options_of(&layer.await?), inventory.graph.rules()).await;

@@ -318,6 +318,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
     CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
     CommandSpec { name: "cowhand-checkpoint", arguments: checkpoints::CHECKPOINT },
+    CommandSpec { name: "cowhand-checkpoint-delete", arguments: lineage_queries::DELETE },
     CommandSpec { name: "cowhand-fork", arguments: checkpoints::FORK },
     CommandSpec { name: "cowhand-rollback", arguments: checkpoints::ROLLBACK },
     CommandSpec { name: "cowhand-log", arguments: lineage_queries::LOG },
