@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,7 +194,7 @@ impl Manifest {
         let text = NewText { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().collect() };
         let mut text = serde_json::to_vec(&text).map_err(io::Error::other)?;
         text.push(b'\n');
-        let mut file = File::create(&beside)?;
+        let mut file = new_beside(&beside, &place.manifest())?;
         file.write_all(&text)?;
         file.sync_all()?;
         std::fs::rename(&beside, place.manifest())?;
@@ -226,9 +227,48 @@ impl Manifest {
     }
 }
 
+/// An empty file at `path` that takes the place of `old`, and is no more open than that.
+fn new_beside(path: &Path, old: &Path) -> io::Result<File> {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let old = match old.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => Some(found?),
+    };
+    let mode = if old.is_some() { 0o600 } else { 0o666 };
+    let file = File::options().write(true).create_new(true).mode(mode).open(path)?;
+    if let Some(old) = old {
+        // Root alone may give a file away; who cannot keeps it.
+        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
+        file.set_permissions(old.permissions())?;
+    }
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_new_manifest_is_no_more_open_than_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::of(directory.path()).unwrap();
+        std::fs::create_dir(place.layers()).unwrap();
+        Manifest::default().write(&place).unwrap();
+        for mode in [0o600, 0o640] {
+            let own = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(place.manifest(), own).unwrap();
+            // What a killed command left does not lend its mode.
+            std::fs::write(place.layers().join(Place::NEW_MANIFEST), b"left").unwrap();
+            Manifest::default().write(&place).unwrap();
+            assert_eq!(place.manifest().metadata().unwrap().mode() & 0o777, mode);
+        }
+    }
 
     fn text(version: u64, layer: &str) -> String {
         format!(r#"{{"cowhand-lineage":{version},"layers":[{layer}]}}"#)
