@@ -3,4 +3,5 @@
 
 mod daemon;
 mod machine;
+mod printed;
 mod volumes;

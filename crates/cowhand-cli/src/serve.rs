@@ -21,6 +21,7 @@ pub mod guest_memory;
 mod help;
 pub mod inventory;
 mod jobs;
+mod libvirt_xml;
 mod life;
 pub mod listening;
 pub mod log;

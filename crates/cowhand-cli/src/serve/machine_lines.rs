@@ -1,7 +1,8 @@
-//! Lines to paste: how virtual machine monitors reach a disk over vhost-user-blk.
+//! Lines to paste: how virtual machine monitors, and libvirt, reach a disk over vhost-user-blk.
 
 use std::path::Path;
 
+use super::libvirt_xml::{self, SHARED_MEMORY};
 use super::paste::quote;
 use super::socket_path::file_name;
 
@@ -23,6 +24,8 @@ pub fn lines(socket: &Path, id: &str) -> Vec<(&'static str, String)> {
                 "-object memory-backend-memfd,id=mem,size=1G,share=on -m 1G -machine memory-backend=mem -chardev {chardev} -device vhost-user-blk-pci,chardev={id}"
             ),
         ),
+        ("libvirt (domain)", SHARED_MEMORY.to_owned()),
+        ("libvirt (disk)", libvirt_xml::vhost_user(socket)),
         ("cloud-hypervisor", format!("--memory size=1G,shared=on --disk {disk}")),
         ("crosvm", format!("--vhost-user {device}")),
         (
@@ -40,14 +43,15 @@ mod tests {
     fn a_path_is_quoted_for_the_shell_and_for_the_monitor() {
         let lines = lines(Path::new("/run/a b,c.sock"), "disk");
         let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["QEMU", "cloud-hypervisor", "crosvm", "Firecracker"]);
+        let libvirt = ["libvirt (domain)", "libvirt (disk)"];
+        assert_eq!(names, ["QEMU", libvirt[0], libvirt[1], "cloud-hypervisor", "crosvm", "Firecracker"]);
         assert!(
             lines[0].1.contains("'socket,id=vub-disk,path=/run/a b,,c.sock,reconnect=1'"),
             "{}",
             lines[0].1
         );
         assert!(
-            lines[3]
+            lines[5]
                 .1
                 .contains(r#"'{"drive_id":"vub-disk","socket":"/run/a b,c.sock","is_root_device":false}'"#)
         );

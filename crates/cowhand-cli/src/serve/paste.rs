@@ -1,8 +1,9 @@
-//! Lines to paste: how QEMU, qemu-img, nbdcopy and fio reach an export.
+//! Lines to paste: how QEMU, libvirt, qemu-img, nbdcopy and fio reach an export.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use super::libvirt_xml;
 use super::socket_path::file_name;
 
 /// Where the server really listens.
@@ -51,10 +52,12 @@ pub fn lines(address: &Address, export: Shown<'_>, tls: Option<&ClientTls>) -> V
         true => format!("copy-{}.raw", file_name(export.name)),
     };
     let nbdcopy = format!("nbdcopy --progress {quoted} {copy}");
+    let libvirt = libvirt_xml::nbd(address, export, tls);
     if let Some(tls) = tls {
         return vec![
             ("URI", uri),
             ("QEMU", qemu_tls(address, export, tls)),
+            ("libvirt", libvirt),
             ("qemu-img", qemu_img_tls(address, export, tls)),
             ("nbdcopy", nbdcopy),
             // Not fio: it lets libnbd read no files of certificates.
@@ -67,6 +70,7 @@ pub fn lines(address: &Address, export: Shown<'_>, tls: Option<&ClientTls>) -> V
     vec![
         ("URI", uri),
         ("QEMU", format!("-drive {}", quote(&drive))),
+        ("libvirt", libvirt),
         ("qemu-img", format!("qemu-img info {quoted}")),
         ("nbdcopy", nbdcopy),
         ("fio", fio),
@@ -141,7 +145,8 @@ fn connection(prefix: &str, address: &Address, export: Shown<'_>, tls: &ClientTl
     options.join(",")
 }
 
-fn host(tls: &ClientTls) -> &str {
+/// The name that the certificate is for, or what stands for it.
+pub fn host(tls: &ClientTls) -> &str {
     tls.host.as_deref().unwrap_or(HOST_PLACE)
 }
 
