@@ -2,14 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use black_box::peer::qemu_img;
 use black_box::server::Start;
-use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, USER_BASE, Ways};
+use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, Machine, USER_BASE, Ways};
 use black_box::{Scratch, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
 
+use super::Place;
 use super::hostile::Two;
 
 /// Where further memory of a guest is, behind all that the machine has.
@@ -138,7 +140,7 @@ fn lost_memory_stops_its_queues_costs_one_mapping_and_writes_nothing() {
     assert!(machine.broken(0), "nobody is told");
     assert!(count(&two.server, "maps") <= before + 10);
     let mut status = [0];
-    std::os::unix::fs::FileExt::read_exact_at(&machine.memory, &mut status, 0x20_0010).expect("memory");
+    machine.memory.read_exact_at(&mut status, 0x20_0010).expect("memory");
     assert_eq!(status, [1], "a write of lost bytes is an error");
     // The guest's other queue stops when it is asked for something.
     machine.submit(1, 0, &Ask::Read(0, 512));
@@ -150,20 +152,26 @@ fn lost_memory_stops_its_queues_costs_one_mapping_and_writes_nothing() {
     assert_eq!(machine.read(0, 4096), [1; 4096], "zeroes were written");
 }
 
+/// A file of a FUSE file system, and the server that answers for it.
+fn fuse_file(scratch: &Scratch) -> (Server, File) {
+    let (disk, file) = (scratch.name("fuse.qcow2"), scratch.file("fuse.raw"));
+    qemu_img(["create", "-q", "-f", "qcow2", &disk, "64M"]).ok();
+    File::create(&file).expect("a file to mount over");
+    let start = Start::new(["--fuse"]).arg(&file).arg(&disk);
+    let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let mounted = |server: &Server| server.stdout().contains("as a file").then_some(());
+    server.wait_until(mounted).expect("it mounts the disk");
+    let opened = OpenOptions::new().read(true).write(true).open(&file).expect("a file");
+    (server, opened)
+}
+
 /// Memory in a file of a FUSE file system whose server does not answer held a loop up for ever, with all its clients, and the end of the
 /// server. Whether a file lies there is found out without asking it.
 #[test]
 fn memory_in_a_file_that_does_not_answer_is_refused_at_once() {
     let mut two = Two::new();
     let scratch = Scratch::new();
-    let (disk, file) = (scratch.name("fuse.qcow2"), scratch.file("fuse.raw"));
-    qemu_img(["create", "-q", "-f", "qcow2", &disk, "64M"]).ok();
-    File::create(&file).expect("a file to mount over");
-    let mut silent =
-        Start::new(["--fuse"]).arg(&file).arg(&disk).listen().unwrap_or_else(|error| panic!("{}", error.0));
-    let mounted = |server: &Server| server.stdout().contains("as a file").then_some(());
-    silent.wait_until(mounted).expect("it mounts the disk");
-    let opened = OpenOptions::new().read(true).write(true).open(&file).expect("a file");
+    let (silent, opened) = fuse_file(&scratch);
     silent.signal(Signal::STOP);
     let (_machine, mut front) = two.liar(Ways::default());
     assert_eq!(front.acknowledged(37, &region(0, 1 << 20), &[opened.as_fd()]), 1);
@@ -174,4 +182,30 @@ fn memory_in_a_file_that_does_not_answer_is_refused_at_once() {
     drop(opened);
     silent.stop();
     two.assert_unharmed();
+}
+
+/// Where all front-ends are trusted their memory may lie anywhere: it is mapped, and a write has its bytes.
+#[test]
+fn memory_in_a_file_of_any_file_system_is_used_where_that_is_allowed() {
+    let scratch = Scratch::new();
+    let (answering, opened) = fuse_file(&scratch);
+    opened.write_all_at(&[5; 4096], 0).expect("a write");
+    let place = Place::new();
+    let server = place.serve("", &["--guest-memory", "any"]);
+    let mut machine = Machine::new(Ways::default());
+    let mut front = FrontEnd::start(&place.socket, &mut machine);
+    let mapped = front.acknowledged(37, &region(0, 1 << 20), &[opened.as_fd()]);
+    assert_eq!(mapped, 0, "{}", server.stderr());
+    machine.put(0x20_0000, &[&1u32.to_le_bytes()[..], &[0; 12]].concat());
+    machine.put_descriptor(0, 0, (GUEST_BASE + 0x20_0000, 16, 1, 1));
+    machine.put_descriptor(0, 1, (GUEST_BASE + FAR, 4096, 1, 2));
+    machine.put_descriptor(0, 2, (GUEST_BASE + 0x1_0010, 1, 2, 0));
+    machine.make_available(0, 0);
+    machine.kick(0);
+    assert_eq!(machine.wait(0, 1)[0].status, 0, "{}", server.stderr());
+    assert_eq!(machine.read(0, 4096), [5; 4096]);
+    drop(front);
+    server.stop();
+    drop(opened);
+    answering.stop();
 }

@@ -112,6 +112,32 @@ fn pages_that_the_device_writes_are_logged() {
     server.stop();
 }
 
+/// Marks went to memory that no front-end sees, and a migration left out what the device had written.
+#[test]
+fn a_log_that_is_lost_stops_the_queues() {
+    let place = Place::new();
+    let server = place.serve("", &[]);
+    let ways = Ways::default();
+    let mut machine = Machine::new(ways);
+    let mut front = FrontEnd::start(&place.socket, &mut machine);
+    machine.ok(0, &Ask::Write(0, &[1; 4096]));
+    let log = memfd_create("log", MemfdFlags::CLOEXEC).expect("a memory file");
+    let bytes = (GUEST_BASE + machine.bytes()) / 4096 / 8 + 1;
+    rustix::fs::ftruncate(&log, bytes).expect("memory");
+    front.send(6, &[bytes, 0].map(u64::to_ne_bytes).concat(), &[log.as_fd()]);
+    assert!(front.answer().is_some());
+    front.set_features(ways, feature::LOG_ALL);
+    front.set_address(0, 1);
+    rustix::fs::ftruncate(&log, 0).expect("it is not sealed");
+    // The marks of one request find out; the next one is not carried out.
+    machine.submit(0, 7, &Ask::Read(0, 4096));
+    machine.kick(0);
+    machine.submit(0, 8, &Ask::Read(0, 4096));
+    machine.kick(0);
+    assert!(machine.broken(0), "pages are written that no log has");
+    server.stop();
+}
+
 fn pages_are_logged(place: &Place, packed: bool) {
     let ways = Ways { packed, ..Ways::default() };
     let mut machine = Machine::new(ways);

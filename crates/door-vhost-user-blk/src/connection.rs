@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
@@ -25,9 +26,9 @@ use crate::session::{Answer, Refused, Session};
 pub(crate) enum End {
     #[error("connection closed by the front-end")]
     Gone,
-    #[error("another process goes on with the front-end")]
+    #[error("another process resumes the front-end")]
     HandOver,
-    #[error("it cannot go on where another process was: {0}")]
+    #[error("it cannot resume where another process was: {0}")]
     NotResumed(Refused),
     #[error("another front-end uses the disk")]
     Busy,
@@ -174,9 +175,13 @@ async fn next(stream: &Stream, aside: &Arc<Aside>) -> Result<(Header, Vec<u8>, V
     Ok((header, payload, arriving.arrived()))
 }
 
-/// What `message` gives, unless it takes too long.
-async fn in_time<T>(message: impl Future<Output = Result<T, End>>) -> Result<T, End> {
-    let (message, patience) = (pin!(message), pin!(reactor::sleep(MESSAGE_PATIENCE)));
+/// The next message, unless it takes longer than `patience`.
+async fn next_in_time(
+    stream: &Stream,
+    aside: &Arc<Aside>,
+    patience: Duration,
+) -> Result<(Header, Vec<u8>, Vec<Passed>), End> {
+    let (message, patience) = (pin!(next(stream, aside)), pin!(reactor::sleep(patience)));
     match select(message, patience).await {
         Either::Left((message, _)) => message,
         Either::Right(_) => Err(End::Slow),
@@ -188,7 +193,7 @@ async fn answer_next(session: &mut Session, stream: &Stream) -> Result<(), End> 
     if !aside.has_room(MESSAGE_PATIENCE).await {
         return Err(End::Unclosed);
     }
-    let (header, payload, fds) = in_time(next(stream, &aside)).await?;
+    let (header, payload, fds) = next_in_time(stream, &aside, MESSAGE_PATIENCE).await?;
     let asked = Message::decode(header.request, &payload)?;
     tracing::debug!(?asked, fds = fds.len(), "message");
     let name = message::name(header.request);
@@ -232,4 +237,60 @@ async fn receive(stream: &Stream, len: usize, arriving: &mut Arriving) -> Result
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(200);
+    const LATE: Duration = Duration::from_secs(60);
+
+    /// Both ends of a connection.
+    fn pair() -> (Stream, Stream) {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        (Stream::from_fd(near.into()), Stream::from_fd(far.into()))
+    }
+
+    /// A message that was begun and never ended kept its descriptors, and the only place at the disk, for ever.
+    #[test]
+    fn a_message_that_does_not_end_in_time_ends_its_connection_and_holds_up_no_other() {
+        let whole = [&[16u32, 1, 8].map(u32::to_ne_bytes).concat()[..], &[0; 8]].concat();
+        for backend in [reactor::Backend::Ring, reactor::Backend::Threads] {
+            let reactor = reactor::Reactor::new(backend).expect("a loop");
+            let aside = Arc::new(Aside::default());
+            let (from, to) = rustix::pipe::pipe().expect("a pipe");
+            // A byte, half a header, a header alone, half a payload: each brings a descriptor.
+            let begun = [1, HEADER_BYTES / 2, HEADER_BYTES, HEADER_BYTES + 4].map(|len| {
+                let (near, far) = pair();
+                far.send_with_fds_now(&whole[..len], &[to.as_fd()]).expect("room for it");
+                (near, far)
+            });
+            drop(to);
+            let (honest, front_end) = pair();
+            reactor.run(async {
+                let slow = join_all(begun.iter().map(|(near, _)| next_in_time(near, &aside, SOON)));
+                let served = async {
+                    front_end.send_all(IoBytes::copy_from(&whole).into()).await.expect("room for it");
+                    next_in_time(&honest, &aside, LATE).await
+                };
+                let (slow, served) = match select(pin!(slow), pin!(served)).await {
+                    Either::Right((served, slow)) => (slow.await, served),
+                    Either::Left((slow, _)) => panic!("others wait for {slow:?}"),
+                };
+                let (header, payload, _) = served.expect("a message");
+                assert_eq!((header.request, payload.len()), (16, 8));
+                for end in slow {
+                    assert!(matches!(&end, Err(end @ End::Slow) if end.is_fault()), "{end:?}");
+                }
+                // The other end of a pipe that is closed everywhere reads the end.
+                let end = aside.call(LATE, move || rustix::io::read(&from, &mut [0; 1])).await;
+                assert_eq!(end, Some(Ok(0)));
+            });
+        }
+    }
 }

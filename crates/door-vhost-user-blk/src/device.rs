@@ -93,7 +93,9 @@ impl Device {
     pub(crate) fn is_anything_lost(&self) -> bool {
         is_any_lost()
             && (self.memory.load().is_lost()
-                || self.inflight.load().as_ref().is_some_and(|records| records.is_lost()))
+                || self.inflight.load().as_ref().is_some_and(|records| records.is_lost())
+                // Pages that are marked there are not copied.
+                || self.dirty_log().is_some_and(|log| log.is_lost()))
     }
 
     /// Takes over what records of an earlier back-end say.

@@ -288,6 +288,11 @@ impl DirtyLog {
         Mapping::new(fd, area, allowance).map(|mapping| Self { mapping }).map_err(MemoryError::Log)
     }
 
+    /// Whether some of it was lost.
+    pub fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
     /// The pages of `len` bytes at `address` were written. What lies behind the log is memory without a log.
     pub fn mark(&self, address: u64, len: u64) {
         let Some(last) = len.checked_sub(1).and_then(|more| address.checked_add(more)) else { return };

@@ -151,24 +151,48 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What a signal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The range in this slot is lost.
+    Lost { slot: usize, bounds: Bounds },
+    /// Other memory failed, and no thread accessed it: nothing has to be done.
+    Report,
+    /// An access to other memory failed: that is for the handler before ours.
+    Foreign,
+}
+
+/// The cause of a signal with this code (sigaction(2), `si_code`) and this address.
+///
+/// A range is lost whatever the code is: its file was cut (BUS_ADRERR), an access found memory that failed (BUS_MCEERR_AR), or the kernel
+/// reports memory that failed before any thread accesses it (BUS_MCEERR_AO, where vm.memory_failure_early_kill is set). The report counts,
+/// too: the kernel may drop the page and keep the file. Then the next access raises no signal, and gets zeroes, or what the file had on its
+/// disk, in the place of what the guest wrote.
+fn cause(slots: &[Slot], code: libc::c_int, address: usize) -> Cause {
+    let lost = |(slot, own): (usize, &Slot)| Some(Cause::Lost { slot, bounds: own.around(address)? });
+    let other = if code == libc::BUS_MCEERR_AO { Cause::Report } else { Cause::Foreign };
+    slots.iter().enumerate().find_map(lost).unwrap_or(other)
+}
+
 /// Makes only system calls and atomic operations: it may interrupt anything.
 extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid description of the fault.
     let info = unsafe { &*info };
     // SAFETY: this signal's description has an address.
     let address = unsafe { info.si_addr() } as usize;
-    let found = SLOTS.iter().find_map(|slot| Some((slot, slot.around(address)?)));
-    let replaced = found.is_some_and(|(slot, bounds)| {
-        ANY_LOST.store(true, Ordering::Relaxed);
-        slot.lost.store(true, Ordering::Release);
-        replace(bounds.start, bounds.end - bounds.start) || replace_page(address, bounds.page)
-    });
-    // The kernel reports memory that failed and that no thread touches, too: nothing was accessed, so nothing has to be done.
-    let is_report = info.si_code == libc::BUS_MCEERR_AO;
-    if !replaced
-        && !is_report
-        && let Some(before) = BEFORE.get()
-    {
+    let is_answered = match cause(&SLOTS, info.si_code, address) {
+        Cause::Lost { slot, bounds } => {
+            ANY_LOST.store(true, Ordering::Relaxed);
+            SLOTS[slot].lost.store(true, Ordering::Release);
+            let is_replaced =
+                replace(bounds.start, bounds.end - bounds.start) || replace_page(address, bounds.page);
+            // A report comes without an access that waits for memory.
+            is_replaced || info.si_code == libc::BUS_MCEERR_AO
+        }
+        Cause::Report => true,
+        Cause::Foreign => false,
+    };
+    if !is_answered && let Some(before) = BEFORE.get() {
         // The access is tried again and fails again: then it is theirs.
         // SAFETY: the action is the one that was in force before ours.
         let _ = unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
@@ -193,7 +217,67 @@ fn replace(start: usize, len: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
     use super::*;
+    use crate::allowance::Allowance;
+    use crate::mapping::Mapping;
+    use crate::message::Area;
+
+    /// A file that was cut, memory that failed under an access, memory that failed and was not accessed.
+    const CODES: [libc::c_int; 3] = [libc::BUS_ADRERR, libc::BUS_MCEERR_AR, libc::BUS_MCEERR_AO];
+
+    /// The kernel's description of a fault: three numbers, then the address (sigaction(2)).
+    fn fault(code: libc::c_int, address: usize) -> libc::siginfo_t {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let at = (3 * size_of::<libc::c_int>()).next_multiple_of(align_of::<usize>());
+        // SAFETY: the address of a fault has its place within a description, which is longer than 100 bytes.
+        let place = unsafe { info.as_mut_ptr().byte_add(at) }.cast::<usize>();
+        // SAFETY: as above, and the place is a multiple of its alignment away from the start, which is aligned.
+        unsafe { place.write(address) };
+        // SAFETY: numbers of any value and an address are a description.
+        let mut info = unsafe { info.assume_init() };
+        info.si_code = code;
+        info
+    }
+
+    #[test]
+    fn a_fault_in_a_range_loses_it_whatever_its_code_is_and_one_elsewhere_loses_none() {
+        let slots = [const { Slot::empty() }; 2];
+        let bounds = Bounds { start: 0x1000, end: 0x3000, page: 0x1000 };
+        slots[1].set(bounds);
+        for code in CODES {
+            for address in [0x1000, 0x2fff] {
+                let lost = Cause::Lost { slot: 1, bounds };
+                assert_eq!(cause(&slots, code, address), lost, "{code} {address:#x}");
+            }
+            // What was only reported is left alone: the program ends when it is accessed.
+            let other = if code == libc::BUS_MCEERR_AO { Cause::Report } else { Cause::Foreign };
+            for address in [0, 0xfff, 0x3000] {
+                assert_eq!(cause(&slots, code, address), other, "{code} {address:#x}");
+            }
+        }
+    }
+
+    /// Memory of the machine that failed was answered with zeroes alone: a guest's write of them was a success.
+    #[test]
+    fn memory_that_failed_reads_as_zeroes_and_is_marked_as_lost() {
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memory file");
+        ftruncate(&memory, 0x2000).expect("its length");
+        let allowance = Allowance::default();
+        let map = || Mapping::new(&memory, Area { len: 0x2000, file_offset: 0 }, &allowance);
+        for code in CODES {
+            let (failed, other) = (map().expect("a mapping"), map().expect("another one"));
+            failed.write(0, &[7; 0x2000]).expect("it lies inside");
+            let address = failed.pages.as_ptr() as usize + 0x1234;
+            handle(libc::SIGBUS, &mut fault(code, address), std::ptr::null_mut());
+            let mut bytes = [1; 0x2000];
+            failed.read(0, &mut bytes).expect("it lies inside");
+            assert!(failed.is_lost() && bytes == [0; 0x2000], "{code}");
+            other.read(0, &mut bytes).expect("it lies inside");
+            assert!(!other.is_lost() && bytes == [7; 0x2000], "{code}");
+        }
+    }
 
     /// The bounds of a range that was dropped and those of the next one in its slot were read as one range, and a mapping in between was
     /// replaced.
