@@ -121,7 +121,7 @@ mod tests {
     fn a_ring_does_nothing_that_is_not_listed_and_its_list_is_closed() {
         let mut ring = take().unwrap();
         let run = |ring: &mut IoUring, entry: io_uring::squeue::Entry| {
-            // SAFETY: the operations of this test point to nothing.
+            // SAFETY: what the operations of this test point to lives as long as the test, or is nothing.
             unsafe { ring.submission().push(&entry) }.unwrap();
             ring.submit_and_wait(1).unwrap();
             ring.completion().next().unwrap().result()
@@ -130,6 +130,11 @@ mod tests {
         assert_eq!(run(&mut ring, nothing.clone()), 0);
         let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_DGRAM, 0).build();
         assert_eq!(run(&mut ring, socket), -libc::EACCES);
+        let path = c"/dev/null".as_ptr();
+        let open = opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), path).build();
+        assert_eq!(run(&mut ring, open), -libc::EACCES);
+        let attribute = opcode::SetXattr::new(c"user.x".as_ptr(), std::ptr::null(), path, 0).build();
+        assert_eq!(run(&mut ring, attribute), -libc::EACCES);
         let linked = nothing.flags(io_uring::squeue::Flags::IO_LINK);
         assert_eq!(run(&mut ring, linked), -libc::EACCES, "no flag is in use");
         let more = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(opcode::Socket::CODE)]);

@@ -65,6 +65,30 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_with_commands() {
     table::measure(&world, table::Reach::Allowed);
 }
 
+#[test]
+fn every_line_of_the_threat_model_is_denied_to_a_server_that_takes_checkpoints() {
+    let Some(directory) =
+        is_inside("every_line_of_the_threat_model_is_denied_to_a_server_that_takes_checkpoints")
+    else {
+        return;
+    };
+    let world = table::World::prepare(&directory);
+    let lineage = directory.join("allowed");
+    cowhand_cli::serve::sandbox::enter(
+        &[&directory.join("own").join("socket")],
+        &[],
+        &[],
+        std::slice::from_ref(&lineage),
+    );
+    table::measure(&world, table::Reach::Checkpoints);
+    // Layers are linked and sealed in the lineage's directory, and nowhere else.
+    std::fs::write(lineage.join("overlay"), "x").unwrap();
+    std::fs::hard_link(lineage.join("image"), lineage.join("layer")).unwrap();
+    std::fs::rename(lineage.join("overlay"), lineage.join("image")).unwrap();
+    assert!(std::fs::rename(lineage.join("layer"), directory.join("own").join("layer")).is_err());
+    assert!(std::fs::write(directory.join("elsewhere").join("overlay"), "x").is_err());
+}
+
 /// What a running server does still works: files, threads, sockets that are open, rings that were made
 /// before.
 #[test]

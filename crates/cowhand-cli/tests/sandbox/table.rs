@@ -22,11 +22,14 @@ const DOCUMENT: &str = include_str!("../../../../docs/internals/threat-model.md"
 /// The table stands behind this heading.
 const HEADING: &str = "### What the sandbox denies";
 
-/// Whether commands come to the server, and files may be opened for them.
+/// Whether commands come to the server, and what they may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     Nothing,
+    /// Files are opened, and sockets made, where they are allowed.
     Allowed,
+    /// Checkpoints of disks are taken.
+    Checkpoints,
 }
 
 /// What the tries are made on.
@@ -197,7 +200,7 @@ fn open_attributes(world: &World, _: Reach) -> Vec<Try> {
 fn open_mode(world: &World, reach: Reach) -> Vec<Try> {
     match reach {
         Reach::Nothing => vec![("fchmod", call(libc::SYS_fchmod, [world.fd(), 0o666, 0, 0, 0, 0]))],
-        Reach::Allowed => Vec::new(),
+        Reach::Allowed | Reach::Checkpoints => Vec::new(),
     }
 }
 
@@ -229,7 +232,7 @@ fn datagrams(_: &World, reach: Reach) -> Vec<Try> {
         ("socketpair datagram", pair(SOCK_DGRAM)),
         ("socketpair raw", pair(SOCK_RAW)),
     ];
-    if reach == Reach::Nothing {
+    if reach != Reach::Allowed {
         tries.push(("socket unix stream", socket(AF_UNIX, SOCK_STREAM)));
         tries.push(("socket unix seqpacket", socket(AF_UNIX, libc::SOCK_SEQPACKET)));
     }
