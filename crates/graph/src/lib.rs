@@ -60,6 +60,6 @@ pub use crate::open::{
 pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{OpenedAs, ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
-#[cfg(feature = "tls")]
 pub use crate::shared_files::SharedFiles;
+#[cfg(feature = "tls")]
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};
