@@ -1,8 +1,10 @@
 //! LUKS files that are made here, beside those of qemu-img and cryptsetup.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::peer::{Bench, Ran};
 
@@ -175,5 +177,56 @@ fn what_a_luks_file_cannot_be_made_with_is_refused_and_leaves_nothing() {
         let ran = cowhand(&bench, words);
         assert!(ran.code == 1 && ran.err.contains(why), "{words:?}: {}", ran.err);
         assert!(!bench.path("x.luks").exists(), "{words:?}");
+    }
+}
+
+/// A user without rights, as setpriv has it.
+const USER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// Runs cowhand as that user, with a hard limit of 0 on core files, until it waits for commands with its disk open. Gives the owner of its
+/// files in /proc: root, if the process is never dumped (proc(5)).
+fn owner_in_proc(bench: &Bench, words: &[&str]) -> u32 {
+    let mut user = Command::new("setpriv")
+        .args(USER)
+        .args(["prlimit", "--core=0:0", "./cowhand", "io", "-r"])
+        .args(words)
+        .current_dir(bench.path(""))
+        .env("HOME", "/none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its prompt comes when the disk is open.
+    let mut prompt = [0; 7];
+    let opened = user.stdout.as_mut().unwrap().read_exact(&mut prompt);
+    let owner = fs::metadata(format!("/proc/{}/environ", user.id())).map(|file| file.uid());
+    drop(user.stdin.take());
+    let status = user.wait().unwrap();
+    assert!(opened.is_ok() && status.success(), "{words:?}: {status}");
+    owner.unwrap()
+}
+
+/// A hard limit of 0 (limits.conf, `LimitCORE=0`, containers) cannot be raised to 1, at which no program takes a dump: every password was
+/// refused.
+#[test]
+fn where_core_files_are_forbidden_an_encrypted_disk_opens_and_its_process_is_never_dumped() {
+    let bench = bench();
+    let qcow2 = "encrypt.format=luks,encrypt.key-secret=sec0,encrypt.iter-time=10";
+    let luks = "key-secret=sec0,iter-time=10";
+    for (format, options, name) in [("luks", luks, "disk.luks"), ("qcow2", qcow2, "disk.qcow2")] {
+        qemu(&bench, "qemu-img", &["create", "-q", "-f", format, "-o", options, name, "1M"]);
+    }
+    // All that the user needs, wherever the program was built.
+    let program = bench.path("cowhand");
+    let built = env!("CARGO_BIN_EXE_cowhand");
+    fs::hard_link(built, &program).or_else(|_| fs::copy(built, &program).map(drop)).unwrap();
+    for name in ["", "password", "plain.raw", "disk.luks", "disk.qcow2"] {
+        fs::set_permissions(bench.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    assert_eq!(owner_in_proc(&bench, &["-f", "raw", "plain.raw"]), 65534, "a process without a password");
+    let drives =
+        [drive("disk.luks"), "driver=qcow2,encrypt.key-secret=sec0,file.filename=disk.qcow2".to_owned()];
+    for drive in drives {
+        assert_eq!(owner_in_proc(&bench, &[&SECRET[..], &["--image-opts", &drive]].concat()), 0, "{drive}");
     }
 }

@@ -40,6 +40,7 @@ mod rebase;
 mod replaced;
 mod serve;
 mod show;
+mod shown_names;
 mod snapshot;
 mod throttle;
 mod usage;

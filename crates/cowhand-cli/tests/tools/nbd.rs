@@ -244,3 +244,23 @@ fn a_served_disk_over_an_export_is_the_same_disk() {
     let ran = bench.run(Path::new(COWHAND), &["compare", "-f", "raw", &served, "a.raw"]);
     assert_eq!((ran.code, ran.out.trim()), (1, "Content mismatch at offset 1048576!"));
 }
+
+/// The base's path is no file here: it was opened by that, without the rest of its options, and the commit was refused.
+#[test]
+fn an_overlay_is_committed_to_a_base_on_a_server() {
+    for program in ["qemu-nbd", COWHAND] {
+        let bench = Bench::new();
+        images(&bench);
+        let server = Server::of_bytes(&bench, program, "image");
+        let base = uri(&bench, "image");
+        bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &base, "top.qcow2"]);
+        bench.qemu("qemu-io", &["-f", "qcow2", "-c", "write -q -P 7 1M 64k", "top.qcow2"]);
+        let ran = bench.cowhand(&["commit", "--allow-name", &base, "top.qcow2"]);
+        assert_eq!(ran.code, 0, "{program}: {}", ran.err);
+        bench.qemu("qemu-img", &["compare", "-q", "-f", "qcow2", "-F", "qcow2", "top.qcow2", &base]);
+        drop(server);
+        bench.wait_for_lock("image");
+        let read = bench.qemu("qemu-io", &["-f", "qcow2", "-c", "read -P 7 1M 64k", "image"]);
+        assert!(!read.out.contains("failed"), "{program}: {}", read.out);
+    }
+}
