@@ -1,0 +1,73 @@
+//! What the log warns of when a disk is opened: a file, or its format, that only the author of an image chose.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use black_box::peer::qemu_img;
+use black_box::{Scratch, Server, cowhand};
+
+use super::create;
+
+/// What the two warnings say.
+const WARNINGS: [&str; 2] =
+    ["the image over it does not say in which format it is", "by this image's own word its guest"];
+
+/// The header extension that has the format of a backing file, and one that means nothing.
+const BACKING_FORMAT: u32 = 0xe279_2aca;
+const UNKNOWN: u32 = 0x6e6f_6e65;
+
+/// The warnings of a server of this drive.
+fn warned(drive: &str) -> Vec<String> {
+    let log = Server::start([drive]).stderr_at_end();
+    let is_one = |line: &&str| line.contains("WARN") && WARNINGS.iter().any(|text| line.contains(text));
+    log.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+/// Takes the format of its backing file out of an image. QEMU makes such images no more, and there are many.
+fn forget_backing_format(image: &str) {
+    let file = File::options().read(true).write(true).open(image).expect("the image");
+    let mut header = [0; 4096];
+    file.read_exact_at(&mut header, 0).expect("its header");
+    let mark = BACKING_FORMAT.to_be_bytes();
+    let at = header.windows(mark.len()).position(|bytes| bytes == mark).expect("the format");
+    file.write_all_at(&UNKNOWN.to_be_bytes(), at as u64).expect("its header");
+}
+
+/// A guest whose raw disk the file was once, before an image was put over it, writes the header of an image there.
+#[test]
+fn a_backing_file_without_a_format_is_warned_of_until_one_is_given_or_recorded() {
+    let scratch = Scratch::new();
+    create(&scratch, "base.qcow2", "1M");
+    scratch.write("base.raw", &[7; 1 << 20]);
+    for (base, format) in [("base.raw", "raw"), ("base.qcow2", "qcow2")] {
+        let top = scratch.name("top.qcow2");
+        qemu_img(["create", "-q", "-f", "qcow2", "-b", base, "-F", format, &top]).ok();
+        assert_eq!(warned(&top), [""; 0], "{base}");
+        forget_backing_format(&top);
+        let lines = warned(&top);
+        let [line] = &lines[..] else { panic!("{base}: {lines:?}") };
+        let found = format!("{base}: {}; its content looks like {format}.", WARNINGS[0]);
+        assert!(line.contains(&found), "{line}");
+        assert_eq!(warned(&format!("file={top},backing.driver={format}")), [""; 0], "{base}");
+        // As the warning says.
+        cowhand(["rebase", "-u", "-b", base, "-F", format, &top]).current_dir(scratch.path()).ok();
+        assert_eq!(warned(&top), [""; 0], "{base}");
+    }
+}
+
+#[test]
+fn a_data_file_that_only_its_image_names_is_warned_of_until_it_is_named() {
+    let scratch = Scratch::new();
+    let (image, data) = (scratch.name("disk.qcow2"), scratch.name("disk.data"));
+    let options = format!("data_file={data}");
+    qemu_img(["create", "-q", "-f", "qcow2", "-o", &options, &image, "1M"]).ok();
+    let real = std::fs::canonicalize(&data).expect("the data file");
+    for (more, does) in [("", "reads and writes"), (",read-only=on", "reads")] {
+        let drive = format!("file={image}{more}");
+        let lines = warned(&drive);
+        let [line] = &lines[..] else { panic!("{drive}: {lines:?}") };
+        let found = format!("disk.qcow2: {} {does} {};", WARNINGS[1], real.display());
+        assert!(line.contains(&found), "{line}");
+        assert_eq!(warned(&format!("{drive},data-file.filename={data}")), [""; 0], "{drive}");
+    }
+}
