@@ -29,6 +29,7 @@ pub fn run(_: &Args) -> ExitCode {
 pub fn first_stage(stages: &mut Stages) {
     stages.stage("library: foreign crates", foreign::check);
     stages.stage("library: packages", published::package);
+    stages.stage("library: by default and with no feature", by_default);
 }
 
 /// All of it.
@@ -50,6 +51,18 @@ pub fn stage(stages: &mut Stages) {
     ]);
     stages.command("library: tests without features", &mut tests);
     stages.stage("library: the example of its page, pasted", pasted::build_and_run);
+}
+
+/// Checks the library as most programs link it, and with no feature; a warning fails. Where the whole workspace is built all features are on.
+fn by_default() -> Result<(), String> {
+    for more in [&[][..], &["--no-default-features"]] {
+        let mut check = cargo();
+        check.args(["check", "--locked", "--package", "cowhand"]).args(more);
+        if let Some(first) = warnings(&mut check)?.first() {
+            return Err(format!("the library is built with warnings ({more:?}):\n{first}"));
+        }
+    }
+    Ok(())
 }
 
 /// Builds the library with none of its features, each alone, and all; a warning fails.
