@@ -233,7 +233,7 @@ fn a_push_does_not_replace_what_somebody_else_pushed_meanwhile() {
         }
         scene.store.put("/images/base/debian.json", theirs.as_bytes());
     });
-    assert!(outcome.stderr.contains("was changed by somebody else meanwhile"), "{outcome}");
+    assert!(outcome.stderr.contains("was changed by another process meanwhile"), "{outcome}");
     assert_eq!(scene.manifest(), theirs);
     scene.assert_reads_as(&scene.disk);
 }

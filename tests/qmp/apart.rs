@@ -71,13 +71,13 @@ fn no_filter_has_children_of_which_one_stands_on_another() {
         json!({ "driver": "quorum", "node-name": "f", "vote-threshold": 1, "children": ["t", "x", "a"] }),
     ] {
         let words = qmp.refused("blockdev-add", filter);
-        assert!(words.contains("one of them stands on the other"), "{words}");
+        assert!(words.contains("one of them is backed by the other"), "{words}");
     }
     // Nor is it made so later.
     qmp.ok("blockdev-add", filter("copy-on-read", "y", "t"));
     qmp.ok("blockdev-add", over("copy-before-write", ("file", "a"), ("target", "y")));
     let words = qmp.refused("blockdev-reopen", json!({ "options": [filter("copy-on-read", "y", "a")] }));
-    assert!(words.contains("one of them stands on the other"), "{words}");
+    assert!(words.contains("one of them is backed by the other"), "{words}");
     steered.server.stop();
 }
 

@@ -516,7 +516,7 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     qmp.ok("blockdev-add", format);
     let mirror = json!({ "job-id": "m", "device": "a", "target": "libvirt-3-format", "sync": "full" });
     let itself = qmp.refused("blockdev-mirror", mirror);
-    assert!(itself.contains("stands on a disk that is written"), "{itself}");
+    assert!(itself.contains("is backed by a disk that is written"), "{itself}");
     let overlay = json!({ "node": "a", "overlay": "libvirt-3-format" });
     let itself = qmp.refused("blockdev-snapshot", overlay);
     assert!(itself.contains("below itself"), "{itself}");

@@ -54,7 +54,7 @@ fn a_new_process_that_cannot_serve_what_the_old_one_does_leaves_it_serving() {
             assert!(!outcome.status.success() && outcome.stderr.contains(said), "{outcome}");
             daemon.assert_goes_on();
         }
-        assert!(daemon.server.stderr().contains("this process goes on"), "{}", daemon.server.stderr());
+        assert!(daemon.server.stderr().contains("this process keeps serving"), "{}", daemon.server.stderr());
     });
 }
 

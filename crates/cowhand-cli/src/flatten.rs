@@ -110,7 +110,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         _ if args.report.quiet => {}
         OutputFormat::Json => write_json(out, &flattened)?,
         OutputFormat::Human => match &flattened.backing_filename {
-            Some(base) => writeln!(out, "Image flattened; it stands on {base}.")?,
+            Some(base) => writeln!(out, "Image flattened; it is backed by {base}.")?,
             None => writeln!(out, "Image flattened; it stands alone.")?,
         },
     }

@@ -114,7 +114,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if !args.live.quiet {
         let place = args.target.display();
         match args.switch {
-            true => writeln!(out, "{disk} stands on {place} now")?,
+            true => writeln!(out, "{disk} has switched to {place}")?,
             false => writeln!(out, "{disk} is copied to {place}")?,
         }
     }

@@ -108,7 +108,7 @@ fn read(path: &Path, owner: Option<u32>) -> Result<Said, Failure> {
         && (found.uid() != owner || found.mode() & 0o022 != 0)
     {
         return Err(Failure::new(format!(
-            "{} is of user {} and has mode {:o}; the rules of a machine belong to root, and nobody else can write them",
+            "{} is of user {} and has mode {:o}; the rules of a machine belong to root, and no other user may write them",
             path.display(),
             found.uid(),
             found.mode() & 0o777

@@ -48,7 +48,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     remote.run_job("stream", &disk, ("block-stream", arguments), &watch)?;
     if !args.live.quiet {
-        writeln!(out, "{disk} stands on {} now", args.base.as_deref().unwrap_or("nothing"))?;
+        writeln!(out, "{disk} is backed by {} now", args.base.as_deref().unwrap_or("nothing"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

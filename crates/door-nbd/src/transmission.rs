@@ -39,7 +39,7 @@ pub(crate) enum End {
     Disconnect,
     #[error("server shuts down")]
     Shutdown,
-    #[error("another process goes on with the client")]
+    #[error("another process resumes the client")]
     HandOver,
     #[error("connection closed by the client")]
     Gone,

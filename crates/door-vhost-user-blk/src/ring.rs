@@ -64,7 +64,7 @@ pub enum RingFault {
     #[error("a chain has no byte for the status")]
     NoStatus,
     /// Where a packed ring goes on.
-    #[error("a ring of {entries} entries cannot go on at entry {found}")]
+    #[error("a ring of {entries} entries cannot resume at entry {found}")]
     Position {
         /// The entry.
         found: u16,
@@ -72,7 +72,7 @@ pub enum RingFault {
         entries: u16,
     },
     /// Where a split ring goes on.
-    #[error("a split ring cannot go on at {0:#x}: an index has 16 bits")]
+    #[error("a split ring cannot resume at {0:#x}: an index has 16 bits")]
     Base(u32),
     /// Records of requests in flight that the front-end kept.
     #[error("the records of requests in flight make no sense: {0}")]

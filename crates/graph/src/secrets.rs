@@ -242,7 +242,7 @@ impl Secrets {
 impl SecretOptions {
     fn read(self, id: &str) -> Result<Secret, SecretError> {
         if self.keyid {
-            let what = "it is enciphered with another one (keyid), which is not supported; give file=PATH or a systemd credential";
+            let what = "it is encrypted with another one (keyid), which is not supported; give file=PATH or a systemd credential";
             return Err(SecretError::Unsupported { id: id.into(), what });
         }
         let secret = match (self.data, self.file, self.serial) {

@@ -42,7 +42,7 @@ pub enum OtherFiles {
 /// An image that is held still, and the same image on other files, which have all that its own have. Until [`OnOtherFiles::go_on`] the image
 /// is where it was, and is so again when this is dropped.
 #[derive(Debug)]
-#[must_use = "the image is on its old files until it is told to go on"]
+#[must_use = "the image is on its old files until it is resumed"]
 pub struct OnOtherFiles<'a> {
     still: HeldStill<'a>,
     image: Qcow2,

@@ -162,7 +162,7 @@ pub fn out_of_date(names: &[String]) -> String {
     };
     format!(
         "persistent bitmaps are out of date from this first change on and marked inconsistent: {}{more}; changes are not recorded in \
-         them (why was told when the image was opened), so the next backup must be a full one",
+         them (the reason was logged when the image was opened), so the next backup must be a full one",
         shown.join(", ")
     )
 }

@@ -193,7 +193,7 @@ impl Inner {
     /// The kernel does not take this loop's ring any more: it goes on over threads. What was in flight on the ring
     /// fails, the kernel may yet carry it out: the ring, and what the kernel may touch, stay in memory for ever.
     fn lose_ring(&self, driver: &mut Driver, slots: &mut Slots, error: &io::Error) {
-        tracing::error!(%error, "io_uring has failed; requests in flight on it fail, threads go on");
+        tracing::error!(%error, "io_uring has failed; requests in flight on it fail, later ones use threads");
         let poll = Driver::Poll(Poll::new(self.remote.event()));
         std::mem::forget(std::mem::replace(driver, poll));
         let mut landings = self.landings.take();

@@ -125,7 +125,7 @@ pub async fn remove_key(
     let slots = chosen(file, area, &header, removal, forced, around).await?;
     let left = header.slots.iter().enumerate().filter(|(slot, entry)| entry.active && !slots.contains(slot));
     if left.count() == 0 && !forced {
-        return Err(blame.refused("no key would be left: without one nobody can read the image again"));
+        return Err(blame.refused("no key would be left: without one the image cannot be read again"));
     }
     for &slot in &slots {
         let mut entry = header.slots[slot];

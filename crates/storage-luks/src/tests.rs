@@ -290,7 +290,7 @@ fn keys_are_added_and_removed_and_the_last_one_stays() {
     assert_eq!(remove(&file, area, Removal::Slot(1), false), Err("memory: key slot 1 has no key".into()));
     assert_eq!(remove(&file, area, Removal::Password(&secret("first")), false), Ok(vec![0]));
     assert_eq!((opens(&file, area, "first"), opens(&file, area, "third")), (None, Some(6)));
-    let last = "memory: no key would be left: without one nobody can read the image again";
+    let last = "memory: no key would be left: without one the image cannot be read again";
     assert_eq!(remove(&file, area, Removal::Slot(6), false), Err(last.into()));
     assert_eq!(opens(&file, area, "third"), Some(6));
     assert_eq!(remove(&file, area, Removal::Slot(6), true), Ok(vec![6]));

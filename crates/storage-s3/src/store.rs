@@ -42,14 +42,14 @@ pub enum StoreError {
         name: ObjectName,
     },
     /// The object is not the version that was to be replaced.
-    #[error("{name}: the object was changed by somebody else meanwhile; it stays as it is")]
+    #[error("{name}: the object was changed by another process meanwhile; it stays as it is")]
     Changed {
         /// The object.
         name: ObjectName,
     },
     /// The store does not know the field by which it would keep what another process makes meanwhile.
     #[error(
-        "{name}: the store does not know {field} (it answers 501): it cannot keep what somebody else makes meanwhile"
+        "{name}: the store does not know {field} (it answers 501): it cannot keep what another process makes meanwhile"
     )]
     Unconditional {
         /// The object.

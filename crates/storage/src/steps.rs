@@ -56,7 +56,7 @@ steps! {
     PwritevRmwAfterTail "pwritev_rmw_after_tail" "It was read."
     PwritevZero "pwritev_zero" "A range is zeroed."
     PwritevDone "pwritev_done" "Such a request has succeeded."
-    None "none" "The medium was opened."
+    None "none" "The file was opened."
 }
 
 /// A watcher of an engine's steps. Tools for tests steer it too: a breakpoint holds back the first request that comes

@@ -39,7 +39,7 @@ const KNOWN: [OptionDef<AmendOptions>; 8] = [
     OptionDef {
         name: "backing_file",
         takes: "PATH",
-        help: "the image below: only the one that it is (cowhand rebase changes it)",
+        help: "the backing file: only the one that it has (cowhand rebase changes it)",
         put: |wanted, value| {
             wanted.backing_file = Some(value.to_owned());
             Some(())
@@ -193,7 +193,7 @@ impl AmendOptions {
             || differs(&self.backing_format, &header.extensions.backing_format)
         {
             return Err(BadOption(
-                "-o backing_file and backing_fmt: the image below stays what it is; `cowhand rebase` puts the image over \
+                "-o backing_file and backing_fmt: the backing file stays what it is; `cowhand rebase` puts the image over \
                  another, `cowhand rebase -u` changes the name alone"
                     .to_owned(),
             ));

@@ -127,7 +127,7 @@ fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Fa
     options.backing_format = format.or(options.backing_format.take());
     let Some(name) = &options.backing_file else {
         return match &args.backing_format {
-            Some(_) => Err(Failure::new("-F is the format of the image below; name that with -B")),
+            Some(_) => Err(Failure::new("-F is the format of the backing file; name that with -B")),
             None => Ok(()),
         };
     };

@@ -217,7 +217,7 @@ pub fn hinted(failure: Failure, error: &StoreError) -> Failure {
     match error {
         StoreError::Exists { .. } => failure.with_hint("--force replaces it, when the new one is whole"),
         StoreError::Unconditional { .. } => {
-            failure.with_hint("--force makes it without that; nobody else may make it at the same time")
+            failure.with_hint("--force makes it without that; no other process may make it at the same time")
         }
         _ => failure,
     }

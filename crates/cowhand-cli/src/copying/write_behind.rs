@@ -33,7 +33,7 @@ pub async fn writing_behind<T>(
     let mut sent = 0;
     let mut sending: Option<LocalBoxFuture<'_, rustix::io::Result<()>>> = None;
     let written = || counters.progress().written;
-    let failed = |error: rustix::io::Errno| Failure::because("cannot write the copy to its medium", &error);
+    let failed = |error: rustix::io::Errno| Failure::because("cannot write the copy to its device", &error);
     let filled = poll_fn(|context| {
         loop {
             if let Some(piece) = &mut sending {

@@ -116,7 +116,7 @@ impl Question {
                 if extended { "16th" } else { "32nd" },
             ),
             (_, true) if self.copies() => format!(
-                "a small write copies the rest of its subcluster from the image below, not the rest of its cluster: {} \
+                "a small write copies the rest of its subcluster from the backing file, not the rest of its cluster: {} \
                  here, {} with the default",
                 human_size(clusters.copied_bytes()),
                 human_size(DEFAULT.copied_bytes()),
@@ -124,14 +124,14 @@ impl Question {
             (_, true) => "subclusters make small writes to new space 1.5 times as fast in QEMU, and cost cowhand nothing \
                  that could be measured"
                 .to_owned(),
-            (_, false) => "without an image below nothing is copied around a small write and the rest of its cluster takes no \
+            (_, false) => "without a backing file nothing is copied around a small write and the rest of its cluster takes no \
                  space, so subclusters would only make the map larger"
                 .to_owned(),
         }];
         let smallest = self.smallest();
         if clusters.bytes > smallest.bytes {
             reasons.push(format!(
-                "clusters of {} would need {} for the map in QEMU, whose cache is {} unless told otherwise; a part of \
+                "clusters of {} would need {} for the map in QEMU, whose cache is {} unless set otherwise; a part of \
                  the map that is not in memory costs a read of the file",
                 human_size(smallest.bytes),
                 human_size(smallest.map_bytes(self.disk_bytes)),

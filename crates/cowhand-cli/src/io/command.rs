@@ -73,7 +73,7 @@ pub const COMMANDS: [Command; 26] = [
         "aio_flush",
         0..=0,
         "",
-        "wait for all requests that nobody waits for",
+        "wait for all requests that no command waits for",
         Needs::Disk,
         Verb::AioFlush,
     ),
@@ -156,7 +156,7 @@ pub const COMMANDS: [Command; 26] = [
         Needs::Disk,
         Verb::Reopen,
     ),
-    command("resume", 1..=1, "TAG", "let a request go on that is held back", Needs::Disk, Verb::Resume),
+    command("resume", 1..=1, "TAG", "resume a request that is held back", Needs::Disk, Verb::Resume),
     command("sigraise", 1..=1, "SIGNAL", "raise a signal, by number", Needs::Nothing, Verb::SigRaise),
     command("sleep", 1..=1, "MILLISECONDS", "wait", Needs::Nothing, Verb::Sleep),
     command("truncate", 1..=3, "[-m MODE] SIZE", "change the size", Needs::Writing, Verb::Truncate)

@@ -240,12 +240,12 @@ impl<'a> Session<'a> {
         let failure = self.failed(error);
         match error {
             Error::Store(StoreError::Unconditional { .. }) => failure
-                .with_hint("--force writes without that; nobody else may upload to this name at the same time"),
+                .with_hint("--force writes without that; no other process may write to this name meanwhile"),
             Error::Removing { .. } => failure.with_hint(
                 "try again when that has ended; if it was killed, its object counts for a day, or until it is removed",
             ),
             Error::Store(StoreError::Exists { .. } | StoreError::Changed { .. }) => failure
-                .with_hint("somebody else uploaded to this name; do it again if theirs is to be replaced"),
+                .with_hint("another process uploaded to this name; do it again if that is to be replaced"),
             _ => failure,
         }
     }
@@ -278,6 +278,6 @@ impl<'a> Session<'a> {
             Either::Left((Err(error), _)) => error.to_string(),
             Either::Right(_) => "no answer".to_owned(),
         };
-        warn(&format!("cowhand prune will take this push for one that goes on: {said}"));
+        warn(&format!("cowhand prune will take this push for one that still runs: {said}"));
     }
 }

@@ -115,7 +115,7 @@ impl Remote {
         let mut is_ended_by_us = false;
         let watched = loop {
             let Some(job) = self.job(id)? else {
-                break Err(Failure::new(format!("job {id} is gone: somebody else ended it")));
+                break Err(Failure::new(format!("job {id} is gone: another client ended it")));
             };
             let number = |name: &str| job[name].as_u64().unwrap_or(0);
             progress.set_total(number("total-progress"));

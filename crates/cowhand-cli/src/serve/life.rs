@@ -55,12 +55,12 @@ pub(super) fn live(
                 // Nothing is to be closed or removed in order: all of it is another process's.
                 Ok(()) => std::process::exit(0),
                 Err(failure) => {
-                    tracing::error!(%failure, "nobody takes over; this process goes on");
+                    tracing::error!(%failure, "no process takes over; this process keeps serving");
                     estate
                 }
             },
             Ok(Ended::Kept(exchange, estate, failure)) => {
-                tracing::error!(%failure, "nobody takes over; this process goes on");
+                tracing::error!(%failure, "no process takes over; this process keeps serving");
                 reactor.run(exchange.refuse(failure.to_string()));
                 estate
             }
@@ -87,7 +87,7 @@ fn take_back(
                 return Ok(opened);
             }
             Err(failure) if Instant::now() >= until => return Err(failure),
-            Err(failure) => tracing::warn!(%failure, "cannot go on yet; trying again"),
+            Err(failure) => tracing::warn!(%failure, "cannot resume serving yet; trying again"),
         }
         std::thread::sleep(RETURNING_PAUSE);
     }

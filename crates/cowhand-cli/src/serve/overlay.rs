@@ -103,7 +103,7 @@ fn name_in_image(name: &Path) -> Result<String, Failure> {
     if graph::drivers::elsewhere(name).is_some() && name.symlink_metadata().is_err() {
         return match shown(name.as_os_str()) == text {
             true => Ok(text.to_owned()),
-            false => Err(refused("everybody who reads the image would read what lets in")),
+            false => Err(refused("everybody who reads the image would read the credentials")),
         };
     }
     let path = std::path::absolute(name)

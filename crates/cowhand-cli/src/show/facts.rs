@@ -59,7 +59,7 @@ pub fn of_image(image: &Image) -> Vec<Fact> {
 /// What a layer is, without its name.
 pub fn of_layer(layer: &Layer) -> String {
     let on_medium =
-        layer.actual_size.map_or_else(String::new, |size| format!(", {} on the medium", human_size(size)));
+        layer.actual_size.map_or_else(String::new, |size| format!(", {} on the device", human_size(size)));
     format!("{}, {}{on_medium}", layer.format, human_size(layer.virtual_size))
 }
 

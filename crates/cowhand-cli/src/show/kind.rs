@@ -70,7 +70,7 @@ impl Kind {
         };
         match self {
             Kind::Data => look("data", "data", ('█', '#'), 33, ("#2563c9", "#5c9dff")),
-            Kind::Below => look("data of images below", "below", ('▓', '='), 103, ("#7484a0", "#8a99b3")),
+            Kind::Below => look("data of backing files", "below", ('▓', '='), 103, ("#7484a0", "#8a99b3")),
             Kind::Compressed => {
                 look("compressed data", "compressed", ('▒', 'c'), 134, ("#8e4ec6", "#bf8cf0"))
             }

@@ -426,7 +426,7 @@ fn what_is_not_done_is_refused_by_name() {
         (&["--skip-broken-bitmaps", source, "x"], "--bitmaps"),
         (&["-c", source, "x"], "-c: a raw image has no compressed clusters"),
         (&["-S", "100", source, "x"], "-S is 100; allowed: multiples of 512 up to 16M, and 0"),
-        (&["-F", "raw", source, "x"], "-F is the format of the image below"),
+        (&["-F", "raw", source, "x"], "-F is the format of the backing file"),
         (&["-B", "x", "-F", "raw", source, "y"], "a raw image has no backing file"),
         (&["--memory-limit", "1M", source, "x"], "--memory-limit is 1048576"),
         (&[source], "convert takes what is copied"),

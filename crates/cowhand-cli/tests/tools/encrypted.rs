@@ -203,7 +203,7 @@ fn a_password_that_is_wrong_or_not_there_is_said_once() {
         (
             &["--object", "secret,id=sec0,data=hunter2,keyid=k,iv=x"],
             &drive,
-            "secret \"sec0\": it is enciphered with another one (keyid), which is not supported; give file=PATH or a systemd credential",
+            "secret \"sec0\": it is encrypted with another one (keyid), which is not supported; give file=PATH or a systemd credential",
         ),
     ];
     for (objects, drive, error) in table {

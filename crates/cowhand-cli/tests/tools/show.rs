@@ -104,7 +104,7 @@ fn each_image_of_a_chain_is_shown_with_what_the_guest_reads_from_it() {
     assert_eq!(bytes(&ours["disk"], "below") >> 10, 960 + 384);
     let drawn = bench.cowhand(&["show", "top.qcow2"]).out;
     for text in
-        ["top.qcow2", "mid.qcow2", "base.raw", "What the guest sees", "Who holds it", "data of images below"]
+        ["top.qcow2", "mid.qcow2", "base.raw", "What the guest sees", "Who holds it", "data of backing files"]
     {
         assert!(drawn.contains(text), "{text}: {drawn}");
     }

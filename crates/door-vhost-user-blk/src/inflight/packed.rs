@@ -146,7 +146,7 @@ impl Records {
 
     fn copy(&self, record: u16) -> Result<Descriptor, RingFault> {
         if record >= self.entries {
-            return Err(RingFault::Records("a request goes on in a record that there is not"));
+            return Err(RingFault::Records("a request continues in a record that does not exist"));
         }
         let mut bytes = [0; RECORD_BYTES - NUMBER_AT];
         self.all.mapping.read(self.at(record) + NUMBER_AT, &mut bytes).map_err(outside)?;

@@ -115,6 +115,6 @@ pub(super) fn leads(from: &Arc<Node>, to: &Arc<Node>, next: impl Fn(&Node) -> Ve
 }
 
 fn one_over_another(one: &Node, of: &str, other: &Node) -> NodeError {
-    let why = format!("{:?} is below {of:?} too, and one of them stands on the other", other.name());
+    let why = format!("{:?} is below {of:?} too, and one of them is backed by the other", other.name());
     NodeError::NotBelow { name: one.name(), of: of.to_owned(), why }
 }

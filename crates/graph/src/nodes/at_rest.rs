@@ -14,7 +14,7 @@ use crate::limits::Drained;
 
 /// Disks that no request reaches as long as this is there.
 #[derive(Debug)]
-#[must_use = "requests are let in again as soon as this is dropped"]
+#[must_use = "requests are admitted again as soon as this is dropped"]
 pub struct AtRest<'a> {
     // Dropped first: filters wait again before new requests are admitted.
     _asking: Vec<Asking>,

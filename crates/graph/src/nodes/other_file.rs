@@ -110,7 +110,7 @@ impl Graph {
         drop(drained);
         let pause = node.disk.front.now().since(begun);
         node.disk.front.note_pause(pause);
-        tracing::debug!(node = node.name(), at, ?pause, "a layer of the disk goes on with another file");
+        tracing::debug!(node = node.name(), at, ?pause, "a layer of the disk switches to another file");
         Ok(pause)
     }
 }

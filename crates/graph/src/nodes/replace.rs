@@ -171,7 +171,7 @@ impl Graph {
         drop(drained);
         let pause = node.disk.front.now().since(begun);
         node.disk.front.note_pause(pause);
-        tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");
+        tracing::debug!(node = node.name(), ?edge, ?pause, "the disk is backed by other layers");
         Ok(Replaced { pause, removed })
     }
 

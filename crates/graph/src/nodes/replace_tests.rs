@@ -224,7 +224,7 @@ fn what_cannot_stand_there_is_refused_and_nothing_changes() {
         let disk = world.add(world.image_file("d", base).await).await;
         world.add(world.raw_file("t", 2)).await;
         let backing = Edge::Backing { of: 0 };
-        assert_eq!(world.refused(Edge::Root, Put::Nothing).await, "node \"d\" needs a layer to stand on");
+        assert_eq!(world.refused(Edge::Root, Put::Nothing).await, "node \"d\" must be backed by a layer");
         assert_eq!(world.refused(backing, Put::Layer(0)).await, "d would lie below itself");
         assert_eq!(
             world.refused(Edge::Backing { of: 7 }, Put::Nothing).await,

@@ -125,7 +125,7 @@ impl Inner {
         let name = medium.blame.name();
         let record = match vouching {
             Vouching::ForThoseInMemory(record) => {
-                tracing::debug!("{name}: bitmaps are stored later, their record goes on: {error}");
+                tracing::debug!("{name}: bitmaps are stored later, their record continues: {error}");
                 Some(record)
             }
             Vouching::Nothing => None,
@@ -219,7 +219,7 @@ impl Inner {
         if !self.tracking.note(whole) {
             self.add_to_record(whole).await?;
             if !self.tracking.note(whole) {
-                return Err(self.medium.blame.refused("its bitmaps cannot be told of the change"));
+                return Err(self.medium.blame.refused("the change cannot be recorded in its bitmaps"));
             }
         }
         Ok(())

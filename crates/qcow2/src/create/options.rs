@@ -201,7 +201,7 @@ impl CreateOptions {
             return Err(CreateError::Conflict {
                 option: format!("preallocation={}", self.preallocation.name()),
                 other: "compat=0.10 with encrypt.format=luks",
-                reason: "only version 3 can say that preallocated clusters, which nobody has encrypted yet, read as zeroes",
+                reason: "only version 3 can say that preallocated clusters, which are not encrypted yet, read as zeroes",
             });
         }
         Ok(())

@@ -49,7 +49,7 @@ pub(super) const KNOWN: [OptionDef; 25] = [
             image.options.backing_file = Some(path.to_owned());
             Some(())
         }),
-        "the image below (as -b)",
+        "the backing file (as -b)",
     ),
     known(
         "backing_fmt",

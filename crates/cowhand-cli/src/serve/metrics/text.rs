@@ -265,13 +265,13 @@ fn remote_cache(all: &mut Collection, cache: &OpenCache) {
         (
             "cowhand_remote_cache_prefetched",
             In::Bytes,
-            "Bytes among them that came before anybody asked for them (prefetch-trace)",
+            "Bytes among them that came before a read asked for them (prefetch-trace)",
             figures.prefetched_bytes,
         ),
         (
             "cowhand_remote_cache_prefetched_used",
             In::Bytes,
-            "Bytes of clusters among these that somebody asked for afterwards",
+            "Bytes of clusters among these that a read asked for afterwards",
             figures.prefetched_used_bytes,
         ),
         (

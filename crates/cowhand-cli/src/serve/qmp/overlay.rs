@@ -209,12 +209,12 @@ pub async fn make_image(
     let is_there = |name: &str| name.starts_with("json:") || Path::new(name).exists();
     if backing.as_ref().is_some_and(|(name, _)| !is_there(name)) {
         return Err(QmpError::generic(
-            "what the disk stands on has no path that the new image could name; make it yourself, and give mode existing",
+            "the disk has no path that the new image could name as its backing file; make the image yourself, and give mode existing",
         ));
     }
     if let Some((_, format)) = backing.as_ref().filter(|(_, format)| Format::of_name(format).is_none()) {
         return Err(QmpError::generic(format!(
-            "the disk stands on a filter of driver {format}, which no image names as its backing file: name the disk below the filter, or make the image yourself, and give mode existing",
+            "the disk is backed by a filter of driver {format}, which no image names as its backing file: name the disk below the filter, or make the image yourself, and give mode existing",
         )));
     }
     let (backing_file, backing_format) = backing.unzip();

@@ -117,7 +117,7 @@ pub async fn commit(
     }
     if chain.disk.disk.read_only() && top == 0 {
         return Err(QmpError::generic(format!(
-            "node {device:?} is read-only: commit the image below it, or reopen it"
+            "node {device:?} is read-only: commit its backing file, or reopen it"
         )));
     }
     chain.check_unshown(top, base)?;

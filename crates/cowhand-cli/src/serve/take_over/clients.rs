@@ -125,7 +125,7 @@ pub async fn resume(inventory: &Rc<Inventory>, estate: &Estate) -> Result<(), Fa
     levels::raise(inventory, &estate.levels);
     for client in &estate.clients {
         inventory.server.resume(client).map_err(|error| {
-            Failure::because(format!("cannot go on with a client of export {:?}", client.export), &error)
+            Failure::because(format!("cannot resume a client of export {:?}", client.export), &error)
         })?;
     }
     for front in &estate.front_ends {
@@ -135,7 +135,7 @@ pub async fn resume(inventory: &Rc<Inventory>, estate: &Estate) -> Result<(), Fa
             Failure::new(format!("a virtual machine uses export {:?}, which is not here", front.export))
         })?;
         door.resume(front).map_err(|error| {
-            Failure::because(format!("cannot go on with the guest of export {:?}", front.export), &error)
+            Failure::because(format!("cannot resume the guest of export {:?}", front.export), &error)
         })?;
     }
     Ok(())

@@ -54,7 +54,7 @@ pub async fn wait_for_heir(
         };
         match prepare(stream, inventory, &sockets).await {
             Ok(exchange) => return exchange,
-            Err(failure) => tracing::warn!(%failure, "nobody takes over; this process goes on"),
+            Err(failure) => tracing::warn!(%failure, "no process takes over; this process keeps serving"),
         }
     }
 }

@@ -100,7 +100,7 @@ impl Heir {
                 Ok(answer) => match answer.message {
                     Message::Go {} => Ok(()),
                     Message::TakenBack {} => {
-                        Err(Failure::new("this took too long: the running daemon goes on"))
+                        Err(Failure::new("this took too long: the running daemon keeps serving"))
                     }
                     other => Err(unexpected(&other)),
                 },
@@ -143,12 +143,12 @@ fn watch_over_this_process() -> Sender<()> {
     let (alive, watched): (_, Receiver<()>) = channel();
     let watch = move || {
         if watched.recv_timeout(HEIR_LIFE_MAX) == Err(RecvTimeoutError::Timeout) {
-            tell(format_args!("cowhand: the take-over took too long; the running daemon goes on"));
+            tell(format_args!("cowhand: the take-over took too long; the running daemon keeps serving"));
             std::process::exit(FAILED.into());
         }
     };
     if let Err(error) = std::thread::Builder::new().name("cowhand-watch".to_owned()).spawn(watch) {
-        tracing::warn!(%error, "nobody watches over the take-over");
+        tracing::warn!(%error, "no thread watches over the take-over");
     }
     alive
 }

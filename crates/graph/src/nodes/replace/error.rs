@@ -31,13 +31,13 @@ pub enum ReplaceError {
         driver: &'static str,
     },
     /// A filter's disk is changed under the filter, as a disk of its own.
-    #[error("{layer} is a disk under a filter; name its own node to change what it stands on")]
+    #[error("{layer} is a disk under a filter; name its own node to change what it is backed by")]
     BelowFilter {
         /// The disk under the filter.
         layer: String,
     },
     /// A disk cannot be left without a root.
-    #[error("node {node:?} needs a layer to stand on")]
+    #[error("node {node:?} must be backed by a layer")]
     NoRoot {
         /// The disk's node.
         node: String,
@@ -95,7 +95,7 @@ pub enum ReplaceError {
         driver: &'static str,
     },
     /// Only bytes that nothing else follows from are found in another file again.
-    #[error("{layer} cannot go on with another file: {reason}")]
+    #[error("{layer} cannot switch to another file: {reason}")]
     FileStays {
         /// The layer.
         layer: String,
@@ -106,7 +106,7 @@ pub enum ReplaceError {
     #[error(transparent)]
     Open(Box<OpenError>),
     /// The disk has its new layers, but the old ones could not be closed: their files are as after a crash.
-    #[error("the disk does not stand on {layer} any more, which could not be closed")]
+    #[error("the disk is not backed by {layer} any more, which could not be closed")]
     Close {
         /// The layer.
         layer: String,
