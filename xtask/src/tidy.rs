@@ -5,6 +5,7 @@
 
 mod arrows;
 mod book;
+mod changelog;
 mod commands;
 mod metrics;
 mod names;
@@ -28,11 +29,12 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("pages of the book", book::complaints),
+    ("entries of the changelog", changelog::complaints),
     ("commands of the control socket", commands::complaints),
     ("figures for Prometheus", metrics::complaints),
     ("first tier of the tests", tiers::complaints),
