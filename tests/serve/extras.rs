@@ -93,15 +93,24 @@ fn every_rule_says_what_is_wrong_and_every_panel_asks_for_something() {
 #[test]
 fn the_pod_asks_for_no_rights_and_its_command_is_one() {
     let documents = yaml(POD);
-    let pod = documents.iter().find(|document| document["kind"] == "Pod").expect("a pod");
-    let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
-    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-    assert_eq!(spec["automountServiceAccountToken"], false);
-    let rights = &container["securityContext"];
-    assert_eq!(rights["allowPrivilegeEscalation"], false);
-    assert_eq!(rights["readOnlyRootFilesystem"], true);
-    assert_eq!(rights["capabilities"]["drop"][0], "ALL");
-    // The arguments as they are, on paths of this machine.
+    let pods: Vec<_> = documents.iter().filter(|document| document["kind"] == "Pod").collect();
+    assert_eq!(pods.len(), 2, "over a file and over a block volume");
+    for pod in &pods {
+        let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
+        assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        let rights = &container["securityContext"];
+        assert_eq!(rights["allowPrivilegeEscalation"], false);
+        assert_eq!(rights["readOnlyRootFilesystem"], true);
+        assert_eq!(rights["capabilities"]["drop"][0], "ALL");
+    }
+    // The device of the claim is the disk that is served.
+    let block = &pods[1]["spec"]["containers"][0];
+    let device = block["volumeDevices"][0]["devicePath"].as_str().expect("a path");
+    let drive = block["args"].as_array().expect("arguments").last().expect("a drive");
+    assert!(drive.as_str().expect("text").starts_with(&format!("file={device},")), "{drive}");
+    // The first pod's arguments as they are, on paths of this machine.
+    let container = &pods[0]["spec"]["containers"][0];
     let scratch = Scratch::new();
     let words =
         container["args"].as_array().expect("arguments").iter().map(|word| word.as_str().expect("text"));
