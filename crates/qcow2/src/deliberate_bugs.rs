@@ -12,7 +12,7 @@ mod harness;
 use std::panic::AssertUnwindSafe;
 
 use crate::deliberate::{Bug, put_in};
-use chains::Kind;
+use chains::{Case, Kind, Mode};
 use harness::{Qcow2Target, RAW, config, judge};
 use job::deliberate::Bug as CopyBug;
 use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
@@ -258,15 +258,20 @@ const COPY_SEEDS: u64 = 8000;
 
 /// A fault of copies, which may need one of the engine to show; it is found in the seeds of one kind of job or tool.
 fn found_in_copies(bugs: (Option<CopyBug>, Option<Bug>), kind: Kind) {
+    found_in_cases(bugs, &format!("{kind:?}"), |case| case.kind() == kind);
+}
+
+/// The same, in the seeds of some cases.
+fn found_in_cases(bugs: (Option<CopyBug>, Option<Bug>), name: &str, is_one: impl Fn(&Case) -> bool) {
     let put = |(copy, engine)| {
         job::deliberate::put_in(copy);
         put_in(engine);
     };
     put(bugs);
-    let mut seeds = (0..COPY_SEEDS).filter(|seed| chains::case(*seed).kind() == kind);
+    let mut seeds = (0..COPY_SEEDS).filter(|seed| is_one(&chains::case(*seed)));
     let first = seeds.find_map(|seed| chains::run(seed).err().map(|failure| (seed, failure)));
     put((None, None));
-    say_and_confirm(&format!("{bugs:?}"), &format!("{kind:?}"), first, |seed| chains::run(seed).map(drop));
+    say_and_confirm(&format!("{bugs:?}"), name, first, |seed| chains::run(seed).map(drop));
 }
 
 /// Old data of the base showed behind the end of a short middle layer when that was committed.
@@ -281,10 +286,15 @@ fn short_layer_says_nothing_to_the_tool() {
     found_in_copies((Some(CopyBug::ShortLayerSaysNothing), None), Kind::CommitToBase);
 }
 
-/// A guest wrote to both sides of a shallow mirror, less than a cluster of the target: the rest of that became zeroes.
+/// A guest wrote to both sides of a shallow mirror, less than a cluster of the target: the rest of that became zeroes. It did so from the
+/// beginning, or since the mirror had gone over to it by itself.
 #[test]
 fn part_written_through() {
-    found_in_copies((Some(CopyBug::PartWrittenThrough), None), Kind::MirrorTop);
+    for mode in [Mode::Blocking, Mode::Switching] {
+        let bugs = (Some(CopyBug::PartWrittenThrough), None);
+        let name = format!("MirrorTop, {mode:?}");
+        found_in_cases(bugs, &name, |case| case.kind() == Kind::MirrorTop && case.mode() == mode);
+    }
 }
 
 /// The unit of a shallow mirror was smaller than a cluster of its target.
@@ -297,6 +307,12 @@ fn rest_from_target() {
 #[test]
 fn base_asked_in_part_by_a_stream() {
     found_in_copies((Some(CopyBug::BaseAskedInPart), Some(Bug::ZeroesNotRecorded)), Kind::StreamToBase);
+}
+
+/// The same with the tool.
+#[test]
+fn base_asked_in_part_by_flatten() {
+    found_in_copies((Some(CopyBug::BaseAskedInPart), Some(Bug::ZeroesNotRecorded)), Kind::FlattenToBase);
 }
 
 /// Likewise for the base that an image was put over.

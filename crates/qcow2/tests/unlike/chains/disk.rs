@@ -42,7 +42,12 @@ pub struct Parts {
     failed: RefCell<Option<String>>,
     /// Mirrors: guests are to write to both sides from now on.
     pub switch: RefCell<Option<Rc<dyn Fn()>>>,
+    /// Requests that have come inside.
+    entered: Cell<u32>,
 }
+
+/// A mirror that goes over to both sides does so when so many requests have come, if it was not asked before.
+const SWITCHES_AT: u32 = 4;
 
 /// An opened disk.
 pub struct Disk {
@@ -60,7 +65,7 @@ impl Parts {
     ) -> Self {
         let root = RefCell::new(Arc::clone(&layers[0].block));
         let gate = RangeLocks::default();
-        let (moment, failed, gave_up, switch, is_left, whole) = Default::default();
+        let (moment, failed, gave_up, switch, is_left, whole, entered) = Default::default();
         Self {
             images,
             world,
@@ -76,6 +81,7 @@ impl Parts {
             gave_up,
             failed,
             switch,
+            entered,
         }
     }
 
@@ -197,8 +203,22 @@ impl Disk {
     /// The block that a request goes to. It is inside for as long as it holds the guard.
     async fn enter(&self) -> (RangeGuard<'_>, Arc<dyn Block>) {
         let inside = self.parts.gate.acquire(0, 1, RangeMode::Shared).await;
+        self.parts.entered.set(self.parts.entered.get() + 1);
+        if self.parts.entered.get() == SWITCHES_AT {
+            self.switch();
+        }
         let root = Arc::clone(&self.parts.root.borrow());
         (inside, root)
+    }
+
+    /// A mirror of the mode that goes over to both sides does. Says whether there is one.
+    fn switch(&self) -> bool {
+        let switch = self.parts.switch.borrow().clone();
+        let switch = switch.filter(|_| self.parts.images.case.mode() == Mode::Switching);
+        if let Some(switch) = &switch {
+            switch();
+        }
+        switch.is_some()
     }
 
     /// Of a request that is still inside.
@@ -270,16 +290,12 @@ impl Subject for Disk {
     /// What is asked of the job meanwhile. It refuses what does not fit its state.
     async fn tidy(&self, how: u32) -> Result<(), String> {
         let Some(life) = &self.life else { return Ok(()) };
-        let switch = self.parts.switch.borrow().clone();
-        let _ = match (how, switch) {
-            (0, Some(switch)) if self.parts.images.case.mode() == Mode::Switching => {
-                switch();
-                Ok(())
-            }
-            (0 | 1, _) => life.pause(),
-            (2..=4, _) => life.resume(),
-            (5, _) => life.ask_to_end(End::Cancel),
-            (6, _) => return self.parts.look().await,
+        let _ = match how {
+            0 if self.switch() => Ok(()),
+            0 | 1 => life.pause(),
+            2..=4 => life.resume(),
+            5 => life.ask_to_end(End::Cancel),
+            6 => return self.parts.look().await,
             _ => life.ask_to_end(End::Complete),
         };
         Ok(())

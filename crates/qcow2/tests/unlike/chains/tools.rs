@@ -71,8 +71,11 @@ impl Tool {
             Kind::CommitToBase => self.commit(self.images.depth - 1).await?,
             _ => self.backup().await?,
         }
-        if !self.images.case.layers()[0].0.data_file && self.rng.chance(1, 3) {
-            self.compact(0).await?;
+        for image in 0..self.images.list.len() {
+            let format = self.images.list[image].format;
+            if !format.raw && !format.data_file && self.rng.chance(1, 4) {
+                self.compact(image).await?;
+            }
         }
         Ok(self)
     }
