@@ -148,6 +148,34 @@ fn a_copy_is_put_over_other_images_where_qemus_is() {
     }
 }
 
+/// A storage migration: the backing file of the copy is copied while the job runs, and is not there when it begins.
+#[test]
+fn a_copy_reads_the_same_where_its_backing_file_comes_later_as_qemus() {
+    for program in [Path::new("qemu-storage-daemon"), &ours("qemu-storage-daemon")] {
+        let scratch = images();
+        let [disk, overlay, copy, later] =
+            ["disk.qcow2", "o", "copy", "later"].map(|name| scratch.name(name));
+        img(&["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &overlay]);
+        qemu_io_ok(&["-f", "qcow2"], &overlay, &["write -P 7 2M 64k"]);
+        img(&["create", "-q", "-f", "qcow2", "-u", "-F", "qcow2", "-b", &later, &copy, "4M"]);
+        let source = node("source", &overlay);
+        let words = ["--blockdev", &source, "--export", "nbd,id=e,node-name=source,name=e,writable=on"];
+        let mut qmp = daemon(program, &scratch, &words);
+        let mirror = json!({ "job-id": "j", "device": "source", "sync": "top", "target": copy, "mode": "existing",
+            "format": "qcow2", "node-name": "target", "auto-dismiss": false });
+        qmp.ok("drive-mirror", mirror);
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "ready" {}
+        std::fs::copy(&disk, &later).expect("a copy");
+        complete(&mut qmp, "j");
+        let all = ["read -P 1 64k 64k", "read -P 7 2M 64k", "write -P 8 128k 64k", "flush"];
+        qemu_io_ok(&["-f", "raw"], &uri(&scratch, "e"), &all);
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        let all = ["read -P 1 64k 64k", "read -P 7 2M 64k", "read -P 8 128k 64k"];
+        qemu_io_ok(&["-r", "-f", "qcow2"], &copy, &all);
+    }
+}
+
 /// The images that were committed stay nodes, over the base that guests write by then.
 #[test]
 fn what_an_active_commit_leaves_stays_open_under_its_name_as_qemus() {

@@ -176,9 +176,7 @@ async fn begin_mirror(
     let device = arguments.text("device")?;
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "mirror", device, arguments)?;
-    // QEMU puts a target over layers of the disk only where it has made the file.
-    let is_left = inventory.as_qemu
-        && (matches!(target, Target::Node(_)) || arguments.maybe_text("mode") == Some("existing"));
+    let is_made = matches!(target, Target::Own(_)) && arguments.maybe_text("mode") != Some("existing");
     new.target = target.own();
     let target = target.node();
     // The disk may switch to the copy in the end, and then all its layers are removed.
@@ -230,11 +228,20 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
-    let over = if is_left { Over::Own } else { over };
+    let over = if inventory.as_qemu && !is_made && !names_backing(&node).await { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
     Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
+}
+
+/// Whether the header of a target names a backing file. QEMU leaves one that names none without: it puts only what it has made over layers of the
+/// disk. One that names a file which is not open, and may not be there yet, is put over those layers until it is opened anew.
+async fn names_backing(target: &DiskNode) -> bool {
+    match target.disk.image() {
+        Some(image) => image.header().await.backing.is_some(),
+        None => false,
+    }
 }
 
 /// The disk below the source in whose place the copy is to be put, if it is not the source itself.
