@@ -47,3 +47,36 @@ impl DerefMut for NodeList {
         &mut self.nodes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::NodeKind;
+    use super::*;
+
+    fn names(list: &mut NodeList) -> [Option<String>; 3] {
+        ["a", "b", "c"].map(|name| Some(list.find(name)?.name()))
+    }
+
+    #[test]
+    fn a_remembered_place_is_asked_for_its_name() {
+        let mut list = NodeList::default();
+        list.extend(["a", "b"].map(|name| Arc::new(Node::new(name.to_owned(), NodeKind::TakenOut))));
+        let found = |names: [Option<&str>; 3]| names.map(|name| name.map(str::to_owned));
+        assert_eq!(names(&mut list), found([Some("a"), Some("b"), None]));
+        // A name changes while no task has the list.
+        let first = Arc::clone(&list[0]);
+        first.name.set("c".to_owned());
+        assert_eq!(names(&mut list), found([None, Some("b"), Some("c")]));
+        list[1].name.set("a".to_owned());
+        assert_eq!(names(&mut list), found([Some("a"), None, Some("c")]));
+        // Nodes go, and those behind them are in other places.
+        list.remove(0);
+        assert_eq!(names(&mut list), found([Some("a"), None, None]));
+        // Places of names that are gone are dropped.
+        for at in 0..PLACES_SPARE * 4 {
+            list[0].name.set(at.to_string());
+            assert!(list.find(&at.to_string()).is_some());
+        }
+        assert!(list.places.len() <= list.len() + PLACES_SPARE + 1);
+    }
+}
