@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};
+use crate::steps::remove;
 
 /// The number of its form. A newer one is refused: what it says of layers that are still needed is not known here.
 pub const MANIFEST_VERSION: u64 = 1;
@@ -229,11 +230,7 @@ impl Manifest {
 
 /// An empty file at `path` that takes the place of `old`, and is no more open than that.
 fn new_beside(path: &Path, old: &Path) -> io::Result<File> {
-    if let Err(error) = std::fs::remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(error);
-    }
+    remove(path)?;
     let old = match old.metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         found => Some(found?),

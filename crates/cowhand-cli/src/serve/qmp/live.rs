@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::active;
 use super::chain::{Chain, free_of_jobs, hold};
+use super::full_name::named_in_header;
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
@@ -228,20 +229,14 @@ async fn begin_mirror(
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
-    let over = if inventory.as_qemu && !is_made && !names_backing(&node).await { Over::Own } else { over };
+    // QEMU puts only what it has made over layers of the disk. A backing file that the header names may not be there yet: until it is opened the target
+    // is put over those layers.
+    let is_bare = inventory.as_qemu && !is_made && named_in_header(&node.disk.top_image()).await.is_none();
+    let over = if is_bare { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
     Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
-}
-
-/// Whether the header of a target names a backing file. QEMU leaves one that names none without: it puts only what it has made over layers of the
-/// disk. One that names a file which is not open, and may not be there yet, is put over those layers until it is opened anew.
-async fn names_backing(target: &DiskNode) -> bool {
-    match target.disk.image() {
-        Some(image) => image.header().await.backing.is_some(),
-        None => false,
-    }
 }
 
 /// The disk below the source in whose place the copy is to be put, if it is not the source itself.

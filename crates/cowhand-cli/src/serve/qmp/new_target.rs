@@ -105,13 +105,15 @@ pub async fn with(
     }
     let Value::Object(mut options) = options else { return Err(QmpError::generic("options are an object")) };
     let own = OwnTarget { node: name, made };
+    let without_backing = ("backing".to_owned(), Value::Null);
     let is_part = format == "qcow2" && sync != "full";
-    let mut added = Ok(());
-    if !is_part || keeps_backing && !is_made {
-        added = inventory.add_node(change, &options).await;
+    let is_followed = is_part && keeps_backing && !is_made;
+    if is_part && !is_followed {
+        options.extend([without_backing.clone()]);
     }
-    if is_part && (is_made || !keeps_backing || added.is_err()) {
-        options.insert("backing".to_owned(), Value::Null);
+    let mut added = inventory.add_node(change, &options).await;
+    if is_followed && added.is_err() {
+        options.extend([without_backing]);
         added = inventory.add_node(change, &options).await;
     }
     if let Err(error) = added {
