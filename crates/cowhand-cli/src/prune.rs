@@ -35,7 +35,7 @@ Examples:
   cowhand prune s3://images/base
   cowhand prune --remove s3://images/base
   cowhand prune --remove --unused-for 30d s3://images/base
-docs/guide/object-stores.md has what is at the store."
+docs/reference/object-stores.md has what is at the store."
 )]
 pub struct Args {
     /// The folder in the store: s3://BUCKET/FOLDER, or s3://BUCKET

@@ -38,7 +38,7 @@ Examples:
   cowhand push -p disk.qcow2 s3://images/debian
   cowhand push --bitmap since-push disk.qcow2 s3://images/debian
   cowhand serve --overlay top.qcow2 chunked:s3://images/debian
-cowhand info --help says what a DRIVE is, docs/guide/object-stores.md what is at the store."
+cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what is at the store."
 )]
 pub struct Args {
     #[command(flatten)]

@@ -4,7 +4,7 @@
 //! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
 //! share what is equal in them. An object is those bytes or a shorter zstd frame of them. Chunks of zeroes are not stored. With a key ([`ImageKey`]) chunks are
 //! encrypted, their names are keyed hashes, and the manifest has a proof that the owner of the key wrote it.
-//! docs/guide/object-stores.md has the bytes.
+//! docs/internals/chunked-images.md has the bytes.
 //!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
 #![forbid(unsafe_code)]

@@ -168,7 +168,7 @@ async fn take_away(watch: &Watch, target: &ObjectTarget, failure: Failure) -> Fa
     let Some(id) = target.upload_id().await else { return failure };
     warn(&format!("{}: the upload {id:?} is still at the store: {why}", target.name()));
     failure.with_hint(
-        "parts that were sent are still at the store: abort the upload there (docs/guide/object-stores.md)",
+        "parts that were sent are still at the store: abort the upload there (docs/reference/object-stores.md)",
     )
 }
 
