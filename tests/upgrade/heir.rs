@@ -1,4 +1,4 @@
-//! A process that takes over only so far: it speaks the protocol of docs/guide/upgrade.md by itself.
+//! A process that takes over only so far: it speaks the protocol of docs/internals/upgrade.md by itself.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Upgrade under running guests: a new process takes over what a running one serves (docs/guide/upgrade.md).
+//! Upgrade under running guests: a new process takes over what a running one serves (docs/internals/upgrade.md).
 //!
 //! The two, successor (`heir`) and predecessor (`elder`), talk over a Unix socket (`--take-over-socket`), in
 //! messages of [`message`]. The order:
