@@ -14,7 +14,7 @@ const END: &str = "<!-- end of schema-diff -->\n";
 const VERSIONS: &str = "Compared with ";
 
 /// Entries of one reason that are named; of more, how many there are.
-const NAMED_MAX: usize = 12;
+const NAMED_MAX: usize = 5;
 
 /// The text between the markers.
 pub fn page(releases: &[Unpacked], explained: &[Explained]) -> String {
