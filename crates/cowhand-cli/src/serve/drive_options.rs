@@ -144,7 +144,7 @@ const INTRODUCTION: &str = "\
 
 **Question it answers:** which options does a drive take, with which defaults, and which change while it is open?
 
-Made from the table in `crates/graph/src/options` by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints the
+Made from the program's own table by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints the
 same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; [compat.md](compat.md) says what differs.
 
 A DRIVE has them as `name=value,name=value`, dotted names reach into its parts (`backing.l2-cache-size=1M`). In `json:{...}`, and in a
