@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The program under test, called as QEMU's program `name`.
-fn ours(name: &str) -> PathBuf {
+pub fn ours(name: &str) -> PathBuf {
     static LINKS: OnceLock<Scratch> = OnceLock::new();
     let links = LINKS.get_or_init(|| {
         let scratch = Scratch::new();

@@ -1,12 +1,14 @@
 //! What the log warns of when a disk is opened: a file, or its format, that only the author of an image chose.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use black_box::peer::qemu_img;
-use black_box::{Scratch, Server, cowhand};
+use black_box::{Run, Scratch, Server, cowhand};
 
 use super::create;
+use crate::drop_in::ours;
 
 /// What the two warnings say.
 const WARNINGS: [&str; 2] =
@@ -21,6 +23,13 @@ fn warned(drive: &str) -> Vec<String> {
     let log = Server::start([drive]).stderr_at_end();
     let is_one = |line: &&str| line.contains("WARN") && WARNINGS.iter().any(|text| line.contains(text));
     log.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+/// What a tool that ends well warns of.
+fn warned_by<S: AsRef<OsStr>>(tool: impl IntoIterator<Item = S>) -> Vec<String> {
+    let ended = cowhand(tool).outcome();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    ended.stderr.lines().filter(|line| line.starts_with("cowhand: warning: ")).map(str::to_owned).collect()
 }
 
 /// Takes the format of its backing file out of an image. QEMU makes such images no more, and there are many.
@@ -69,5 +78,32 @@ fn a_data_file_that_only_its_image_names_is_warned_of_until_it_is_named() {
         let found = format!("disk.qcow2: {} {does} {};", WARNINGS[1], real.display());
         assert!(line.contains(&found), "{line}");
         assert_eq!(warned(&format!("{drive},data-file.filename={data}")), [""; 0], "{drive}");
+    }
+}
+
+#[test]
+fn tools_warn_once_of_what_they_open_and_under_the_names_of_qemu_as_little_as_qemu() {
+    let scratch = Scratch::new();
+    create(&scratch, "base.qcow2", "1M");
+    let (top, data, copy) = (scratch.name("top.qcow2"), scratch.name("data.qcow2"), scratch.name("copy.raw"));
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", &top]).ok();
+    forget_backing_format(&top);
+    let options = format!("data_file={}", scratch.name("disk.data"));
+    qemu_img(["create", "-q", "-f", "qcow2", "-o", &options, &data, "1M"]).ok();
+    for (image, warning) in [(&top, WARNINGS[0]), (&data, WARNINGS[1])] {
+        let tools = [
+            vec!["convert", "-O", "raw", image, &copy],
+            vec!["compare", image, image],
+            vec!["map", image],
+            vec!["io", image, "-c", "read 0 4k"],
+        ];
+        for tool in tools {
+            let lines = warned_by(&tool);
+            assert!(matches!(&lines[..], [line] if line.contains(warning)), "{tool:?}: {lines:?}");
+        }
+        // Nothing is opened of which one could warn.
+        assert_eq!(warned_by(["check", "-q", image]), [""; 0]);
+        let as_qemu = Run::new(ours("qemu-img")).args(["convert", "-O", "raw", image, &copy]).outcome();
+        assert_eq!((as_qemu.status.success(), &*as_qemu.stderr), (true, ""), "{image}");
     }
 }

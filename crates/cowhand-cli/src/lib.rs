@@ -71,6 +71,7 @@ pub mod throttle;
 pub mod top;
 pub mod verify;
 pub mod voice;
+pub mod warnings;
 
 use std::ffi::OsString;
 use std::io::{BufWriter, Write, stdout};
@@ -117,6 +118,9 @@ fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure>
     match command_groups::parse(words) {
         Ok(cli) => objects::add_all(&cli.objects).and_then(|()| {
             ask::on_terminal();
+            if !matches!(cli.command, Command::Serve(_) | Command::Mount(_)) {
+                warnings::show();
+            }
             run(cli.command, out)
         }),
         Err(error) => Ok(failure::usage(&error, cli::usage_code(words))),
