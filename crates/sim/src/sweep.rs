@@ -42,6 +42,19 @@ impl Sweep {
         Self { first, count, time, whole }
     }
 
+    /// The same for seeds that belong together, so many in each round: a part of the seeds is whole rounds.
+    pub fn in_rounds_of(self, round: u64) -> Self {
+        if self.is_asked_for() || self.whole {
+            return self;
+        }
+        Self { first: self.first / round * round, count: (self.count / round).max(1) * round, ..self }
+    }
+
+    /// The seeds that it runs.
+    pub fn seeds(&self) -> std::ops::Range<u64> {
+        self.first..self.first.saturating_add(self.count)
+    }
+
     /// Whether the environment says what to run, rather than the test.
     pub fn is_asked_for(&self) -> bool {
         self.time.is_some() || number::<u64>(SEED_VARIABLE).is_some()
@@ -127,6 +140,16 @@ mod tests {
         let scaled = |scale| times(68, scale);
         assert_eq!(["20", "1", "1/10", "1/1000", "0"].map(scaled), [1360, 68, 7, 1, 1].map(Some));
         assert_eq!(["", "ten", "1/0", "1/", "0.1"].map(scaled), [None; 5]);
+    }
+
+    #[test]
+    fn a_part_of_rounds_is_whole_rounds() {
+        for (count, rounds) in [(2, 20..30), (12, 20..30), (20, 20..40)] {
+            let part = Sweep { first: 25, count, time: None, whole: false };
+            assert_eq!(part.in_rounds_of(10).seeds(), rounds);
+        }
+        let whole = Sweep { first: 0, count: 25, time: None, whole: true };
+        assert_eq!(whole.in_rounds_of(10), whole);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::judge;
 use sim::campaign::{CrashPlan, Setup, crash_everywhere};
 use sim::{CrashOptions, Failure, FailureKind, Mix, Rng, Shape, Target, Workload};
 
-pub use shape::{Case, Kind, Mode, case, pairs_covered, seeds};
+pub use shape::{Case, Kind, Mode, ROUND, case, pairs_covered};
 use target::Unlike;
 
 /// Of the crash states of a job one in so many is looked at.

@@ -1,7 +1,8 @@
-//! What unlike chains differ in, and which seed has which: an array of cases in which each pair of values that can occur together does.
+//! What unlike chains differ in, and which seed has which: arrays of cases, in each of which each pair of values occurs that can.
 
-use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sim::Rng;
 
@@ -56,7 +57,7 @@ const FACTORS: [(Factor, &[&str]); 21] = [
     (Factor::Compressed, &["nothing", "the copy", "what guests write", "both"]),
 ];
 
-const KINDS: [&str; 23] = [
+const KINDS: [&str; 24] = [
     "commit top",
     "commit several",
     "commit middle",
@@ -80,6 +81,7 @@ const KINDS: [&str; 23] = [
     "commit tool",
     "commit tool to base",
     "backup tool",
+    "compact",
 ];
 const FORMATS: [&str; 12] = [
     "v2 512",
@@ -124,6 +126,7 @@ pub enum Kind {
     Commit,
     CommitToBase,
     BackupTool,
+    Compact,
 }
 
 impl Kind {
@@ -151,6 +154,7 @@ impl Kind {
         Self::Commit,
         Self::CommitToBase,
         Self::BackupTool,
+        Self::Compact,
     ];
 
     /// Layers at least.
@@ -206,7 +210,7 @@ impl Kind {
 
     /// Guests write to the uppermost image beside the job, or between two runs of the tool.
     fn has_guests(self) -> bool {
-        !self.is_tool() || matches!(self, Self::RebaseUnsafe | Self::BackupTool)
+        !self.is_tool() || matches!(self, Self::RebaseUnsafe | Self::BackupTool | Self::Compact)
     }
 
     /// The target holds all of the disk by itself.
@@ -553,17 +557,19 @@ const TRIES: usize = 3000;
 /// Cases with a pair of which the one is taken that has most others.
 const CANDIDATES: usize = 24;
 
-/// The first cases, in which each possible pair occurs, and what these pairs are.
+/// Seeds of a round. In the cases of each round every pair occurs that can, with other values beside it than in the rounds before.
+pub const ROUND: u64 = 480;
+
+/// The cases of a round, and the pairs that occur in them.
 struct Array {
     cases: Vec<Case>,
     pairs: BTreeSet<Pair>,
 }
 
-fn array() -> &'static Array {
-    static ARRAY: OnceLock<Array> = OnceLock::new();
-    ARRAY.get_or_init(|| {
-        let mut rng = Rng::new(8);
-        let (mut cases, mut pairs, mut covered) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+impl Array {
+    fn new(round: u64) -> Self {
+        let mut rng = Rng::new(8 + round);
+        let (mut cases, mut covered) = (Vec::new(), BTreeSet::new());
         for pair in every_pair() {
             if covered.contains(&pair) {
                 continue;
@@ -578,11 +584,16 @@ fn array() -> &'static Array {
             let new = |case: &Case| case.pairs().filter(|pair| !covered.contains(pair)).count();
             let best = candidates.into_iter().max_by_key(new).expect("at least one");
             covered.extend(best.pairs());
-            pairs.extend(best.pairs());
             cases.push(best);
         }
-        Array { cases, pairs }
-    })
+        Self { cases, pairs: covered }
+    }
+}
+
+fn array(round: u64) -> Arc<Array> {
+    static ARRAYS: Mutex<BTreeMap<u64, Arc<Array>>> = Mutex::new(BTreeMap::new());
+    let mut arrays = ARRAYS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(arrays.entry(round).or_insert_with(|| Arc::new(Array::new(round))))
 }
 
 fn every_pair() -> impl Iterator<Item = Pair> {
@@ -593,20 +604,16 @@ fn every_pair() -> impl Iterator<Item = Pair> {
     })
 }
 
-/// The case of a seed: those of the array in turns.
+/// The case of a seed. Where a round has fewer cases than seeds, its first ones have a second seed.
 pub fn case(seed: u64) -> Case {
-    let cases = &array().cases;
-    cases[(seed % cases.len() as u64) as usize]
+    let array = array(seed / ROUND);
+    array.cases[(seed % ROUND) as usize % array.cases.len()]
 }
 
-/// So many seeds in a row cover each possible pair.
-pub fn seeds() -> u64 {
-    array().cases.len() as u64
-}
-
-/// Pairs of values that occur in so many seeds, and pairs that can occur.
-pub fn pairs_covered(seeds: u64) -> (usize, usize) {
-    let covered: BTreeSet<Pair> =
-        (0..seeds).flat_map(|seed| case(seed).pairs().collect::<Vec<_>>()).collect();
-    (array().pairs.intersection(&covered).count(), array().pairs.len())
+/// Pairs of values that occur in these seeds, and pairs that can occur in their rounds.
+pub fn pairs_covered(seeds: Range<u64>) -> (usize, usize) {
+    let rounds = seeds.start / ROUND..seeds.end.div_ceil(ROUND);
+    let possible: BTreeSet<Pair> = rounds.flat_map(|round| array(round).pairs.clone()).collect();
+    let covered: BTreeSet<Pair> = seeds.flat_map(|seed| case(seed).pairs().collect::<Vec<_>>()).collect();
+    (possible.intersection(&covered).count(), possible.len())
 }

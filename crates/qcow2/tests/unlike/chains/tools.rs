@@ -17,6 +17,8 @@ use super::shape::{Case, Kind};
 const POINTS: usize = 3;
 /// Operations of guests between two of them.
 const OPERATIONS: usize = 6;
+/// How often guests write and images are compacted after it.
+const ROUNDS: usize = 3;
 /// Of the crash states of a tool one in so many is looked at.
 const SHARE: (u64, u64) = (160, 1);
 
@@ -69,14 +71,10 @@ impl Tool {
             Kind::ConvertOver => self.convert().await?,
             Kind::Commit => self.commit(1).await?,
             Kind::CommitToBase => self.commit(self.images.depth - 1).await?,
+            Kind::Compact => self.compact_in_turns().await?,
             _ => self.backup().await?,
         }
-        for image in 0..self.images.list.len() {
-            let format = self.images.list[image].format;
-            if !format.raw && !format.data_file && self.rng.chance(1, 4) {
-                self.compact(image).await?;
-            }
-        }
+        self.compact(4).await?;
         Ok(self)
     }
 
@@ -214,7 +212,36 @@ impl Tool {
         Ok(())
     }
 
-    async fn compact(&mut self, image: usize) -> Result<(), String> {
+    /// Guests write, and then each image is made smaller, again and again.
+    async fn compact_in_turns(&mut self) -> Result<(), String> {
+        let mut guest = Guest::new(self.rng.fork(), self.images.case, 40);
+        let mut flat = self.images.flats[0].clone();
+        for _ in 0..ROUNDS {
+            let layers = self.chain(0, 0).await?;
+            self.laws.end(0, &self.world);
+            let written = self.written(&layers[0]);
+            for _ in 0..OPERATIONS {
+                guest.change(&*written, &mut flat).await?;
+            }
+            layers[0].close().await?;
+            self.laws.add(0, &flat, &self.world);
+            self.compact(1).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes one in so many of the images smaller.
+    async fn compact(&mut self, one_in: u64) -> Result<(), String> {
+        for image in 0..self.images.list.len() {
+            let format = self.images.list[image].format;
+            if !format.raw && !format.data_file && self.rng.chance(1, one_in) {
+                self.compact_one(image).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn compact_one(&mut self, image: usize) -> Result<(), String> {
         let file = self.world.open(self.images.list[image].disk);
         let asked = CompactOptions {
             detect_zeroes: self.rng.chance(1, 2),
