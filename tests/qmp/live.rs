@@ -1,11 +1,12 @@
 //! Jobs for people: mirror, stream, commit, snapshots of a server's disk under a client that writes all the time.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
+use black_box::ports::free_port;
+use black_box::ready::eventually;
 use black_box::server::Start;
-use black_box::{QemuNbd, Run, cowhand};
+use black_box::{QemuNbd, Run, Scratch, cowhand};
 use serde_json::json;
 
 use super::jobs::{Load, holds};
@@ -89,14 +90,7 @@ fn a_disk_moves_to_another_server_while_it_is_written() {
         let theirs = is_qemu.then(|| QemuNbd::start_image(Path::new(&far), &["-x", "far", "-k", &listens]));
         let place = match &ours {
             Some(server) => server.uri("far"),
-            None => {
-                let start = Instant::now();
-                while !Path::new(&listens).exists() {
-                    assert!(start.elapsed() < Duration::from_secs(30), "qemu-nbd does not listen");
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                format!("nbd+unix:///far?socket={listens}")
-            }
+            None => format!("nbd+unix:///far?socket={listens}"),
         };
         let load = Load::on(steered.server.socket(), "a", 2048);
         cowhand(["mirror", &qmp(&steered), &place, "--switch"]).ok();
@@ -114,6 +108,33 @@ fn a_disk_moves_to_another_server_while_it_is_written() {
     }
 }
 
+/// A job of a command that people type says what they have to do, too.
+#[test]
+fn a_mirror_to_a_server_that_is_not_allowed_names_the_option_and_works_with_it() {
+    let elsewhere = Scratch::new();
+    let (socket, address) = (elsewhere.name("far.sock"), format!("127.0.0.1:{}", free_port()));
+    for (listen, at, place, allowed) in [
+        ("--socket", &socket, format!("nbd+unix:///far?socket={socket}"), format!("unix:{socket}")),
+        ("--listen", &address, format!("nbd://{address}/far"), address.clone()),
+    ] {
+        let far = create(&elsewhere, "far.qcow2", "64M");
+        let mut there = Start::new([listen, at, &far]).listening_on(&socket).spawn();
+        there.wait_until(|there| there.stdout().contains("URI").then_some(())).expect("it serves");
+        let steered = Steered::new();
+        let refused = cowhand(["mirror", &qmp(&steered), &place]).fails();
+        assert!(refused.contains(&format!("--allow-connect {allowed}")), "{refused}");
+        assert_eq!(steered.talk().ok("query-jobs", json!({})), json!([]));
+        steered.server.stop();
+        let steered = Steered::with(&["--allow-connect", &allowed]);
+        steered.server.client("a").write(0, &[4; 65536]).expect("a write");
+        cowhand(["mirror", &qmp(&steered), &place]).ok();
+        steered.server.stop();
+        there.stop();
+        qemu_io_ok(&["-f", "qcow2"], &far, &["read -P 4 0 64k"]);
+        std::fs::remove_file(&far).expect("a file");
+    }
+}
+
 #[test]
 fn a_mirror_that_is_interrupted_leaves_nothing_and_one_that_is_killed_goes_on() {
     let steered = Steered::new();
@@ -126,10 +147,7 @@ fn a_mirror_that_is_interrupted_leaves_nothing_and_one_that_is_killed_goes_on() 
         move |pid: u32| {
             std::thread::spawn(move || {
                 let mut qmp = black_box::qmp::Qmp::connect(&socket);
-                let start = Instant::now();
-                while qmp.ok("query-jobs", json!({}))[0]["status"] != "running" {
-                    assert!(start.elapsed() < Duration::from_secs(30), "no job begins");
-                }
+                eventually("a job", || qmp.ok("query-jobs", json!({}))[0]["status"] == "running");
                 Run::new("kill").args([signal, &pid.to_string()]).ok();
             });
         }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const NOT_RUN: &str = "not run by our tests";
 
 /// Pages and the tests that run them; every other page of docs/guide says that it is not run.
-const RUN: [(&str, &str); 11] = [
+const RUN: [(&str, &str); 12] = [
     ("backup", include_str!("../../docs/guide/backup.md")),
     ("checkpoints", include_str!("../../docs/guide/checkpoints.md")),
     ("encryption", include_str!("../../docs/guide/encryption.md")),
@@ -28,6 +28,7 @@ const RUN: [(&str, &str); 11] = [
     ("from-qemu", include_str!("../../docs/guide/from-qemu.md")),
     ("limits", include_str!("../../docs/guide/limits.md")),
     ("monitoring", include_str!("../../docs/guide/monitoring.md")),
+    ("moving", include_str!("../../docs/guide/moving.md")),
     ("object-stores", include_str!("../../docs/guide/object-stores.md")),
     ("trouble", include_str!("../../docs/guide/trouble.md")),
     ("upgrade", include_str!("../../docs/guide/upgrade.md")),
@@ -76,6 +77,13 @@ fn the_walk_through_limits_runs_as_it_is_written() {
 fn the_walk_through_monitoring_runs_as_it_is_written() {
     let port = free_port().to_string();
     walk(page("monitoring"), &[("PORT", &port)]);
+}
+
+#[test]
+fn the_move_to_another_server_runs_as_it_is_written() {
+    let port = free_port().to_string();
+    let scratch = walk(page("moving"), &[("PORT", &port)]);
+    ["disk.qcow2", "data.qcow2"].iter().for_each(|disk| assert_clean(Path::new(&scratch.name(disk))));
 }
 
 #[test]

@@ -13,6 +13,18 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long one answer may take. A later look asks again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long anything may take on a machine that is fully loaded.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} does not come within {PATIENCE:?}");
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// Waits until `answers`; fails when the program ends, or `within` is over.
 pub fn until(what: &str, child: &mut Child, within: Duration, answers: impl Fn() -> bool) {
     let until = Instant::now() + within;
