@@ -49,7 +49,8 @@ pub const AVAILABLE_AT: u64 = 0x4000;
 /// The used ring.
 pub const USED_AT: u64 = 0x8000;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a device may take on a machine that is fully loaded.
+pub const PATIENCE: Duration = crate::ready::PATIENCE;
 
 /// Feature bits of the device.
 pub mod feature {

@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use black_box::peer::qemu_img;
+use black_box::peer::{qemu_img, qemu_io_ok};
 use black_box::server::Start;
 use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, Machine, USER_BASE, Ways};
-use black_box::{Scratch, Server};
+use black_box::{Run, Scratch, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
 
@@ -182,6 +182,79 @@ fn memory_in_a_file_that_does_not_answer_is_refused_at_once() {
     drop(opened);
     silent.stop();
     two.assert_unharmed();
+}
+
+/// Messages that begin a transfer of a device's state (the descriptor goes along) and ask how it went, and their answers.
+const SET_DEVICE_STATE: u32 = 42;
+const CHECK_DEVICE_STATE: u32 = 43;
+const SAVE: [u8; 8] = [0; 8];
+const LOAD: [u8; 8] = 1u64.to_ne_bytes();
+const BEGUN: u64 = 1 << 8;
+const FAILED: u64 = BEGUN | 1;
+
+/// A loop read from the descriptor by itself, and waited with all its guests for a front-end that sent nothing.
+#[test]
+fn a_state_over_a_pipe_that_stays_silent_is_an_error_and_holds_nobody_up() {
+    let mut two = Two::new();
+    let (_machine, mut front) = two.liar(Ways::default());
+    front.stop_ring(0);
+    let (from, to) = rustix::pipe::pipe().expect("a pipe");
+    assert_eq!(front.number_with(SET_DEVICE_STATE, &LOAD, from.as_fd()), BEGUN);
+    two.assert_unharmed();
+    // It is asked for when the other end has hung up; nothing waits for a peer that has not.
+    assert_eq!(front.number(CHECK_DEVICE_STATE, &[]), FAILED);
+    rustix::io::ioctl_fionbio(&to, true).expect("a pipe that does not wait");
+    while rustix::io::write(&to, &[0; 4096]).is_ok() {}
+    assert_eq!(front.number_with(SET_DEVICE_STATE, &SAVE, to.as_fd()), FAILED, "a full pipe has no room");
+    two.assert_unharmed();
+    // One that begins, and is left, too.
+    assert_eq!(front.number_with(SET_DEVICE_STATE, &LOAD, from.as_fd()), BEGUN);
+    drop(front);
+    two.assert_another_can_begin();
+    two.server.stop();
+}
+
+/// Continues it, also when a test fails: a process that has a file of it open does not end before.
+struct Stopped<'a>(&'a Server);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+/// No look at a file says whether reading it ends: a thread of its own waits, for a time that is bounded, and not at the end of the server.
+#[test]
+fn a_state_in_a_file_that_does_not_answer_is_given_up_and_keeps_no_disk_from_being_closed() {
+    let mut two = Two::new();
+    let scratch = Scratch::new();
+    let (silent, opened) = fuse_file(&scratch);
+    let (_machine, mut front) = two.liar(Ways::default());
+    front.stop_ring(0);
+    assert_eq!(front.number_with(SET_DEVICE_STATE, &LOAD, opened.as_fd()), BEGUN);
+    // Closing such a file waits, here and in each process that this one starts.
+    drop(opened);
+    silent.signal(Signal::STOP);
+    front.send(CHECK_DEVICE_STATE, &[], &[]);
+    two.assert_unharmed();
+    let (payload, _) = front.answer().expect("an answer after a while");
+    assert_eq!(payload, FAILED.to_ne_bytes());
+    assert!(two.server.stderr().contains("its descriptor does not answer"), "{}", two.server.stderr());
+    two.assert_unharmed();
+    // The thread still waits when the end comes.
+    two.server.signal(Signal::TERM);
+    let Two { place, mut server, .. } = two;
+    let stopped = Stopped(&silent);
+    // Locks are given back. What is left is a process whose file the kernel closes when the other one answers.
+    for disk in [&place.disk, &place.scratch.name("other.qcow2")] {
+        let writes = || Run::new("qemu-io").args(["-f", "qcow2", "-c", "write 1M 512", disk]).outcome();
+        server.wait_until(|_| writes().status.success().then_some(()));
+        qemu_io_ok(&["-f", "qcow2"], disk, &["write 1M 512"]);
+    }
+    drop(stopped);
+    let outcome = server.outcome();
+    assert!(outcome.status.success() && !outcome.stderr.contains("cowhand-loop"), "a loop waited: {outcome}");
+    silent.stop();
 }
 
 /// Where all front-ends are trusted their memory may lie anywhere: it is mapped, and a write has its bytes.
