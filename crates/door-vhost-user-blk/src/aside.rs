@@ -51,7 +51,7 @@ impl Aside {
         }
         let own = Arc::clone(self);
         let thread = std::thread::Builder::new().name("cowhand-aside".to_owned()).stack_size(STACK_BYTES);
-        if thread.spawn(move || own.work()).is_ok() {
+        if reactor::room_for_thread(STACK_BYTES).and_then(|()| thread.spawn(move || own.work())).is_ok() {
             state.threads += 1;
         }
     }

@@ -39,7 +39,7 @@ pub use doorbell::Doorbell;
 pub use fs::{blocking, start_blocking};
 pub use inner::Stats;
 pub use look::{Look, Seen, Watch, watch};
-pub use pool::end_blocking_threads;
+pub use pool::{end_blocking_threads, room_for_thread};
 pub use reactor::{Reactor, stats};
 pub use rings::prepare_rings;
 pub use task::{Task, spawn, spawn_now, yield_now};

@@ -1,16 +1,25 @@
 //! Threads that may block, shared by all loops of the process.
 
 use std::collections::VecDeque;
+use std::io;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::remote::{Remote, Returned};
 use crate::work::Work;
 
 /// Most threads at a time: as many requests as a disk is usefully given at once.
 const THREADS_MAX: usize = 64;
+
+/// Bytes of a thread's stack.
+const STACK_BYTES: usize = 2 << 20;
+
+/// Bytes that a thread takes beyond its stack before it does anything: a stack for signals, what the C library keeps for it.
+const BEYOND_STACK_BYTES: usize = 1 << 20;
 
 /// How long a thread waits for more before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +67,8 @@ pub(crate) fn start(remote: &Arc<Remote>, key: usize, work: Work) {
     queue.threads += 1;
     let alone = queue.threads == 1;
     drop(queue);
-    let spawned = std::thread::Builder::new().name("cowhand-io".to_owned()).spawn(serve);
+    let thread = std::thread::Builder::new().name("cowhand-io".to_owned()).stack_size(STACK_BYTES);
+    let spawned = room_for_thread(STACK_BYTES).and_then(|()| thread.spawn(serve));
     if let Err(error) = spawned {
         QUEUE.lock().threads -= 1;
         if alone {
@@ -66,6 +76,20 @@ pub(crate) fn start(remote: &Arc<Remote>, key: usize, work: Work) {
             run_queued();
         }
     }
+}
+
+/// Whether there is memory for a thread with a stack of so many bytes. A thread that has its stack and finds no memory for its first steps ends the
+/// process, so this is to be asked before one is started while clients are served.
+///
+/// # Errors
+/// When there is none.
+pub fn room_for_thread(stack_bytes: usize) -> io::Result<()> {
+    let (bytes, access) = (stack_bytes + BEYOND_STACK_BYTES, ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is there.
+    let mapped = unsafe { mmap_anonymous(null_mut(), bytes, access, MapFlags::PRIVATE) }?;
+    // SAFETY: the mapping was made above, is as long, and nothing refers to it.
+    unsafe { munmap(mapped, bytes) }?;
+    Ok(())
 }
 
 /// Where no thread can be had: on the caller's.
