@@ -6,11 +6,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use black_box::client::Failed;
 use black_box::fault_server::FAULTS;
 use black_box::ports::free_port;
 use black_box::qmp::Qmp;
+use black_box::ready::eventually;
 use black_box::server::Start;
 use black_box::{Fault, FaultServer, Nginx, QemuNbd, Random, Run, Scratch, Server, peer, program};
 use rustix::net::{
@@ -45,21 +47,13 @@ fn children(server: u32) -> Vec<u32> {
 
 /// The process that connects, of one that keeps it.
 fn only_child(keeper: u32) -> u32 {
-    wait_until("a process that connects", || children(keeper).len() == 1);
+    eventually("a process that connects", || children(keeper).len() == 1);
     children(keeper)[0]
 }
 
 fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn send_with(socket: &OwnedFd, bytes: &[u8], passed: BorrowedFd<'_>) {
@@ -124,7 +118,7 @@ fn the_process_that_connects_is_fenced_in_knows_no_credential_and_ends_with_the_
     assert_eq!(keepers.len(), 2, "one and a spare one");
     let those_that_connect: Vec<u32> = keepers.iter().map(|&keeper| only_child(keeper)).collect();
     for &broker in &those_that_connect {
-        wait_until("the sandbox", || status_of(broker, "Seccomp").as_deref() == Some("2"));
+        eventually("the sandbox", || status_of(broker, "Seccomp").as_deref() == Some("2"));
         assert_eq!(status_of(broker, "NoNewPrivs").as_deref(), Some("1"));
     }
     let brokers = [&keepers[..], &those_that_connect].concat();
@@ -155,7 +149,7 @@ fn the_process_that_connects_is_fenced_in_knows_no_credential_and_ends_with_the_
     assert!(keepers.iter().map(|&keeper| only_child(keeper)).eq(those_that_connect));
     server.kill();
     let are_gone = || brokers.iter().all(|&pid| status_of(pid, "State").is_none_or(|s| s.starts_with('Z')));
-    wait_until("their end", are_gone);
+    eventually("their end", are_gone);
 }
 
 #[test]
@@ -171,21 +165,18 @@ fn a_process_that_connects_and_is_killed_is_replaced_and_without_one_reads_fail_
     let mut client = server.client("disk");
     for (number, &broker) in brokers.iter().enumerate() {
         kill(broker);
-        wait_until("its end", || children(server.pid()).len() == brokers.len() - 1 - number);
+        eventually("its end", || children(server.pid()).len() == brokers.len() - 1 - number);
         let at = (number as u64 + 1) << 20;
         // The kept connection is gone, so that a new one is needed.
         store.fail(&[Fault::Reset]);
-        let began = Instant::now();
         let read = client.read(at, 4096);
         match number {
             0 => {
                 let at = usize::try_from(at).expect("small");
                 assert!(read.expect("the spare one connects") == data[at..at + 4096]);
             }
-            _ => {
-                read.expect_err("nobody connects");
-                assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
-            }
+            // An answer, before the client loses its patience.
+            _ => assert!(matches!(read, Err(Failed::Refused(_))), "{read:?}"),
         }
     }
     let stderr = server.stderr_at_end();
@@ -306,12 +297,11 @@ fn no_fault_of_a_store_makes_wrong_bytes_or_holds_a_read_up() {
             // One is borne with; eight in a row are more than redirects are followed.
             store.fail(&vec![fault; if round == 0 { 1 } else { 8 }]);
             let at = usize::try_from(random.below(data.len() as u64 - 65_536)).expect("small");
-            let began = Instant::now();
             match client.read(at as u64, 65_536) {
                 Ok(read) => assert!(read == data[at..at + 65_536], "{fault:?}"),
-                Err(_) => failed += 1,
+                Err(Failed::Refused(_)) => failed += 1,
+                Err(error) => panic!("{fault:?}: {error:?}"),
             }
-            assert!(began.elapsed() < Duration::from_secs(40), "{fault:?} took {:?}", began.elapsed());
         }
     }
     assert!(failed > 0, "no fault was seen");
@@ -362,9 +352,7 @@ fn a_read_waits_for_its_store_where_it_is_told_to_and_a_paused_server_ends_in_ti
     store.kill();
     let waiting = read(2 << 20);
     std::thread::sleep(Duration::from_millis(500));
-    let began = Instant::now();
     server.stop();
-    assert!(began.elapsed() < Duration::from_secs(40), "the end took {:?}", began.elapsed());
     waiting.join().expect("a thread").expect_err("it was not answered");
 }
 
@@ -394,11 +382,9 @@ fn writes_wait_for_their_server_where_they_are_told_to_and_are_there_afterwards(
     let mut client = server.client("disk");
     let waiting = std::thread::spawn(move || client.read(0, 4096));
     std::thread::sleep(Duration::from_millis(500));
-    let began = Instant::now();
     server.signal(rustix::process::Signal::TERM);
     let mut server = server;
     server.outcome();
-    assert!(began.elapsed() < Duration::from_secs(40), "the end took {:?}", began.elapsed());
     waiting.join().expect("a thread").expect_err("it was not answered");
 }
 
@@ -412,7 +398,7 @@ fn commands_lead_to_unix_sockets_below_allowed_directories_and_to_named_ones_onl
     let _below = QemuNbd::start(&image, &["-r", "-k", &allowed]);
     let _other = QemuNbd::start(&image, &["-r", "-k", &other]);
     for socket in [&allowed, &other] {
-        wait_until("a server", || std::os::unix::net::UnixStream::connect(socket).is_ok());
+        eventually("a server", || std::os::unix::net::UnixStream::connect(socket).is_ok());
     }
     let link = scratch.name("link.sock");
     std::os::unix::fs::symlink(&other, &link).expect("a link");

@@ -1,6 +1,6 @@
 //! Chunks that no image leads to any more: listed and, where that is asked for, removed, and never one that an image leads to.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use black_box::random::Random;
 use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand};
@@ -177,9 +177,8 @@ fn what_was_killed_holds_nobody_up_for_ever_and_a_damaged_image_has_nothing_remo
         run.interrupted_when(|| scene.way.wait_for(mark))
     };
     assert!(interrupted.stderr.contains("interrupted"), "{interrupted}");
-    let began = Instant::now();
+    assert_eq!(scene.store.get("/images/base/removing"), None);
     scene.push("third.raw", 1, "s3://images/base/third");
-    assert!(began.elapsed() < Duration::from_secs(30));
 
     let before = scene.objects();
     let manifest = scene.store.get("/images/base/other.json").expect("a manifest");

@@ -11,7 +11,7 @@ use black_box::peer::{assert_clean, qemu_img};
 use black_box::{Client, Scratch, Server, cowhand};
 
 /// How long anything may take on a machine that is fully loaded.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn create(scratch: &Scratch, name: &str) -> String {
     let path = scratch.name(name);
@@ -80,8 +80,7 @@ fn zeroes_cost_as_much_as_the_bytes_they_stand_for_and_discards_one_cluster() {
     // All but a tenth of a second's bytes and the last piece, which is as large.
     assert!(took >= Duration::from_millis(790), "{took:?}");
     let start = Instant::now();
-    client.trim(0, 64 << 20).expect("trim");
-    client.trim(0, 64 << 20).expect("trim");
+    (0..50).for_each(|_| client.trim(0, 64 << 20).expect("trim"));
     assert!(start.elapsed() < PATIENCE, "4 seconds each, were they charged whole");
     server.stop();
     assert_clean(std::path::Path::new(&path));
@@ -155,23 +154,23 @@ fn what_waits_for_a_limit_is_answered_when_the_server_ends() {
     let mut server = Server::start([format!("file={path},iops=1")]);
     let mut client = server.client("");
     let data = [9; 512];
-    for number in 0..100 {
+    for number in 0..240 {
         client.send(&Request::write(number * 4096, &data)).expect("send");
     }
     // The second one goes after a second: the server has taken them all in by then.
     (0..2).for_each(|_| assert_eq!(client.receive().expect("a reply").error, 0));
     let start = Instant::now();
     server.signal(rustix::process::Signal::TERM);
-    for _ in 2..100 {
+    for _ in 2..240 {
         assert_eq!(client.receive().expect("a reply").error, 0);
     }
     drop(client);
     let outcome = server.outcome();
     assert!(outcome.status.success(), "{outcome}");
-    assert!(start.elapsed() < Duration::from_secs(50), "100 seconds under the limit");
+    assert!(start.elapsed() < PATIENCE, "240 seconds under the limit");
     let server = Server::start([&path]);
     let mut client = server.client("");
-    for number in 0..100 {
+    for number in 0..240 {
         assert_eq!(client.read(number * 4096, 512).expect("read"), data);
     }
     server.stop();

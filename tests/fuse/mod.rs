@@ -9,9 +9,9 @@ mod steering;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use black_box::peer::qemu_img;
+use black_box::ready::eventually;
 use black_box::server::Start;
 use black_box::{Run, Scratch, Server};
 
@@ -100,15 +100,6 @@ impl Drop for Place {
 fn is_mounted(file: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the table of mounts");
     table.lines().any(|line| line.split(' ').nth(4) == file.to_str())
-}
-
-/// Waits for what is to come.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Bytes that tell where they belong.

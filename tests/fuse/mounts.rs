@@ -6,12 +6,13 @@ use std::process::Command;
 
 use black_box::program::{self, cowhand};
 use black_box::qmp::Qmp;
+use black_box::ready::eventually;
 use black_box::server::Start;
 use black_box::{Fault, FaultServer, Nginx, Random, Run, Scratch, Server};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::{Place, SIZE, eventually, is_mounted};
+use super::{Place, SIZE, is_mounted};
 
 #[test]
 fn every_signal_that_ends_the_server_takes_the_mount_away() {

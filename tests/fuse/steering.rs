@@ -4,10 +4,11 @@ use std::fs::File;
 
 use black_box::Run;
 use black_box::qmp::Qmp;
+use black_box::ready::eventually;
 use black_box::server::Start;
 use serde_json::json;
 
-use super::{Place, SIZE, eventually, is_mounted};
+use super::{Place, SIZE, is_mounted};
 
 #[test]
 fn an_export_of_type_fuse_is_added_and_taken_away_by_command() {

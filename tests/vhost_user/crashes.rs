@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use black_box::peer::{assert_leaks_at_most, converted};
-use black_box::vhost_user::{Ask, FrontEnd, Machine, SLOTS, Ways};
+use black_box::vhost_user::{Ask, FrontEnd, Machine, PATIENCE, SLOTS, Ways};
 use black_box::{Random, Server};
 
 use super::{Place, pattern};
@@ -93,7 +93,7 @@ impl Guest {
         let start = std::time::Instant::now();
         while !self.in_flight.is_empty() {
             self.take();
-            assert!(start.elapsed() < Duration::from_secs(20), "never answered: {:?}", self.in_flight);
+            assert!(start.elapsed() < PATIENCE, "never answered: {:?}", self.in_flight);
             self.machine.called(0, Duration::from_millis(2));
         }
     }
@@ -228,7 +228,7 @@ fn a_cache_that_was_turned_off_stays_off_over_a_restart() {
         let server = restart(server, &place, "");
         let mut front = FrontEnd::start(&place.socket, &mut machine);
         // The first daemon may have been killed before a call that the driver waits for.
-        assert!(machine.called(0, Duration::from_secs(10)), "a driver waits for ever");
+        assert!(machine.called(0, PATIENCE), "a driver waits for ever");
         machine.ok(0, &Ask::Write(8, &[2; 512]));
         assert_eq!(front.config(32, 1), [0], "records: {inflight}");
         assert_eq!(front.set_cache(true), 0);

@@ -2,10 +2,10 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use black_box::peer::qemu_io_ok;
 use black_box::qmp::Qmp;
+use black_box::ready::eventually;
 use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, Machine, USED_AT, Ways, feature};
 use black_box::{Scratch, Server};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -164,17 +164,9 @@ fn pages_are_logged(place: &Place, packed: bool) {
     // A packed ring is written to where its descriptors are, and where the device says when it wants to be woken.
     let ring = if packed { vec![first] } else { Vec::new() };
     let expected = [&ring[..], &[first + USED_AT / 4096, slot, slot + 1, slot + 2]].concat();
+    let dirty = || (first..first + machine.bytes() / 4096).filter(|page| is_dirty(*page)).collect::<Vec<_>>();
     // When the device wants to be woken it says behind an answer.
-    let start = Instant::now();
-    loop {
-        let dirty: Vec<u64> =
-            (first..first + machine.bytes() / 4096).filter(|page| is_dirty(*page)).collect();
-        if dirty == expected {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(10), "packed: {packed}: {dirty:?}, not {expected:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually(&format!("packed: {packed}: {expected:?}"), || dirty() == expected);
     front.set_features(ways, 0);
 }
 
