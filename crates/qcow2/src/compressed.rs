@@ -39,7 +39,7 @@ thread_local! {
 pub(crate) struct Decompressed {
     /// How all of them are packed.
     compression: Compression,
-    latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
+    latest: Mutex<Vec<(u64, Arc<IoBuf>)>>,
     /// Places for unpacking on another thread.
     threads: Semaphore,
 }
@@ -59,7 +59,7 @@ impl Decompressed {
         &self,
         medium: &Medium,
         cluster: CompressedCluster,
-    ) -> Result<Arc<Vec<u8>>, Error> {
+    ) -> Result<Arc<IoBuf>, Error> {
         if let Some(bytes) = self.get(cluster.host.0) {
             return Ok(bytes);
         }
@@ -75,7 +75,8 @@ impl Decompressed {
     async fn read_packed(&self, medium: &Medium, cluster: CompressedCluster) -> Result<IoBuf, Error> {
         medium.check_data(cluster.host, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
-        let buf = IoBuf::uninit(cluster.len as usize);
+        let buf = IoBuf::for_request(cluster.len as usize)
+            .map_err(medium.blame.io("reading a compressed cluster"))?;
         // Never ciphered, and never in another file.
         medium.about_to(Step::ReadCompressed);
         let (result, packed) = medium.file.read(cluster.host.0, buf, Hints::NONE).await;
@@ -118,14 +119,14 @@ impl Decompressed {
         Ok(len.map(|len| packed.slice(0, len)))
     }
 
-    fn get(&self, host: u64) -> Option<Arc<Vec<u8>>> {
+    fn get(&self, host: u64) -> Option<Arc<IoBuf>> {
         let mut latest = self.latest.lock();
         let at = latest.iter().position(|(its_host, _)| *its_host == host)?;
         latest[..=at].rotate_right(1);
         latest.first().map(|(_, bytes)| Arc::clone(bytes))
     }
 
-    fn keep(&self, host: u64, bytes: Arc<Vec<u8>>) {
+    fn keep(&self, host: u64, bytes: Arc<IoBuf>) {
         let mut latest = self.latest.lock();
         latest.truncate(KEPT_CLUSTERS - 1);
         latest.insert(0, (host, bytes));
@@ -138,6 +139,9 @@ impl Decompressed {
 }
 
 fn broken(medium: &Medium, cluster: CompressedCluster, error: &io::Error) -> Error {
+    if error.kind() == io::ErrorKind::OutOfMemory {
+        return medium.blame.no_memory("a compressed cluster");
+    }
     let what = format!("the compressed cluster at {} does not decompress: {error}", cluster.host);
     medium.blame.corrupt(what)
 }
@@ -147,7 +151,7 @@ pub(crate) fn packed_len(compression: Compression, packed: &[u8], size: usize) -
     match compression {
         Compression::Deflate => {
             // One byte more than it has room for: a stream that goes on is not taken for one that ends.
-            let mut bytes = vec![0; size + 1];
+            let mut bytes = IoBuf::for_request(size + 1)?;
             let mut stream = Inflate::new(false, INFLATE_WINDOW_BITS);
             let status = stream.decompress(packed, &mut bytes, InflateFlush::Finish);
             if status.is_ok_and(|status| status == Status::StreamEnd) && stream.total_out() == size as u64 {
@@ -163,8 +167,8 @@ pub(crate) fn packed_len(compression: Compression, packed: &[u8], size: usize) -
 }
 
 /// Decompresses `packed`, which may have anything behind its end, to exactly `size` bytes.
-fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; size];
+fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<IoBuf> {
+    let mut bytes = IoBuf::for_request(size)?;
     let got = match compression {
         Compression::Deflate => unpack_deflate(packed, &mut bytes)?,
         Compression::Zstd => unpack_zstd(packed, &mut bytes)?,
@@ -315,7 +319,7 @@ mod tests {
             }
             let mut bytes = packed(compression, &content(SIZE));
             bytes.extend([0x5a; 100]);
-            assert_eq!(unpack(compression, &bytes, SIZE).unwrap(), content(SIZE), "{compression:?}");
+            assert_eq!(unpack(compression, &bytes, SIZE).unwrap()[..], content(SIZE)[..], "{compression:?}");
         }
     }
 
@@ -327,13 +331,13 @@ mod tests {
         stored.extend((SIZE as u16).to_le_bytes());
         stored.extend((!(SIZE as u16)).to_le_bytes());
         stored.extend(content(SIZE));
-        assert_eq!(unpack(Compression::Deflate, &stored, SIZE).unwrap(), content(SIZE));
+        assert_eq!(unpack(Compression::Deflate, &stored, SIZE).unwrap()[..], content(SIZE)[..]);
         let mut frame = packed(Compression::Zstd, &content(SIZE));
         let whole = content(SIZE);
         let (first, second) = whole.split_at(1000);
         let mut two = packed(Compression::Zstd, first);
         two.extend(packed(Compression::Zstd, second));
-        assert_eq!(unpack(Compression::Zstd, &two, SIZE).unwrap(), whole);
+        assert_eq!(unpack(Compression::Zstd, &two, SIZE).unwrap()[..], whole[..]);
         frame.truncate(frame.len() - 2);
         assert!(unpack(Compression::Zstd, &frame, SIZE).is_err());
     }
