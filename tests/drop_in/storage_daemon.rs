@@ -128,10 +128,12 @@ fn in_the_background_it_is_steered_by_its_monitor_until_it_quits() {
             json!({ "execute": "blockdev-add", "arguments": node }),
             json!({ "execute": "block-export-add", "arguments": export }),
             json!({ "execute": "query-block-exports" }),
+            json!({ "execute": "query-version" }),
         ],
     );
     assert!(answers.iter().all(|answer| answer.get("return").is_some()), "{answers:?}");
     assert_eq!(answers[2]["return"][0]["id"], "e");
+    assert_eq!(answers[3]["return"]["qemu"], json!({ "major": 11, "minor": 1, "micro": 0 }));
     let uri = format!("nbd+unix:///n?socket={}", scratch.name("s"));
     qemu_io_ok(&["-f", "raw"], &uri, &["write -P 9 2M 64k"]);
     ask(scratch.path(), &[json!({ "execute": "quit" })]);

@@ -10,13 +10,16 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 36] = [
+const SCRIPTS: [&str; 38] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
     "truncate -s 1M b; qemu-img create -f qcow2 -b b -F file a; echo $?; qemu-io -c 'read -P 0 0 1M' a | head -1",
     "truncate -s 192k r; qemu-img convert -c -S 0 -f raw -O qcow2 r b; echo $?; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'",
     "truncate -s 192k r; printf x | dd of=r conv=notrunc status=none; qemu-img convert -c -S 8k -f raw -O qcow2 -o cluster_size=1k r b; qemu-img map --output=json b | sed 's/, .compressed.: [a-z]*//'",
+    "qemu-img create -q -f raw b 1M; mkdir d; for n in file:b file:$PWD/b; do qemu-img create -q -f qcow2 -b $n -F raw a; qemu-img rebase -b $n -F raw a; echo $?; \
+     qemu-img info --backing-chain a | grep -e image: -e backing; qemu-img commit a; done; qemu-img create -q -f qcow2 -b file:$PWD/b -F raw d/a; qemu-img info d/a | grep backing",
+    "truncate -s 1M r; qemu-nbd -f raw -r -k $PWD/s -x e --fork r; qemu-img info -f raw --output=json \"nbd+unix:///e?socket=$PWD/s\" | grep -c -e dirty-flag -e specific",
     "qemu-img create -q -f qcow2 -o data_file=d a 1M; qemu-img amend -o data_file= a; echo $?; qemu-img info a | grep -c 'data file: d'",
     "qemu-img create -q -f qcow2 a 2M; qemu-img amend -o size=1M a; echo $?; qemu-img info a | grep virtual",
     "qemu-img create -f qcow2 -o size=1M a 2M 2>/dev/null; echo $?",

@@ -25,10 +25,18 @@ use clap::error::ErrorKind;
 use crate::failure::{FAILED, Failure, usage};
 use crate::policy;
 
-/// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
-pub const VERSION: &str = concat!("version 11.1.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+macro_rules! qemu_version {
+    () => {
+        "11.1.0"
+    };
+}
+
+/// QEMU's version whose options and forms the programs have.
+pub const QEMU_VERSION: &str = qemu_version!();
+/// What the programs call themselves: that version, and ours.
+pub const VERSION: &str = concat!("version ", qemu_version!(), " (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 /// What qemu-nbd calls itself: programs read the second word as the version's number.
-const NBD_VERSION: &str = concat!("11.1.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+const NBD_VERSION: &str = concat!(qemu_version!(), " (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]

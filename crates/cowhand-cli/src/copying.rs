@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use graph::names::{Policy, directory_of};
+use graph::names::{Policy, beside, directory_of};
 use graph::options::DiskOptions;
 use graph::{Disk, FoundImage, MAP_MEMORY_MIN, OpenRules};
 use qcow2::{Budget, Compressing};
@@ -125,7 +125,7 @@ pub fn is_named(name: &Path, above: Option<&FoundImage>, found: &FoundImage) -> 
 
 /// Whether the header of `above` leads to `found`. Options of the user may have put another file there.
 pub fn is_what_image_names(above: &FoundImage, found: &FoundImage) -> bool {
-    let name = || Some(directory_of(Path::new(above.storage().name())).join(backing_name(above)?));
+    let name = || Some(beside(Path::new(above.storage().name()), backing_name(above)?));
     !found.is_named_by_options()
         || name().is_some_and(|name| is_same_file(&name, Path::new(found.storage().name())))
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use block::SECTOR_BYTES;
 use cowhand::Existing;
 use graph::drive::path_of;
-use graph::names::{Located, Policy, Reason, Refused, Role};
+use graph::names::{Located, Policy, Reason, Refused, Role, beside};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::{human_size, parse_size};
@@ -269,7 +269,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
         options.layer.format = options.layer.format.or(format);
         return Ok(crate::info::read_image(&options)?.virtual_size);
     }
-    let path = file.parent().unwrap_or(Path::new("")).join(name);
+    let path = beside(file, name);
     let failed = |error: &dyn std::error::Error| {
         let looked_for = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         let what = format!(

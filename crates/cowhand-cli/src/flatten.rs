@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use block::Block;
 use graph::cache_mode::CacheMode;
+use graph::names::beside;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules, part_name};
@@ -156,7 +157,7 @@ fn name_from(image: &Path, above: &Path, named: String) -> String {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         parent.unwrap_or(Path::new(".")).canonicalize().ok()
     };
-    let file = above.parent().unwrap_or(Path::new("")).join(&named);
+    let file = beside(above, &named);
     match file.canonicalize() {
         Ok(whole) if Path::new(&named).is_relative() && directory(image) != directory(above) => {
             whole.display().to_string()

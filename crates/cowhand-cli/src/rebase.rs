@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::Block;
 use graph::cache_mode::CacheMode;
 use graph::drivers::elsewhere;
-use graph::names::directory_of;
+use graph::names::beside;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::{Disk, OpenRules};
 use job::{CopyOptions, Counters, Zeroes};
@@ -136,7 +136,7 @@ fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
     let is_drive = args.backing.starts_with("json:") || elsewhere(Path::new(&args.backing)).is_some();
     let mut options = match is_drive {
         true => disk_options(&OsString::from(&args.backing), |_| false)?,
-        false => DiskOptions::of_path(directory_of(&overlay.filename).join(&args.backing)),
+        false => DiskOptions::of_path(beside(&overlay.filename, &args.backing)),
     };
     options.layer.read_only = true;
     options.layer.format =

@@ -250,15 +250,22 @@ fn target(image: &Path, name: &[u8], role: Role) -> Result<PathBuf, Reason> {
     if name.contains(&0) {
         return Err(Reason::ZeroByte);
     }
-    // QEMU writes `file:` for "a local file, even if its name has a colon".
-    let name = match name.strip_prefix(b"file:") {
-        Some(plain) if !plain.starts_with(b"//") => plain,
-        _ => {
-            refuse_protocol(name, role)?;
-            name
-        }
-    };
-    Ok(image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(name)))
+    if without_protocol(name).is_none() {
+        refuse_protocol(name, role)?;
+    }
+    Ok(beside(image, OsStr::from_bytes(name)))
+}
+
+/// The path that `name` means as the name of a local file in the header of the image at `image`.
+pub fn beside(image: &Path, name: impl AsRef<OsStr>) -> PathBuf {
+    let name = name.as_ref().as_bytes();
+    let plain = without_protocol(name).unwrap_or(name);
+    image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(plain))
+}
+
+/// QEMU writes `file:` for "a local file, even if its name has a colon".
+fn without_protocol(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(b"file:").filter(|plain| !plain.is_empty() && !plain.starts_with(b"//"))
 }
 
 /// The directory that a file at `path` is in; `.` for a bare name.

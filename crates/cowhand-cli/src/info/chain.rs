@@ -1,7 +1,8 @@
 //! What is shown of an image, or of it and all below it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use graph::drive::path_of;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
@@ -68,7 +69,7 @@ fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<Im
 }
 
 /// The way down ended at an image, or below one.
-fn not_found(shown: &std::path::Path, above: Option<&FoundImage>, error: &OpenError) -> Failure {
+fn not_found(shown: &Path, above: Option<&FoundImage>, error: &OpenError) -> Failure {
     match above {
         None => cannot_open(shown, error).with_hint_about_lock(error),
         Some(_) => Failure::because(format!("cannot follow the chain below {}", shown.display()), error)
@@ -79,7 +80,7 @@ fn not_found(shown: &std::path::Path, above: Option<&FoundImage>, error: &OpenEr
 /// What the user knows the image as: as options name it, or as the name in the image above is seen from where that lies.
 fn shown_below(image: &FoundImage, above: &ImageInfo) -> PathBuf {
     let by_option = image.options.file.filename.clone();
-    let by_name = || above.full_backing_filename.as_ref().map(PathBuf::from);
+    let by_name = || above.full_backing_filename.as_ref().map(|name| path_of(Path::new(name)));
     by_option.or_else(by_name).unwrap_or_default()
 }
 

@@ -25,7 +25,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     if let Some(cluster_size) = info.cluster_size {
         writeln!(out, "cluster_size: {cluster_size}")?;
     }
-    if info.dirty_flag {
+    if info.dirty_flag == Some(true) {
         writeln!(out, "cleanly shut down: no")?;
     }
     write_backing(out, info)?;
@@ -189,7 +189,7 @@ mod tests {
             format: "file".into(),
             virtual_size: 459264,
             actual_size: Some(417792),
-            dirty_flag: false,
+            dirty_flag: Some(false),
             cluster_size: None,
             encrypted: None,
             backing_filename: None,
@@ -229,7 +229,7 @@ mod tests {
         ImageInfo {
             format: "qcow2".into(),
             virtual_size: 10 << 20,
-            dirty_flag: true,
+            dirty_flag: Some(true),
             cluster_size: Some(65536),
             backing_filename: Some("mid.qcow2".into()),
             full_backing_filename: Some("dir/mid.qcow2".into()),

@@ -17,8 +17,9 @@ pub struct ImageInfo {
     /// Space that the file takes, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actual_size: Option<u64>,
-    /// Its refcounts may be wrong until the next repair.
-    pub dirty_flag: bool,
+    /// Its refcounts may be wrong until the next repair; unknown of raw disks that are no files of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_flag: Option<bool>,
     /// Cluster size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_size: Option<u64>,

@@ -39,6 +39,7 @@ pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
             format: image.format().name().into(),
             virtual_size: qcow1.size,
             cluster_size: Some(qcow1.cluster_bytes),
+            dirty_flag: Some(false),
             full_backing_filename: qcow1.backing.as_ref().map(|name| full_name(shown, name)),
             backing_filename: qcow1.backing.clone(),
             ..file_info(image, shown)
@@ -50,6 +51,7 @@ pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
                 format: kind.name().into(),
                 virtual_size: opened.size(),
                 cluster_size: opened.capabilities().cluster_bytes,
+                dirty_flag: Some(false),
                 ..file_info(image, shown)
             })
         }
@@ -68,16 +70,18 @@ pub fn cannot_open(path: &Path, error: &dyn std::error::Error) -> Failure {
 
 /// The file by itself, and as the child of an image.
 pub(super) fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
-    let alone = ImageInfo {
+    let child = child("file", image.storage(), image.file_driver(), shown);
+    ImageInfo {
         filename: shown.to_string_lossy().into_owned(),
         format: Format::Raw.name().into(),
         virtual_size: image.storage().length().next_multiple_of(SECTOR_BYTES),
         actual_size: image.storage().allocated_bytes(),
         limits: Some(limits(&**image.storage())),
         medium: Some(medium_value(&image.storage().medium())),
+        dirty_flag: child.info.dirty_flag,
+        children: vec![child],
         ..ImageInfo::default()
-    };
-    ImageInfo { children: vec![child("file", image.storage(), image.file_driver(), shown)], ..alone }
+    }
 }
 
 /// A file below an image, as its child called `name`.
@@ -87,11 +91,17 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
         format: driver.into(),
         virtual_size: file.length().next_multiple_of(SECTOR_BYTES),
         actual_size: file.allocated_bytes(),
-        format_specific: Some(FormatSpecific::File(FileInfo {})),
+        dirty_flag: is_file(driver).then_some(false),
+        format_specific: is_file(driver).then_some(FormatSpecific::File(FileInfo {})),
         limits: Some(limits(&**file)),
         ..ImageInfo::default()
     };
     Child { name: name.into(), info }
+}
+
+/// Whether a driver keeps its bytes in files of this machine; of others QEMU reports no figures of files.
+fn is_file(driver: &str) -> bool {
+    !matches!(driver, "nbd" | "http" | "https" | "s3" | "chunked" | "rbd" | "null-co" | "null-aio")
 }
 
 /// Limits of requests that reach `file`.
@@ -124,7 +134,7 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
     Ok(ImageInfo {
         format: Format::Qcow2.name().into(),
         virtual_size: header.guest_size(),
-        dirty_flag: header.incompatible.contains(Incompatible::DIRTY),
+        dirty_flag: Some(header.incompatible.contains(Incompatible::DIRTY)),
         cluster_size: Some(1 << header.cluster_bits),
         encrypted: (header.crypt != CryptMethod::None).then_some(true),
         backing_filename: header.backing.clone(),

@@ -29,6 +29,7 @@ pub async fn file_info(image: &FoundImage, vmdk: &VmdkFiles, shown: &Path) -> Re
         virtual_size: shown_extents.iter().map(|extent| extent.virtual_size).sum(),
         actual_size: Some(actual_size),
         cluster_size: common_cluster(&shown_extents),
+        dirty_flag: Some(false),
         full_backing_filename: parent.as_ref().map(|name| full_name(shown, name)),
         backing_filename_format: parent.as_ref().map(|_| image.format().name().into()),
         backing_filename: parent,
@@ -98,6 +99,7 @@ fn extent_child(name: String, extent: &ExtentFile, length: u64, space: u64) -> C
         format: extent.driver().into(),
         virtual_size: length.next_multiple_of(block::SECTOR_BYTES),
         actual_size: Some(space),
+        dirty_flag: Some(false),
         format_specific: Some(FormatSpecific::File(FileInfo {})),
         ..ImageInfo::default()
     };

@@ -52,6 +52,7 @@ use graph::Change;
 use serde_json::{Value, json};
 
 use super::inventory::Inventory;
+use crate::compat;
 
 /// Does the commands on an inventory.
 pub struct Steering {
@@ -281,15 +282,13 @@ impl Handler for Steering {
         schema::EVENTS
     }
 
-    /// Our own numbers, under QEMU's names: a program that checks for QEMU must not take this for it.
+    /// Our own numbers, so that no client takes this program for a QEMU; under QEMU's name those of `--version`.
     fn version(&self) -> Value {
-        let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+        let number = if self.inventory.as_qemu { compat::QEMU_VERSION } else { env!("CARGO_PKG_VERSION") };
+        let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let [major, minor, micro] = std::array::from_fn(|_| parts.next().unwrap_or(0));
         json!({
-            "qemu": {
-                "major": part(env!("CARGO_PKG_VERSION_MAJOR")),
-                "minor": part(env!("CARGO_PKG_VERSION_MINOR")),
-                "micro": part(env!("CARGO_PKG_VERSION_PATCH")),
-            },
+            "qemu": { "major": major, "minor": minor, "micro": micro },
             "package": concat!("cowhand ", env!("CARGO_PKG_VERSION")),
         })
     }
