@@ -171,3 +171,25 @@ fn all_bitmaps_are_removed_at_once() {
     let refused = Run::new(ours("qemu-img")).args(["bitmap", "--remove-all", "--add", "a"]);
     assert_eq!(refused.current_dir(scratch.path()).outcome().status.code(), Some(1));
 }
+
+#[test]
+fn snapshots_need_no_backing_file() {
+    let scratch = Scratch::new();
+    let run = |program: &str, words: &[&str]| Run::new(program).args(words).current_dir(scratch.path()).ok();
+    drop(run("qemu-img", &["create", "-q", "-f", "qcow2", "base", "64M"]));
+    drop(run("qemu-io", &["-c", "write -P 7 0 64M", "base"]));
+    drop(run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base", "-F", "qcow2", "top", "1000k"]));
+    std::fs::rename(scratch.file("base"), scratch.file("elsewhere")).expect("it is there");
+    let img = ours("qemu-img");
+    let img = img.to_str().expect("UTF-8");
+    drop(run(img, &["snapshot", "-c", "one", "top"]));
+    drop(run(img, &["snapshot", "-c", "two", "top"]));
+    drop(run(img, &["snapshot", "-d", "one", "top"]));
+    let list = run(img, &["snapshot", "-l", "top"]);
+    assert!(list.contains("two") && !list.contains("one"), "{list}");
+    drop(run(img, &["snapshot", "-a", "two", "top"]));
+    drop(run(img, &["snapshot", "-d", "two", "top"]));
+    std::fs::rename(scratch.file("elsewhere"), scratch.file("base")).expect("it is there");
+    drop(run("qemu-img", &["check", "top"]));
+    drop(run("qemu-io", &["-c", "read -P 7 0 1000k", "top"]));
+}

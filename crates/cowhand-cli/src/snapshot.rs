@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ArgGroup;
+use graph::options::Backing;
 use graph::{Disk, OpenRules};
 use qcow2::bitmap::out_of_date;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
@@ -80,6 +81,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let changes = args.create.is_some() || args.apply.is_some() || args.delete.is_some();
     let mut options = args.drive.options()?;
     options.layer.read_only |= !changes;
+    // A snapshot is of the image alone, and its backing file may be anywhere.
+    options.layer.backing = Backing::None;
     let failed = |error: &dyn std::error::Error| {
         let what = if changes { "cannot change the snapshots of" } else { "cannot list the snapshots of" };
         Failure::because(format!("{what} {}", options.filename.display()), error)
