@@ -11,7 +11,8 @@
 //! - seccomp: only the calls of `calls.rs` are made, and with them no process (threads are needed), no connection and no socket but unix sockets to listen at.
 //!
 //! seccomp does not see what io_uring does. So each ring is restricted to the operations in use (`reactor::prepare_rings`), and none is made in the sandbox.
-//! What is denied is a table of docs/internals/threat-model.md; `tests/sandbox` measures each line of it from inside.
+//! What is denied, to the server and to the processes that it has beside it, are tables of docs/internals/threat-model.md; `tests/sandbox` measures each
+//! line of them from inside.
 
 mod calls;
 
@@ -108,7 +109,7 @@ fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
-        .scope(Scope::Signal)?
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?;
     // Not every system has all of them.
     for place in RESOLVER.iter().filter_map(|place| PathFd::new(place).ok()) {

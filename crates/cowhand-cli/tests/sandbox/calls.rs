@@ -35,3 +35,13 @@ pub fn unix_address(path: &Path) -> (libc::sockaddr_un, usize) {
     }
     (address, size_of::<libc::sockaddr_un>())
 }
+
+/// An address of this machine over TCP.
+pub fn inet_address(port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: std::net::Ipv4Addr::LOCALHOST.to_bits().to_be() },
+        sin_zero: [0; 8],
+    }
+}

@@ -8,6 +8,7 @@
 mod calls;
 mod rings;
 mod table;
+mod tries;
 
 use std::path::Path;
 use std::process::Command;
@@ -87,6 +88,32 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_that_takes_checkpoints()
     std::fs::rename(lineage.join("overlay"), lineage.join("image")).unwrap();
     assert!(std::fs::rename(lineage.join("layer"), directory.join("own").join("layer")).is_err());
     assert!(std::fs::write(directory.join("elsewhere").join("overlay"), "x").is_err());
+}
+
+/// The processes that a server starts before it enters the sandbox have one of their own.
+#[test]
+fn every_line_of_the_threat_model_is_denied_to_a_process_that_connects() {
+    let Some(directory) = is_inside("every_line_of_the_threat_model_is_denied_to_a_process_that_connects")
+    else {
+        return;
+    };
+    let world = table::World::prepare(&directory);
+    cowhand_cli::serve::sandbox::enter_as_broker(&[world.named_port()]);
+    table::measure(&world, table::Reach::Connections);
+}
+
+#[test]
+fn every_line_of_the_threat_model_is_denied_to_a_process_that_has_librbd() {
+    let Some(directory) = is_inside("every_line_of_the_threat_model_is_denied_to_a_process_that_has_librbd")
+    else {
+        return;
+    };
+    let world = table::World::prepare(&directory);
+    cowhand_cli::serve::sandbox::enter_as_rbd_worker();
+    table::measure(&world, table::Reach::Library);
+    // What it is there for: files of its cluster's configuration are read, and servers connected to.
+    assert!(std::fs::read("/etc/passwd").is_ok());
+    std::net::TcpStream::connect(("127.0.0.1", world.unnamed_port())).unwrap();
 }
 
 /// What a running server does still works: files, threads, sockets that are open, rings that were made

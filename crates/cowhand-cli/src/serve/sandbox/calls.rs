@@ -68,9 +68,8 @@ const USED: &[i64] = &[
     // A new file gets its name when it is whole: Landlock keeps that within one directory.
     libc::SYS_linkat,
     // Sockets.
-    libc::SYS_socket, libc::SYS_socketpair, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4, libc::SYS_getsockname,
-    libc::SYS_getpeername, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_shutdown, libc::SYS_sendto, libc::SYS_sendmsg,
-    libc::SYS_recvfrom, libc::SYS_recvmsg,
+    libc::SYS_socket, libc::SYS_socketpair, libc::SYS_bind, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt,
+    libc::SYS_setsockopt, libc::SYS_shutdown, libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_recvfrom, libc::SYS_recvmsg,
     // Rings that were made before, and passwords in a keyring.
     libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_keyctl,
 ];
@@ -88,6 +87,9 @@ const USED_HERE: &[i64] = &[];
 
 /// A server that makes sockets gives them their mode before they have a name; one that takes checkpoints seals layers, and overlays have the mode of the disk.
 const USED_TO_SET_MODES: &[i64] = &[libc::SYS_fchmod];
+
+/// Clients of our own. (A resolver binds sockets, and accepts none.)
+const USED_TO_LISTEN: &[i64] = &[libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
 /// Connections, and the questions to name servers.
 const USED_TO_CONNECT: &[i64] = &[libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg];
@@ -180,6 +182,10 @@ const IOCTLS: &[u64] = &[
     0x8004_e500, // FUSE_DEV_IOC_CLONE
 ];
 
+/// Attributes of a file that is open. The libc crate has these for no processor.
+const FS_IOC_SETFLAGS: u64 = 0x4008_6602;
+const FS_IOC_FSSETXATTR: u64 = 0x401c_5820;
+
 /// Options of prctl: names of threads and mappings, core dumps, what seccomp itself asks for.
 const PRCTLS: &[i32] = &[
     libc::PR_SET_NAME,
@@ -204,16 +210,21 @@ impl Role {
     /// Calls that this role uses beside `USED`.
     fn uses(self) -> Vec<i64> {
         match self {
-            Self::Server { listens: false, seals: false } => Vec::new(),
-            Self::Server { .. } => USED_TO_SET_MODES.to_vec(),
+            Self::Server { listens: false, seals: false } => USED_TO_LISTEN.to_vec(),
+            Self::Server { .. } => [USED_TO_LISTEN, USED_TO_SET_MODES].concat(),
             Self::Broker => USED_TO_CONNECT.to_vec(),
-            Self::RbdWorker => [USED_TO_CONNECT, USED_BY_LIBRARIES].concat(),
+            Self::RbdWorker => [USED_TO_LISTEN, USED_TO_CONNECT, USED_BY_LIBRARIES].concat(),
         }
     }
 
     fn connects(self) -> bool {
         matches!(self, Self::Broker | Self::RbdWorker)
     }
+}
+
+/// Calls that some roles use, and others may not make.
+fn used_by_some() -> Vec<i64> {
+    [USED_TO_SET_MODES, USED_TO_LISTEN, USED_TO_CONNECT].concat()
 }
 
 /// Puts all threads of this process behind the filters of `role`.
@@ -235,14 +246,14 @@ fn filters(role: Role, processor: TargetArch) -> Result<[BpfProgram; 2], FilterE
 
 /// All that is not answered with ENOSYS.
 fn known(role: Role) -> Rules {
-    let calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
+    let calls = [USED, USED_HERE, DENIED, DENIED_HERE, &used_by_some()].concat();
     calls.into_iter().chain(role.uses()).map(|call| (call, Vec::new())).collect()
 }
 
 /// What is answered with EPERM: without conditions, any such call.
 fn denied(role: Role) -> Result<Rules, FilterError> {
     let uses = role.uses();
-    let all = [DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
+    let all = [DENIED, DENIED_HERE, &used_by_some()].concat();
     let mut rules: Rules =
         all.into_iter().filter(|call| !uses.contains(call)).map(|call| (call, Vec::new())).collect();
     rules.extend(fenced(role)?);
@@ -267,8 +278,12 @@ fn fenced(role: Role) -> Result<Rules, FilterError> {
     rules.insert(libc::SYS_keyctl, vec![other_than(0, &[libc::KEYCTL_READ.into()])?]);
     rules.insert(libc::SYS_fcntl, one_of(1, &SIGNALLING_FCNTLS)?);
     if role == Role::RbdWorker {
-        // Input faked for the user of our terminal.
-        rules.insert(libc::SYS_ioctl, vec![equal(1, libc::TIOCSTI)?, equal(1, libc::TIOCLINUX)?]);
+        // Input faked for the user of our terminal, attributes of files.
+        let denied = [libc::TIOCSTI, libc::TIOCLINUX, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR];
+        rules.insert(
+            libc::SYS_ioctl,
+            denied.map(|request| equal(1, request)).into_iter().collect::<Result<_, _>>()?,
+        );
     } else {
         rules.insert(libc::SYS_ioctl, vec![other_than(1, IOCTLS)?]);
         let options: Vec<u64> = PRCTLS.iter().map(|option| u64::from(option.unsigned_abs())).collect();
@@ -285,7 +300,16 @@ fn fenced_sockets(role: Role) -> Result<Rules, FilterError> {
     let unix = number(libc::AF_UNIX);
     if role.connects() {
         let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(number);
-        rules.insert(libc::SYS_socket, vec![other_than(0, &families)?]);
+        let raw = |family| -> Result<SeccompRule, FilterError> {
+            let is_raw = condition(1, SeccompCmpOp::MaskedEq(0xf), number(libc::SOCK_RAW))?;
+            Ok(SeccompRule::new(vec![condition(0, SeccompCmpOp::Eq, number(family))?, is_raw])?)
+        };
+        // Which addresses this machine has.
+        let netlink = condition(0, SeccompCmpOp::Eq, number(libc::AF_NETLINK))?;
+        let others = condition(2, SeccompCmpOp::Ne, number(libc::NETLINK_ROUTE))?;
+        let netlink = SeccompRule::new(vec![netlink, others])?;
+        let denied = vec![other_than(0, &families)?, raw(libc::AF_INET)?, raw(libc::AF_INET6)?, netlink];
+        rules.insert(libc::SYS_socket, denied);
         return Ok(rules);
     }
     // Datagrams need no connection: their address lies in memory. (A raw unix socket is one of datagrams.)
@@ -360,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_call_is_used_or_denied_and_named_once() {
-        let mut calls = [USED, USED_HERE, DENIED, DENIED_HERE, USED_TO_SET_MODES, USED_TO_CONNECT].concat();
+        let mut calls = [USED, USED_HERE, DENIED, DENIED_HERE, &used_by_some()].concat();
         calls.sort_unstable();
         let doubles: Vec<_> = calls.windows(2).filter(|pair| pair[0] == pair[1]).collect();
         assert!(doubles.is_empty(), "{doubles:?}");
