@@ -5,13 +5,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use graph::size::human_size;
-use lineage::{Action, Change, Outcome};
+use lineage::{Action, Change, NewCheckpoint, Outcome, PATIENCE};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
 use crate::lineages::offline::{self, LockedDisk};
-use crate::lineages::{PATIENCE, called, new_checkpoint};
 use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand checkpoint`.
@@ -72,7 +71,7 @@ fn take(
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let name = name.map(|name| name.to_string_lossy());
-    let new = new_checkpoint(name.as_deref(), &args.labels).map_err(Failure::new)?;
+    let new = NewCheckpoint::now(name.as_deref(), &args.labels)?;
     let arg = DiskArg::of(disk);
     let taken = match arg.served()? {
         Some(mut served) => {
@@ -87,7 +86,7 @@ fn take(
             offline::check_sealable(&place)?;
             let change = Change::begin_first(&place.place, PATIENCE)?;
             let _locked = LockedDisk::of(&place)?;
-            let taken = json!({ "disk": place.path(), "checkpoint": called(&new), "id": new.id.to_string() });
+            let taken = json!({ "disk": place.path(), "checkpoint": new.called(), "id": new.id.to_string() });
             let plan = change.plan(&[Action::Checkpoint { disk: place, new }])?;
             offline::run(change, plan)?;
             taken

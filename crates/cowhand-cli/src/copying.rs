@@ -8,7 +8,6 @@ pub mod new_file;
 pub mod object;
 pub mod passing;
 pub mod pipe;
-pub mod replaced_access;
 pub mod report;
 pub mod watch;
 pub mod whole_image;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use checkpoints::{Differences, Part};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::human_size;
@@ -17,8 +18,7 @@ use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, Served};
-use crate::lineages::difference::{Differences, Part};
-use crate::lineages::sealed::Sealed;
+use crate::lineages::part;
 use crate::output::OutputFormat;
 
 /// Arguments of `cowhand diff`.
@@ -74,7 +74,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 fn options_of(text: &OsString) -> Result<DiskOptions, Failure> {
     let path = PathBuf::from(text);
     if path.symlink_metadata().is_err() || !matches!(DiskArg::of(text), DiskArg::File(_)) {
-        let sealed = Sealed::find(&CheckpointArg::of(text)?)?;
+        let sealed = CheckpointArg::of(text)?.find()?;
         // A layer that was written since is another one.
         sealed.chain()?;
         return Ok(sealed.options());
@@ -117,7 +117,7 @@ impl Live {
                 ));
             }
         };
-        let checkpoint = Sealed::find(&CheckpointArg::of(text)?)?.id;
+        let checkpoint = CheckpointArg::of(text)?.find()?.id;
         Ok(Some(Self { served, checkpoint, is_first }))
     }
 
@@ -128,7 +128,7 @@ impl Live {
             let wanted = json!({ "node-name": self.served.node, "checkpoint": self.checkpoint.to_string(), "offset": from });
             let page = self.served.remote.ask("cowhand-diff", wanted)?;
             for range in page["ranges"].as_array().into_iter().flatten() {
-                let part = Part::of_json(range).ok_or_else(|| {
+                let part = part::of_json(range).ok_or_else(|| {
                     Failure::new(format!(
                         "the server answers cowhand-diff with a range that is none: {range}"
                     ))
@@ -173,7 +173,7 @@ impl<'a> Printer<'a> {
             }
             OutputFormat::Json => {
                 let comma = if self.rows > 1 { ",\n" } else { "" };
-                write!(self.out, "{comma}{}", part.json())
+                write!(self.out, "{comma}{}", part::json_of(&part))
             }
         }
     }

@@ -9,7 +9,7 @@ use block::Block;
 use graph::OpenRules;
 use graph::size::human_size;
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
-use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, Place, Policy};
+use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, PATIENCE, Place, Policy};
 use reactor::Reactor;
 use serde_json::{Value, json};
 
@@ -19,7 +19,6 @@ use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::{Failure, warn};
 use crate::lineages::args::{DiskArg, Served};
-use crate::lineages::{PATIENCE, merged};
 use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand forget`.
@@ -130,7 +129,7 @@ fn forget_here(args: &Args) -> Result<Value, Failure> {
     let memory = Memory::default();
     let (rules, reactor) = (memory.rules(args.names.policy()?), copying::reactor()?);
     forgotten.merges = match args.dry_run {
-        true => reactor.run(merged::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
+        true => reactor.run(checkpoints::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
         false => merge_all(args, (&place, &rules), (&reactor, memory.copy_bytes))?,
     };
     Ok(json_of(&forgotten, args.dry_run))
@@ -164,7 +163,7 @@ fn merge_all(
     let mut done = Vec::new();
     loop {
         let merges = Change::begin(place, PATIENCE)?.merges()?;
-        let next = reactor.run(merged::first_worth(merges, (place, rules), args.max_waste))?;
+        let next = reactor.run(checkpoints::first_worth(merges, (place, rules), args.max_waste))?;
         let Some(next) = next else { return Ok(done) };
         let Some(merging) = Change::begin(place, PATIENCE)?.begin_merge(&next)? else { continue };
         let copy = async |top: &dyn Block, layers, base: &dyn Block| {
@@ -177,7 +176,7 @@ fn merge_all(
             let copy = job::copies::commit(top, layers, base, options);
             watch.run(&copy, &Counters::default()).await.map(drop)
         };
-        let made = reactor.run(merged::make(&merging.at(), merging.merged(), rules, copy));
+        let made = reactor.run(checkpoints::make_merged(&merging.at(), merging.merged(), rules, copy));
         let placed = made.and_then(|()| Ok(merging.put_in_place(PATIENCE)?));
         done.extend(placed.as_ref().is_ok_and(|placed| *placed).then(|| merging.merge().clone()));
         merging.abandon();

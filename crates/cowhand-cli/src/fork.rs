@@ -5,13 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lineage::{Action, Change, DiskPlace, FORKS_MAX};
+use lineage::{Action, Change, DiskPlace, FORKS_MAX, PATIENCE, fork_paths};
 use serde_json::{Value, json};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
-use crate::lineages::{PATIENCE, fork_paths, offline};
+use crate::lineages::offline;
 use crate::output::{OutputFormat, printable, write_json};
 use crate::serve::qmp::export_schema::SERVE;
 

@@ -5,11 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use lineage::{Change, Place};
+use lineage::{Change, PATIENCE, Place};
 
 use crate::checkpoint::{outcome_json, show};
 use crate::failure::Failure;
-use crate::lineages::PATIENCE;
 use crate::lineages::args::{DISK_HELP, DiskArg};
 use crate::output::OutputFormat;
 

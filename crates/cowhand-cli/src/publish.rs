@@ -17,7 +17,6 @@ use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
-use crate::lineages::sealed::Sealed;
 use crate::output::{OutputFormat, printable, write_json};
 use crate::push::session::{Followed, Sent, Session, TargetArgs};
 use crate::push::upload::Pace;
@@ -75,7 +74,7 @@ struct Report {
 
 /// Publishes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let sealed = Sealed::find(&CheckpointArg::of(&args.checkpoint)?)?;
+    let sealed = CheckpointArg::of(&args.checkpoint)?.find()?;
     // Also refuses a chain with a layer that was written.
     let chain = sealed.chain()?;
     let options = sealed.options();

@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use lineage::{Action, Change, CheckpointRef};
+use lineage::{Action, Change, CheckpointRef, NewCheckpoint, PATIENCE};
 use serde_json::json;
 
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
 use crate::lineages::offline::{self, LockedDisk};
-use crate::lineages::{PATIENCE, new_checkpoint};
 use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand rollback`.
@@ -64,7 +63,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             let of = to.disk().place()?;
             let change = Change::begin(&place.place, PATIENCE)?;
             let _locked = LockedDisk::of(&place)?;
-            let new = new_checkpoint(None, &[]).map_err(Failure::new)?;
+            let new = NewCheckpoint::now(None, &[])?;
             let done = json!({ "disk": place.path(), "checkpoint": to.checkpoint.to_string(), "left": new.id.to_string() });
             let to = to.checkpoint.clone();
             let plan = change.plan(&[Action::Rollback { disk: place, of, to, new }])?;

@@ -1,6 +1,9 @@
 //! What is asked of a lineage, and whether it can be done: checkpoints, rollbacks and forks, several at one moment.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use storage::FileAccess;
 
 use crate::change::Change;
 use crate::checkpoint_name::{CheckpointName, CheckpointRef};
@@ -10,7 +13,6 @@ use crate::layer_id::LayerId;
 use crate::manifest::Seal;
 use crate::place::DiskPlace;
 use crate::plan::{CHAIN_MAX, FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
-use crate::steps::Access;
 use crate::survey::Survey;
 
 /// One thing that is asked.
@@ -61,6 +63,15 @@ impl Action {
             Self::Fork { disks, .. } => disks,
         }
     }
+}
+
+/// Paths of forks: `new` itself, or so many with a number before the extension.
+pub fn fork_paths(new: &Path, count: Option<u32>) -> Vec<PathBuf> {
+    let Some(count) = count else { return vec![new.to_owned()] };
+    let stem = new.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let extension =
+        new.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    (1..=count).map(|number| new.with_file_name(format!("{stem}-{number}{extension}"))).collect()
 }
 
 impl Change {
@@ -209,16 +220,29 @@ impl Change {
         let shape = self.check_base(survey, over)?;
         // A fork is as private as the disk; of a disk that is gone the layer's readers are known.
         let access = match of.path().metadata() {
-            Ok(found) => Access::of(&found),
+            Ok(found) => FileAccess::of(&found),
             Err(_) => {
                 let layer = self.place().layer(over);
-                let access = Access::of(&layer.metadata().map_err(Error::io("cannot read", &layer))?);
-                Access { mode: access.mode | 0o600, ..access }
+                let access = FileAccess::of(&layer.metadata().map_err(Error::io("cannot read", &layer))?);
+                FileAccess { mode: access.mode | 0o600, ..access }
             }
         };
         let ids =
             disks.iter().map(|disk| Ok((LayerId::new()?, disk.clone()))).collect::<std::io::Result<Vec<_>>>();
         let disks = ids.map_err(Error::io("cannot make an id for", self.place().directory()))?;
         Ok(Forking { over, shape, access, disks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_forks_are_numbered_before_the_extension() {
+        let paths = |new: &str, count| fork_paths(Path::new(new), count);
+        assert_eq!(paths("/a/vm.qcow2", None), [Path::new("/a/vm.qcow2")]);
+        assert_eq!(paths("/a/vm.qcow2", Some(2)), [Path::new("/a/vm-1.qcow2"), Path::new("/a/vm-2.qcow2")]);
+        assert_eq!(paths("vm", Some(1)), [Path::new("vm-1")]);
     }
 }

@@ -11,6 +11,8 @@ use storage::{FileLock, LockError, Role};
 use crate::error::Error;
 use crate::place::Place;
 
+/// How long a command waits for another one on the same lineage: each takes milliseconds, a thousand forks some seconds.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two tries.
 const RETRY: Duration = Duration::from_millis(5);
 

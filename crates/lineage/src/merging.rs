@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use storage::FileLock;
+use storage::{FileAccess, FileLock};
 
 use crate::change::{Change, is_unused};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::manifest::Seal;
 use crate::place::Place;
 use crate::plan::Plan;
-use crate::steps::{Access, MergedLayer, Step, remove};
+use crate::steps::{MergedLayer, Step, remove};
 use crate::survey::{Layer, Survey};
 
 /// A merge that has begun: until this is dropped no other command merges on the lineage.
@@ -63,7 +63,7 @@ impl Change {
             layers: merge.layers(),
             backing: layer(*merge.lowest())?.image.backing_in_header(),
             shape: into.image.shape,
-            access: Access::of(into.image.metadata()),
+            access: FileAccess::of(into.image.metadata()),
         };
         let seal = into.entry.as_ref().and_then(|entry| entry.seal);
         Ok(Some(Merging { place, merge, merged, seal, _lock: held }))

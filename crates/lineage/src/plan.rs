@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use storage::FileAccess;
 
 use crate::checkpoint_name::CheckpointName;
 use crate::error::Error;
@@ -11,7 +13,7 @@ use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::manifest::{Entry, Manifest};
 use crate::place::{DiskPlace, Place};
-use crate::steps::{Access, NewOverlay, Step, Switched};
+use crate::steps::{NewOverlay, Step, Switched};
 
 /// Images of a chain, the active one included: what cowhand opens.
 pub const CHAIN_MAX: usize = 1000;
@@ -29,6 +31,26 @@ pub struct NewCheckpoint {
     pub labels: Labels,
     /// Now, since 1970.
     pub time: Duration,
+}
+
+impl NewCheckpoint {
+    /// One of this moment.
+    ///
+    /// # Errors
+    /// When a checkpoint cannot be called so, or have these labels (`KEY=VALUE`).
+    pub fn now(name: Option<&str>, labels: &[String]) -> Result<Self, Error> {
+        let name = name.map(CheckpointName::parse).transpose();
+        let name = name.map_err(|error| Error::Invalid(error.to_string()))?;
+        let labels = Labels::parse(labels.iter().map(String::as_str)).map_err(Error::Invalid)?;
+        let id = LayerId::new().map_err(|error| Error::Invalid(format!("there is no id: {error}")))?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self { id, name, labels, time })
+    }
+
+    /// What it is called: its name, or else the id of its layer.
+    pub fn called(&self) -> String {
+        self.name.as_ref().map_or_else(|| self.id.to_string(), ToString::to_string)
+    }
 }
 
 /// A change, as steps in order.
@@ -56,7 +78,7 @@ pub(crate) struct Sealing {
 pub(crate) struct Forking {
     pub(crate) over: LayerId,
     pub(crate) shape: Shape,
-    pub(crate) access: Access,
+    pub(crate) access: FileAccess,
     /// The disks, each with an id for its file on its way.
     pub(crate) disks: Vec<(LayerId, DiskPlace)>,
 }
@@ -91,7 +113,7 @@ impl Plan {
                 seal: None,
                 deleted: false,
             });
-            overlays.push(make(id, below, shape, Access::of(active.metadata())));
+            overlays.push(make(id, below, shape, FileAccess::of(active.metadata())));
             links.push(Step::Link { from: path.clone(), to: sealed.clone() });
             names.push(Step::Replace { from: place.new_overlay(id), to: path.clone(), kept: sealed.clone() });
             seals.extend([Step::NameParent { path: sealed.clone() }, Step::Seal { path: sealed.clone() }]);

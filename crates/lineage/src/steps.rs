@@ -1,11 +1,12 @@
 //! The steps of a change of a lineage. A crash may come after each one; docs/internals/write-order.md says what is then on disk.
 
-use std::fs::{File, Metadata, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use storage::FileAccess;
 
 use crate::error::Error;
 use crate::image::{Shape, name_parent_from_layers};
@@ -16,24 +17,6 @@ use crate::place::{LAYERS, Place};
 /// What of a mode a sealed layer keeps.
 const READABLE: u32 = 0o444;
 
-/// Who may use a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// The bits of its mode.
-    pub mode: u32,
-    /// Its owner.
-    pub owner: u32,
-    /// Its group.
-    pub group: u32,
-}
-
-impl Access {
-    /// That of the file that `found` describes.
-    pub fn of(found: &Metadata) -> Self {
-        Self { mode: found.mode() & 0o7777, owner: found.uid(), group: found.gid() }
-    }
-}
-
 /// An overlay that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOverlay {
@@ -42,7 +25,7 @@ pub struct NewOverlay {
     /// Its size and its clusters.
     pub shape: Shape,
     /// Who may use it.
-    pub access: Access,
+    pub access: FileAccess,
 }
 
 /// A layer that is to be made of several.
@@ -57,7 +40,7 @@ pub struct MergedLayer {
     /// Its size and its clusters.
     pub shape: Shape,
     /// Who may use it.
-    pub access: Access,
+    pub access: FileAccess,
 }
 
 /// A disk whose active layer is sealed.

@@ -59,6 +59,17 @@ impl Survey {
         Ok(Self { place: place.clone(), layers, disks: disks(place)? })
     }
 
+    /// Looks at the lineage at `place`. Takes no lock.
+    ///
+    /// # Errors
+    /// As [`Survey::take`]; [`Error::NoLineage`] when there is none.
+    pub fn look(place: &Place) -> Result<Self, Error> {
+        if !place.is_lineage() {
+            return Err(Error::NoLineage { directory: place.directory().to_owned() });
+        }
+        Self::take(place, &Manifest::read(place)?.unwrap_or_default())
+    }
+
     /// The layers below `backing`, from the upper to the lower, and the base outside that the last one names.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 
 mod contract;
 mod file;
+mod file_access;
 mod flushes;
 mod holders;
 mod locks;
@@ -25,6 +26,7 @@ mod unflushed;
 pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
+pub use file_access::{FileAccess, create_beside, create_private};
 pub use flushes::{Flushes, SyncEnd};
 pub use holders::Holder;
 pub use locks::{Conflict, FileLock, LockError, Permissions, Role};

@@ -94,6 +94,7 @@ pub const SUITES: [Suite; 39] = [
         takes: 60,
         about: &[
             "crates/lineage",
+            "crates/checkpoints",
             "crates/cowhand-cli/src/lineages",
             "crates/cowhand-cli/src/serve/qmp/checkpoints.rs",
             "clients/python",

@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::BITMAP_PREFIX;
-use crate::copying::replaced_access::{ReplacedAccess, create_beside};
 use crate::failure::Failure;
+use storage::{FileAccess, create_beside};
 
 /// The file that names the points.
 const NAME: &str = "backup.json";
@@ -204,7 +204,7 @@ impl Store {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let replaced = ReplacedAccess::of_path(&self.directory.join(NAME))?;
+        let replaced = FileAccess::of_path(&self.directory.join(NAME))?;
         let mut file = create_beside(&aside, replaced.as_ref())?;
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;

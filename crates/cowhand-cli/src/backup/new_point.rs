@@ -15,9 +15,9 @@ use ring::digest::{Context, SHA256};
 use storage::{FileOptions, FileStorage};
 
 use super::manifest::{Kind, Point, Store, file_name, now_sec};
-use crate::copying::replaced_access::create_private;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};
+use storage::create_private;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

@@ -18,10 +18,10 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
 use super::made::to_be_filled;
-use super::replaced_access::{ReplacedAccess, create_beside};
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
+use storage::{FileAccess, create_beside};
 
 /// A file on its way.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct NewFile {
 #[derive(Debug)]
 struct Replaced {
     _lock: FileLock,
-    access: ReplacedAccess,
+    access: FileAccess,
 }
 
 impl NewFile {
@@ -147,7 +147,7 @@ impl Replaced {
         }
         let file = UnlockedFile::open(place, &FileOptions::default()).map_err(io::Error::other)?;
         let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
-        Ok(Self { _lock: lock, access: ReplacedAccess::of(&found) })
+        Ok(Self { _lock: lock, access: FileAccess::of(&found) })
     }
 }
 

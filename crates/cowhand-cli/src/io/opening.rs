@@ -12,11 +12,11 @@ use qcow2::CreateOptions;
 
 use super::words::Words;
 use crate::copying;
-use crate::copying::replaced_access::create_private;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::drive::option_tree;
 use crate::failure::Failure;
+use storage::create_private;
 
 /// The mode of caches unless said otherwise, as in qemu-io.
 const CACHE_DEFAULT: &str = "writethrough";

@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use lineage::{CheckpointRef, DiskPlace, Manifest, Place, Survey};
+use checkpoints::Sealed;
+use lineage::{CheckpointRef, DiskPlace, Place, Survey};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -133,6 +134,25 @@ impl CheckpointArg {
     pub fn disk(&self) -> DiskArg {
         DiskArg::of(self.disk.as_os_str())
     }
+
+    /// Its layer. A disk that is gone may have some.
+    ///
+    /// # Errors
+    /// When there is none, or an image of the lineage cannot be read.
+    pub fn find(&self) -> Result<Sealed, Failure> {
+        let directory = self.disk.parent().filter(|_| self.disk.symlink_metadata().is_err());
+        let seen = match directory.map(|directory| directory.as_os_str()) {
+            Some(directory) if directory.is_empty() => look(OsStr::new("."))?,
+            Some(directory) => look(directory)?,
+            None => look(self.disk.as_os_str())?,
+        };
+        let disk = match seen.disk {
+            Some(disk) => disk,
+            None => self.disk().place()?,
+        };
+        let id = seen.survey.find(&disk, &self.checkpoint)?;
+        Ok(Sealed { survey: seen.survey, id })
+    }
 }
 
 /// A lineage that was looked at, and the disk that led to it.
@@ -165,11 +185,7 @@ impl Seen {
     /// # Errors
     /// When there is none, or an image of it cannot be read.
     pub fn of(place: Place, disk: Option<DiskPlace>) -> Result<Self, lineage::Error> {
-        if !place.is_lineage() {
-            return Err(lineage::Error::NoLineage { directory: place.directory().to_owned() });
-        }
-        let manifest = Manifest::read(&place)?.unwrap_or_default();
-        Ok(Self { survey: Survey::take(&place, &manifest)?, disk })
+        Ok(Self { survey: Survey::look(&place)?, disk })
     }
 }
 

@@ -10,7 +10,6 @@ use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan, Swit
 use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
 
-use super::overlay;
 use crate::copying;
 use crate::failure::Failure;
 
@@ -21,7 +20,7 @@ impl Host for Offline {
     type Error = Failure;
 
     async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Failure> {
-        overlay::make(at, new).await
+        Ok(checkpoints::make_overlay(at, new).await?)
     }
 
     async fn switch(&self, _disks: &[Switched]) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
+use checkpoints::{Differences, Sealed, options_of};
 use graph::{Disk, OpenRules};
 use job::{Above, Dirty, Says};
 use lineage::LayerId;
@@ -10,8 +11,6 @@ use storage_chunked::{CHUNK_BYTES_MIN, Error, Of, Place, Published};
 
 use crate::copying;
 use crate::failure::{Failure, warn};
-use crate::lineages::difference::Differences;
-use crate::lineages::sealed::{Sealed, options_of};
 
 /// Images that are read at most until one is a parent: the first one is, unless it is not what it is called.
 const READ_MAX: usize = 32;

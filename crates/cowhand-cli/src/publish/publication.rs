@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use checkpoints::Sealed;
 use graph::{Disk, OpenRules};
 use lineage::LayerId;
 use serde::Serialize;
@@ -10,7 +11,6 @@ use storage_s3::StoreError;
 
 use super::parent::{Candidate, Parent, Search};
 use crate::failure::Failure;
-use crate::lineages::sealed::Sealed;
 use crate::output::printable;
 use crate::push::session::{Sent, Session};
 use crate::push::upload::{Figures, Pace, Upload};

@@ -6,10 +6,11 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 37] = [
+const PARTS: [&str; 38] = [
     "bench",
     "block",
     "buffer",
+    "checkpoints",
     "control",
     "cowhand",
     "cowhand_cli",

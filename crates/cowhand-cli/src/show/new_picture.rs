@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use graph::names::directory_of;
 
-use crate::copying::replaced_access::{ReplacedAccess, create_beside};
 use crate::failure::Failure;
+use storage::{FileAccess, create_beside};
 
 /// What every picture begins with, and no image does.
 const FIRST_BYTE: u8 = b'<';
@@ -26,12 +26,12 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         return Err(io::Error::other("there is a file of that name that is no picture; it stays as it is"));
     }
     let part = beside(file)?;
-    let replaced = ReplacedAccess::of_path(file)?;
+    let replaced = FileAccess::of_path(file)?;
     let written = fill(&part, replaced.as_ref(), text).and_then(|()| fs::rename(&part, file));
     written.inspect_err(|_| drop(fs::remove_file(&part)))
 }
 
-fn fill(part: &Path, replaced: Option<&ReplacedAccess>, text: &str) -> io::Result<()> {
+fn fill(part: &Path, replaced: Option<&FileAccess>, text: &str) -> io::Result<()> {
     let mut new = create_beside(part, replaced)?;
     new.write_all(text.as_bytes())?;
     replaced.map_or(Ok(()), |replaced| replaced.give_to(&new))

@@ -2,13 +2,13 @@
 
 use std::pin::pin;
 
+use checkpoints::Sealed;
 use futures_util::future::{Either, select};
 use job::{Error, Life};
 
 use super::task::Failed;
 use crate::copying;
 use crate::failure::Failure;
-use crate::lineages::sealed::Sealed;
 use crate::publish::publication::{Outcome, Publication};
 use crate::push::session::{Followed, Session, TargetArgs};
 use crate::push::upload::Pace;

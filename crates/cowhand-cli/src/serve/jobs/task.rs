@@ -45,6 +45,15 @@ impl From<Error> for Failed {
     }
 }
 
+impl From<checkpoints::Error> for Failed {
+    fn from(error: checkpoints::Error) -> Self {
+        match error {
+            checkpoints::Error::Cancelled => Self::Cancelled,
+            error => Self::Because(said(&error)),
+        }
+    }
+}
+
 /// What the system said, where it was the system, or would say of a node that others use: QEMU's jobs tell no more.
 fn said_by_system(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let causes = std::iter::successors(Some(error), |error| error.source());

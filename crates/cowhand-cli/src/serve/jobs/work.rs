@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use checkpoints::LayerMerge;
 use graph::{DiskNode, StepError};
 use job::{Backup, Ended, Life, Task, Tracked};
 
 use super::host::job_host;
 use super::task::Failed;
-use super::{Amendment, BitmapSync, Creation, Job, LayerMerge, PublishedCheckpoint};
+use super::{Amendment, BitmapSync, Creation, Job, PublishedCheckpoint};
 use crate::serve::inventory::Inventory;
 
 /// The work of a job.
@@ -71,7 +72,7 @@ impl Work {
             Self::Disk { task, .. } => return Ok(task.run(life).await?),
             Self::Create(creation) => creation.run(inventory, life).await?,
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
-            Self::Merge(merge) => merge.run(inventory, life).await?,
+            Self::Merge(merge) => merge.run(&inventory.graph, life).await?,
             Self::Publish(published) => published.run(inventory, life).await?,
             Self::Refused { why } => return Err(Failed::Because(why.clone())),
         }

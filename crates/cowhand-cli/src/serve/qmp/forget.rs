@@ -2,17 +2,17 @@
 
 use std::rc::Rc;
 
+use checkpoints::LayerMerge;
 use control::{Arguments, Kind, QmpError, optional};
 use lineage::{Keep, Policy};
 use serde_json::Value;
 
-use super::checkpoints::{NODE, disk_of, refused};
+use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
 use super::live::new_job;
 use super::schema::NUMBER;
 use crate::forget::{forget_of, json_of};
-use crate::lineages::merged;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, LayerMerge, Work};
+use crate::serve::jobs::{Jobs, Work};
 
 const KIND: &str = "cowhand-forget";
 
@@ -49,8 +49,8 @@ pub async fn forget(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
     let forgotten = reactor::blocking(move || forget_of(&disk.place, Some(&disk), &policy, is_dry)).await;
     let mut forgotten = forgotten.map_err(|error| refused(inventory, &error))?;
     let waste_max = arguments.maybe_whole("max-waste").and_then(|max| u8::try_from(max).ok());
-    let worth = merged::worth(forgotten.merges, (&place, inventory.graph.rules()), waste_max).await;
-    forgotten.merges = worth.map_err(|failure| QmpError::generic(failure.to_string()))?;
+    let worth = checkpoints::worth(forgotten.merges, (&place, inventory.graph.rules()), waste_max).await;
+    forgotten.merges = worth.map_err(|error| refused_checkpoint(inventory, &error))?;
     if let Some(new) = new {
         Jobs::start(inventory, new, Work::Merge(LayerMerge { place, waste_max }), Vec::new());
     }

@@ -4,19 +4,18 @@
 use std::sync::Arc;
 
 use block::Block;
+use checkpoints::Sealed;
 use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use graph::Disk;
-use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error};
+use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error, PATIENCE};
 use serde_json::{Value, json};
 
 use super::bitmap_bits::RANGES_MAX;
-use super::checkpoints::{NODE, checkpoint_of, disk_of, refused};
+use super::checkpoints::{NODE, checkpoint_of, disk_of, refused, refused_checkpoint};
 use super::schema::NUMBER;
 use crate::checkpoint::outcome_json;
-use crate::lineages::PATIENCE;
 use crate::lineages::args::Seen;
-use crate::lineages::difference::Differences;
-use crate::lineages::sealed::options_of;
+use crate::lineages::part;
 use crate::log;
 use crate::serve::inventory::Inventory;
 
@@ -118,7 +117,7 @@ pub async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Val
         None => None,
     };
     let top = other.as_ref().map_or_else(|| node.disk.top_image(), |other| other.root());
-    let found = ranges(one.root(), top, from).await;
+    let found = ranges(inventory, one.root(), top, from).await;
     close(one).await;
     if let Some(other) = other {
         close(other).await;
@@ -126,42 +125,28 @@ pub async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Val
     found
 }
 
-async fn ranges(one: Arc<dyn Block>, other: Arc<dyn Block>, from: u64) -> Result<Value, QmpError> {
-    let mut differences = Differences::of(one, other, from);
-    let (mut ranges, mut next) = (Vec::new(), None);
-    let failed = |error| QmpError::because("cannot read a map", &error);
-    while let Some(part) = differences.next().await.map_err(failed)? {
-        if ranges.len() == RANGES_MAX {
-            next = Some(part.start);
-            break;
-        }
-        ranges.push(part.json());
-    }
-    if !differences.are_of_one_chain() {
-        return Err(QmpError::generic("the layers of the disk have changed meanwhile: repeat the command"));
-    }
-    let mut answer = json!({ "ranges": ranges });
+async fn ranges(
+    inventory: &Inventory,
+    one: Arc<dyn Block>,
+    other: Arc<dyn Block>,
+    from: u64,
+) -> Result<Value, QmpError> {
+    let found = checkpoints::differences(one, other, from, RANGES_MAX).await;
+    let (parts, next) = found.map_err(|error| refused_checkpoint(inventory, &error))?;
+    let mut answer = json!({ "ranges": parts.iter().map(part::json_of).collect::<Vec<_>>() });
     if let Some(next) = next {
         answer["next"] = json!(next);
     }
     Ok(answer)
 }
 
-/// Opens the layer of a checkpoint beside what is at work, with all that is below it.
 async fn open_checkpoint(
     inventory: &Inventory,
     disk: &DiskPlace,
     wanted: CheckpointRef,
 ) -> Result<Disk, QmpError> {
-    let disk = disk.clone();
-    let layer = in_lineage(inventory, move || {
-        let seen = Seen::of(disk.place.clone(), None)?;
-        let id = seen.survey.find(&disk, &wanted)?;
-        seen.survey.sealed_chain(id)?;
-        Ok(disk.place.layer(id))
-    });
-    let opened = graph::open(&options_of(&layer.await?), inventory.graph.rules()).await;
-    opened.map_err(|error| inventory.cannot_open("cannot open a checkpoint".to_owned(), &error))
+    let opened = Sealed::open(disk, &wanted, inventory.graph.rules()).await;
+    opened.map_err(|error| refused_checkpoint(inventory, &error))
 }
 
 async fn close(disk: Disk) {

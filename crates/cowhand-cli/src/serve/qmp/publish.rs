@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use checkpoints::Sealed;
 use control::{Arguments, Kind, QmpError, optional, required};
 use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
@@ -10,7 +11,6 @@ use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
 use super::live::new_job;
 use super::schema::NUMBER;
 use crate::failure::Failure;
-use crate::lineages::sealed::Sealed;
 use crate::push::session::{TargetArgs, place_of};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, PublishedCheckpoint, Work};
@@ -46,7 +46,7 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let place = place_of("publish to", &target).await.map_err(failed)?;
     let sealed = reactor::blocking(move || Sealed::of_disk(&disk, &checkpoint)).await;
     let sealed = sealed.map_err(|error| refused(inventory, &error))?;
-    sealed.chain().map_err(failed)?;
+    sealed.chain().map_err(|error| refused(inventory, &error))?;
     let id = sealed.id.to_string();
     let answer = json!({ "image": place.of_checkpoint(&id).image(), "id": id });
     let parent = arguments.maybe_text("parent").map(str::to_owned);

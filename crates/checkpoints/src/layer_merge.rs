@@ -1,17 +1,16 @@
-//! What cowhand-forget leaves to its job: layers that nothing needs by themselves become one, while disks that are backed by them are served.
+//! Layers that nothing needs by themselves become one, while disks that are backed by them are at work.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use graph::{Change, DiskNode, Edge, Put};
-use job::{Error, Life};
-use lineage::{Change as LineageChange, DiskPlace, LayerId, Place, Survey};
+use graph::{Change, DiskNode, Edge, Graph, Put};
+use job::Life;
+use lineage::{Change as LineageChange, DiskPlace, LayerId, PATIENCE, Place, Survey};
 
-use super::task::Failed;
-use crate::lineages::{PATIENCE, merged};
-use crate::serve::inventory::Inventory;
-use crate::serve::qmp::chain::free_of_jobs;
-use crate::serve::qmp::checkpoints::open_layer;
+use crate::error::Error;
+use crate::live::open_layer;
+use crate::sealable::free_of_jobs;
+use crate::{first_worth, make_merged};
 
 /// All merges of a lineage, one after the other.
 pub struct LayerMerge {
@@ -22,26 +21,26 @@ pub struct LayerMerge {
 }
 
 impl LayerMerge {
-    /// Merges until there is nothing to be merged. Disks of this process use the new layers afterwards, and the files of those that went are removed.
+    /// Merges until there is nothing to be merged. Disks of the graph use the new layers afterwards, and the files of those that went are removed.
+    ///
+    /// # Errors
+    /// When a layer cannot be read or made; [`Error::Cancelled`].
     ///
     /// # After a crash
     /// Every disk reads the same; the next merge does the rest.
-    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+    pub async fn run(&self, graph: &Graph, life: &Life) -> Result<(), Error> {
         loop {
-            self.leave_merged(inventory).await?;
-            let rules = inventory.graph.rules();
+            self.leave_merged(graph).await?;
+            let rules = graph.rules();
             let merges = self.with_lineage(LineageChange::merges).await?;
-            let next = merged::first_worth(merges, (&self.place, rules), self.waste_max).await;
-            let Some(next) = next.map_err(|failure| because(&failure))? else { return Ok(()) };
+            let next = first_worth(merges, (&self.place, rules), self.waste_max).await;
+            let Some(next) = next? else { return Ok(()) };
             let Some(merging) = self.with_lineage(move |change| change.begin_merge(&next)).await? else {
                 continue;
             };
             let copy = async |top: &_, layers, base: &_| job::merge_into(top, layers, base, life).await;
-            let made = merged::make(&merging.at(), merging.merged(), rules, copy).await;
-            let made = match life.is_given_up() {
-                true => Err(Error::Cancelled.into()),
-                false => made.map_err(|failure| because(&failure)),
-            };
+            let made = make_merged(&merging.at(), merging.merged(), rules, copy).await;
+            let made = if life.is_given_up() { Err(Error::Cancelled) } else { made };
             let is_made = made.is_ok();
             let placed = reactor::blocking(move || {
                 let placed = if is_made { merging.put_in_place(PATIENCE) } else { Ok(false) };
@@ -50,27 +49,31 @@ impl LayerMerge {
             });
             let placed = placed.await;
             made?;
-            placed.map_err(|error| because(&error))?;
+            placed?;
         }
     }
 
-    /// Has the disks of this process use layers that took the place of others, whichever process merged them, and removes what nothing uses then. A disk that
+    /// Has the disks of the graph use layers that took the place of others, whichever process merged them, and removes what nothing uses then. A disk that
     /// cannot keeps the old ones, which read the same.
-    async fn leave_merged(&self, inventory: &Inventory) -> Result<(), Failed> {
+    async fn leave_merged(&self, graph: &Graph) -> Result<(), Error> {
         let survey = self.with_lineage(LineageChange::survey).await?;
-        for disk in inventory.graph.disks() {
-            let change = inventory.graph.change().await;
-            let Some(stale) = self.stale(inventory, &survey, &disk) else { continue };
-            if let Err(error) = exchange(inventory, &change, &disk, &stale).await {
-                tracing::warn!(node = disk.name(), error, "a disk stays on layers that were merged");
+        for disk in graph.disks() {
+            let change = graph.change().await;
+            let Some(stale) = self.stale(graph, &survey, &disk) else { continue };
+            if let Err(error) = exchange(graph, &change, &disk, &stale).await {
+                tracing::warn!(
+                    node = disk.name(),
+                    error = error.in_one_line(),
+                    "a disk stays on layers that were merged"
+                );
             }
         }
         self.with_lineage(|change| change.apply(&change.collect(false, usize::MAX)?.0)).await
     }
 
     /// The first layer of a disk whose file was replaced since it was opened, if there is one: its header leads to another one than the open image.
-    fn stale(&self, inventory: &Inventory, survey: &Survey, disk: &DiskNode) -> Option<Stale> {
-        let path = inventory.graph.path_of_image(&disk.name()).ok()??;
+    fn stale(&self, graph: &Graph, survey: &Survey, disk: &DiskNode) -> Option<Stale> {
+        let path = graph.path_of_image(&disk.name()).ok()??;
         let found = DiskPlace::of(&path).ok().filter(|found| found.place == self.place)?;
         let wanted = survey.chain_of_disk(&found.name).ok()?;
         let layers: Vec<(usize, LayerId)> = block::layers(disk.disk.root())
@@ -92,10 +95,10 @@ impl LayerMerge {
     async fn with_lineage<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LineageChange) -> Result<T, lineage::Error> + Send + 'static,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, Error> {
         let place = self.place.clone();
         let done = reactor::blocking(move || work(&LineageChange::begin(&place, PATIENCE)?));
-        done.await.map_err(|error| because(&error))
+        Ok(done.await?)
     }
 }
 
@@ -107,21 +110,16 @@ struct Stale {
 }
 
 async fn exchange(
-    inventory: &Inventory,
+    graph: &Graph,
     change: &Change<'_>,
     disk: &Arc<DiskNode>,
     stale: &Stale,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     // A job counts the layers of its disk.
-    free_of_jobs(inventory, disk).map_err(|error| error.desc)?;
-    let opened = open_layer(inventory, change, disk, &stale.path).await;
-    let put = Put::Opened(opened.map_err(|error| error.desc)?);
+    free_of_jobs(graph, disk)?;
+    let put = Put::Opened(open_layer(graph, change, disk, &stale.path).await?);
     let edge = Edge::Backing { of: stale.above };
-    let replaced = inventory.graph.replace(change, &disk.name(), edge, put, async || Ok(())).await;
-    let replaced = replaced.map_err(|error| error.to_string())?;
-    replaced.removed.close().await.map_err(|error| error.to_string())
-}
-
-fn because(error: &impl ToString) -> Failed {
-    Failed::Because(error.to_string())
+    let replaced = graph.replace(change, &disk.name(), edge, put, async || Ok(())).await;
+    let replaced = replaced.map_err(|source| Error::Switch { disk: disk.name(), source })?;
+    replaced.removed.close().await.map_err(Error::image("close", &stale.path))
 }

@@ -15,21 +15,24 @@ const NEW: u32 = 0o644;
 /// Where the group's bits are in a mode.
 const GROUP_BITS: u32 = 0o070;
 
-/// Mode and owner of a file that is replaced.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplacedAccess {
-    mode: u32,
-    owner: u32,
-    group: u32,
+/// Who may use a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAccess {
+    /// The bits of its mode.
+    pub mode: u32,
+    /// Its owner.
+    pub owner: u32,
+    /// Its group.
+    pub group: u32,
 }
 
-impl ReplacedAccess {
-    /// Those of the file that `found` describes.
+impl FileAccess {
+    /// That of the file that `found` describes.
     pub fn of(found: &Metadata) -> Self {
         Self { mode: found.mode() & 0o7777, owner: found.uid(), group: found.gid() }
     }
 
-    /// Those of the file at `path`; `None` where there is none.
+    /// That of the file at `path`; `None` where there is none.
     ///
     /// # Errors
     /// When the system does not say.
@@ -41,7 +44,7 @@ impl ReplacedAccess {
         }
     }
 
-    /// Sets them on `file`, which is private so far. Only root can change owners: otherwise the file keeps
+    /// Sets it on `file`, which is private so far. Only root can change owners: otherwise the file keeps
     /// the maker as its owner. If the group cannot be set, the maker's group gets the rights of other users.
     ///
     /// # Errors
@@ -67,12 +70,6 @@ impl ReplacedAccess {
     }
 }
 
-impl From<lineage::Access> for ReplacedAccess {
-    fn from(access: lineage::Access) -> Self {
-        Self { mode: access.mode, owner: access.owner, group: access.group }
-    }
-}
-
 /// Makes an empty file at `path` that only its maker reads and writes.
 ///
 /// # Errors
@@ -82,11 +79,11 @@ pub fn create_private(path: &Path) -> io::Result<File> {
 }
 
 /// Makes an empty file at `path`, where nothing may be. It has the mode and the owner of the one that it replaces, and its owner may write it
-/// until [`ReplacedAccess::give_to`].
+/// until [`FileAccess::give_to`].
 ///
 /// # Errors
 /// When something is there, or the file cannot be made.
-pub fn create_beside(path: &Path, replaced: Option<&ReplacedAccess>) -> io::Result<File> {
+pub fn create_beside(path: &Path, replaced: Option<&FileAccess>) -> io::Result<File> {
     let Some(replaced) = replaced else {
         return File::options().write(true).create_new(true).mode(NEW).open(path);
     };
@@ -106,7 +103,7 @@ mod tests {
         let [old, new] = ["old", "new"].map(|name| directory.path().join(name));
         for mode in [0o600, 0o640, 0o400, 0o664] {
             File::create(&old).unwrap().set_permissions(Permissions::from_mode(mode)).unwrap();
-            let access = ReplacedAccess::of_path(&old).unwrap();
+            let access = FileAccess::of_path(&old).unwrap();
             let file = create_beside(&new, access.as_ref()).unwrap();
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, mode | PRIVATE);
             access.unwrap().give_to(&file).unwrap();
@@ -116,7 +113,7 @@ mod tests {
                 std::fs::remove_file(path).unwrap();
             }
         }
-        assert!(ReplacedAccess::of_path(&old).unwrap().is_none());
+        assert!(FileAccess::of_path(&old).unwrap().is_none());
     }
 
     #[test]
@@ -124,7 +121,7 @@ mod tests {
         for (mode, kept) in
             [(0o660, 0o600), (0o664, 0o644), (0o640, 0o600), (0o755, 0o755), (0o646, 0o646), (0o2660, 0o600)]
         {
-            let access = ReplacedAccess { mode, owner: 0, group: 0 };
+            let access = FileAccess { mode, owner: 0, group: 0 };
             assert_eq!(access.without_group(), kept, "{mode:o}");
         }
     }

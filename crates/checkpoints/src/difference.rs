@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use block::{Block, Error};
+use block::Block;
 use job::Above;
-use serde_json::{Value, json};
+
+use crate::error::Error;
 
 /// What a disk says of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,28 +58,6 @@ impl Says {
             Self::Nothing => "nothing",
         }
     }
-
-    fn of_name(name: &str) -> Option<Self> {
-        [Self::Data, Self::Zero, Self::Shared, Self::Nothing].into_iter().find(|says| says.name() == name)
-    }
-}
-
-impl Part {
-    /// What [`Part::json`] says.
-    pub fn of_json(value: &Value) -> Option<Self> {
-        let says = |side: &str| Says::of_name(value[side].as_str()?);
-        Some(Self {
-            start: value["start"].as_u64()?,
-            length: value["length"].as_u64()?,
-            says: [says("a")?, says("b")?],
-        })
-    }
-
-    /// In listings.
-    pub fn json(&self) -> Value {
-        let Self { start, length, says: [one, other] } = self;
-        json!({ "start": start, "length": length, "a": one.name(), "b": other.name() })
-    }
 }
 
 impl Differences {
@@ -100,7 +79,7 @@ impl Differences {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub async fn next(&mut self) -> Result<Option<Part>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Part>, block::Error> {
         while self.at < self.end {
             let part = self.look().await?;
             self.at += part.length;
@@ -117,11 +96,11 @@ impl Differences {
     }
 
     /// Whether both still have the layers that they had: where they stand in the chain is what counts.
-    pub fn are_of_one_chain(&self) -> bool {
+    fn are_of_one_chain(&self) -> bool {
         self.sides.iter().zip(&self.files).all(|(side, before)| files(&side.top) == *before)
     }
 
-    async fn look(&self) -> Result<Part, Error> {
+    async fn look(&self) -> Result<Part, block::Error> {
         let mut part = Part { start: self.at, length: self.end - self.at, says: [Says::Nothing; 2] };
         for (side, says) in self.sides.iter().zip(&mut part.says) {
             (*says, part.length) = side.look(part.start, part.length).await?;
@@ -136,9 +115,36 @@ impl Part {
     }
 }
 
+/// The ranges from an offset on, `max` at most, and where the next ones begin.
+///
+/// # Errors
+/// When a map cannot be read, or the layers have changed meanwhile.
+pub async fn differences(
+    one: Arc<dyn Block>,
+    other: Arc<dyn Block>,
+    from: u64,
+    max: usize,
+) -> Result<(Vec<Part>, Option<u64>), Error> {
+    let path = PathBuf::from(other.name());
+    let mut differences = Differences::of(one, other, from);
+    let (mut parts, mut next) = (Vec::new(), None);
+    let failed = |error: block::Error| Error::image("read the map of", &path)(error);
+    while let Some(part) = differences.next().await.map_err(failed)? {
+        if parts.len() == max {
+            next = Some(part.start);
+            break;
+        }
+        parts.push(part);
+    }
+    match differences.are_of_one_chain() {
+        true => Ok((parts, next)),
+        false => Err(Error::Moved),
+    }
+}
+
 impl Side {
     /// What the disk says at an offset, and for how many of `length` bytes.
-    async fn look(&self, at: u64, length: u64) -> Result<(Says, u64), Error> {
+    async fn look(&self, at: u64, length: u64) -> Result<(Says, u64), block::Error> {
         let size = self.top.size();
         if at >= size {
             return Ok((Says::Nothing, length));

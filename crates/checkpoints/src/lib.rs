@@ -1,0 +1,25 @@
+//! Checkpoints of disks at work: what the steps of a lineage need of a graph of disks.
+//!
+//! The crate `lineage` knows which files are made in which order; here the images are made, disks that are open are switched to them ([`Batch`]), layers are
+//! merged under disks ([`LayerMerge`]), and two disks are compared by their maps ([`Differences`]). The server and the library do the same by it.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod difference;
+mod error;
+mod layer_merge;
+mod live;
+mod merged;
+mod new_image;
+mod sealable;
+mod sealed;
+
+pub use crate::batch::{Batch, Request};
+pub use crate::difference::{Differences, Part, Says, differences};
+pub use crate::error::Error;
+pub use crate::layer_merge::LayerMerge;
+pub use crate::merged::{first_worth, make as make_merged, worth};
+pub use crate::new_image::make as make_overlay;
+pub use crate::sealable::{Unsealable, place_of, sealable};
+pub use crate::sealed::{Sealed, options_of};
