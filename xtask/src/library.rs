@@ -16,7 +16,7 @@ use crate::workspace::cargo;
 pub struct Args {}
 
 /// The features of the library.
-const FEATURES: [&str; 7] = ["http", "jobs", "libdeflate", "luks", "nbd", "rbd", "s3"];
+const FEATURES: [&str; 8] = ["checkpoints", "http", "jobs", "libdeflate", "luks", "nbd", "rbd", "s3"];
 
 /// Runs it.
 pub fn run(_: &Args) -> ExitCode {

@@ -209,7 +209,7 @@ impl Disk {
     }
 
     /// Has the loop do `work`, which is neither counted nor charged as a request.
-    fn run<T, F>(&self, work: impl FnOnce(Inside) -> F + Send + 'static) -> Pending<T>
+    pub(crate) fn run<T, F>(&self, work: impl FnOnce(Inside) -> F + Send + 'static) -> Pending<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + 'static,

@@ -170,12 +170,7 @@ impl Error {
     /// What failed for causes of which one may be a request's or the system's.
     #[cfg(feature = "jobs")]
     pub(crate) fn of_steps(what: &str, error: &(dyn StdError + 'static)) -> Self {
-        let all = std::iter::successors(Some(error), |&error| error.source());
-        let kind = all.filter_map(|error| {
-            let block = error.downcast_ref::<block::Error>().map(kind_of_block);
-            block.or_else(|| error.downcast_ref::<io::Error>().map(kind_of_system))
-        });
-        Self::said(kind.last().unwrap_or(ErrorKind::Invalid), format!("{what}: {}", with_sources(error)))
+        Self::said(kind_of_steps(error), format!("{what}: {}", with_sources(error)))
     }
 
     pub(crate) fn closed(disk: &str) -> Self {
@@ -274,9 +269,21 @@ impl From<CreateError> for Error {
     }
 }
 
-fn with_sources(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn with_sources(error: &(dyn StdError + 'static)) -> String {
     let all = std::iter::successors(Some(error), |&error| error.source());
     all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The kind of the lowest cause that has one.
+#[cfg(feature = "jobs")]
+pub(crate) fn kind_of_steps(error: &(dyn StdError + 'static)) -> ErrorKind {
+    let all = std::iter::successors(Some(error), |&error| error.source());
+    let kind = all.filter_map(|error| {
+        let block = error.downcast_ref::<block::Error>().map(kind_of_block);
+        let open = || error.downcast_ref::<OpenError>().map(kind_of_open);
+        block.or_else(open).or_else(|| error.downcast_ref::<io::Error>().map(kind_of_system))
+    });
+    kind.last().unwrap_or(ErrorKind::Invalid)
 }
 
 fn kind_of_block(error: &block::Error) -> ErrorKind {
@@ -291,7 +298,7 @@ fn kind_of_block(error: &block::Error) -> ErrorKind {
     }
 }
 
-fn kind_of_system(error: &io::Error) -> ErrorKind {
+pub(crate) fn kind_of_system(error: &io::Error) -> ErrorKind {
     use io::ErrorKind as System;
     match error.kind() {
         System::NotFound => ErrorKind::NotFound,

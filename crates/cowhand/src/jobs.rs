@@ -14,12 +14,16 @@ use graph::{Change, DiskNode};
 pub use job::Status as JobStatus;
 
 use self::begin::Started;
+#[cfg(feature = "checkpoints")]
+pub(crate) use self::begin::merge_of;
 pub use self::options::{Backup, Commit, Copied, Mirror, Stream};
 pub(crate) use self::run::end_job;
 use self::run::{Running, State};
 pub(crate) use self::site::Site;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
+#[cfg(feature = "checkpoints")]
+use crate::inside::Inside;
 use crate::inside::{HOME, Shared};
 use crate::options::OpenOptions;
 use crate::pending::Pending;
@@ -95,6 +99,17 @@ impl Disk {
         self.begin_job(async move |site, change, disk| {
             begin::backup(site, change, disk, &target, &backup).await
         })
+    }
+
+    /// Begins a job, of a disk that `inside` keeps open. On the disk's loop.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) async fn begin_inside(
+        shared: Arc<Shared>,
+        inside: &Inside,
+        begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
+    ) -> Result<Job, Error> {
+        let state = run::begin(&shared, inside, begin).await?;
+        Ok(Job { shared, state })
     }
 
     fn begin_job<B>(&self, begin: B) -> Pending<Job>

@@ -111,6 +111,12 @@
 //! With the feature `jobs` a disk that is in use is committed, streamed, mirrored or backed up: `Disk::commit`, `Disk::stream`, `Disk::mirror` and
 //! `Disk::backup` give a `Job`, on which a caller waits, and which it pauses, slows down, cancels and completes.
 //!
+//! # Checkpoints
+//!
+//! With the feature `checkpoints` a disk that is in use gets checkpoints (`Disk::checkpoint`), which are layers in the directory `layers` beside it; they are
+//! listed, forked into new disks, compared, deleted and merged, and the disk continues from one of them (`Disk::rollback`). The program `cowhand` and its
+//! server do the same on the same files.
+//!
 //! # Threads
 //!
 //! Each disk has a thread with an event loop, or shares the threads of [`Loops`]. A submission from another thread costs a lock,
@@ -134,6 +140,8 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+#[cfg(feature = "checkpoints")]
+mod checkpoints;
 mod create;
 mod disk;
 mod error;
@@ -155,6 +163,11 @@ pub use qcow2::{CreateOptions, Preallocation, ResizeOptions};
 pub use qcow2_layout::{Compression, Version};
 
 pub use crate::buffer::Buffer;
+#[cfg(feature = "checkpoints")]
+pub use crate::checkpoints::{
+    Checkpoint, Collect, Difference, Differences, Forget, Forgotten, Keep, MergedLayers, NeededLayer,
+    NewCheckpoint, Removal, Removed, Says,
+};
 pub use crate::create::{Existing, NewImage, create};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};

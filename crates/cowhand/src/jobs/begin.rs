@@ -3,19 +3,74 @@
 use std::sync::Arc;
 
 use block::Block;
-use graph::{Change, CommitError, DiskNode, ReplaceError, tracking_unit};
-use job::{BackupPace, BeforeWrite, MirrorJob, Over, Pivot, Task, Tracked, What};
+use graph::{Change, CommitError, DiskNode, ReplaceError, StepError, tracking_unit};
+use job::{BackupPace, BeforeWrite, Ended, Life, MirrorJob, Over, Pivot, Task, Tracked, What};
 use qcow2::Qcow2;
 
 use super::options::{Backup, Commit, Copied, Mirror, Stream};
+use super::run::Host;
 use super::site::Site;
 use crate::error::{Error, ErrorKind};
 use crate::options::Target;
 
-/// A job that has begun: its filter is over the disk.
-pub(super) struct Started {
+/// What a job does.
+pub(super) enum Work {
+    /// Layers of the disk are copied.
+    Task(Task),
+    /// Layers of its lineage that nothing needs by themselves become one.
+    #[cfg(feature = "checkpoints")]
+    Merge(::checkpoints::LayerMerge),
+}
+
+impl Work {
+    #[cfg_attr(
+        not(feature = "checkpoints"),
+        expect(unused_variables, reason = "a task has what it works on")
+    )]
+    pub(super) async fn run(&self, host: &Host<'_>, life: &Life) -> Result<Ended, Error> {
+        match self {
+            Self::Task(task) => task.run(life).await.map_err(of_job),
+            #[cfg(feature = "checkpoints")]
+            Self::Merge(merge) => match merge.run(host.graph, life).await {
+                Ok(()) => Ok(Ended::Complete),
+                Err(error) => Err(Error::of_checkpoints(merge.place.directory(), &error)),
+            },
+        }
+    }
+
+    /// Takes the last step.
+    pub(super) async fn finish(&self, host: &Host<'_>, ended: Ended) -> Result<(), Error> {
+        match self {
+            Self::Task(task) => task.finish(host, ended).await.map_err(|error| match error {
+                StepError::Copy(error) => of_job(error),
+                error => Error::of_steps("the last step failed", &error),
+            }),
+            #[cfg(feature = "checkpoints")]
+            Self::Merge(_) => Ok(()),
+        }
+    }
+
+    /// Puts back what was put in.
+    pub(super) async fn abort(&self, host: &Host<'_>) {
+        match self {
+            Self::Task(task) => task.abort(host).await,
+            #[cfg(feature = "checkpoints")]
+            Self::Merge(_) => {}
+        }
+    }
+}
+
+pub(super) fn of_job(error: job::Error) -> Error {
+    match error {
+        job::Error::Cancelled => Error::said(ErrorKind::Cancelled, "the job was cancelled"),
+        error => Error::of_steps("the job failed", &error),
+    }
+}
+
+/// A job that has begun: its filter, if it has one, is over the disk.
+pub(crate) struct Started {
     pub(super) kind: &'static str,
-    pub(super) task: Task,
+    pub(super) work: Work,
     pub(super) speed_bytes: u64,
     /// The node of its target, if it opened one.
     pub(super) target: Option<String>,
@@ -48,7 +103,7 @@ pub(super) async fn commit(
         CommitError::Grow(error) => error.into(),
         error => invalid(error.to_string()),
     })?;
-    Ok(Started { kind: "commit", task, speed_bytes: commit.speed_bytes, target: None })
+    Ok(Started { kind: "commit", work: Work::Task(task), speed_bytes: commit.speed_bytes, target: None })
 }
 
 pub(super) async fn stream(
@@ -73,7 +128,7 @@ pub(super) async fn stream(
     };
     let begun = site.graph.begin_stream(change, disk, Arc::clone(own), layers, None).await;
     let task = begun.map_err(|error| not_begun(&error))?;
-    Ok(Started { kind: "stream", task, speed_bytes: stream.speed_bytes, target: None })
+    Ok(Started { kind: "stream", work: Work::Task(task), speed_bytes: stream.speed_bytes, target: None })
 }
 
 pub(super) async fn mirror(
@@ -130,6 +185,12 @@ pub(super) async fn backup(
     finish(site, change, node, "backup", begun, backup.speed_bytes).await
 }
 
+/// The job that merges layers of a lineage.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn merge_of(merge: ::checkpoints::LayerMerge, speed_bytes: u64) -> Started {
+    Started { kind: "forget", work: Work::Merge(merge), speed_bytes, target: None }
+}
+
 /// A job with a target, which is closed if the job did not begin.
 async fn finish(
     site: &Site,
@@ -143,7 +204,7 @@ async fn finish(
     // A node goes when no caller has it.
     drop(node);
     match begun {
-        Ok(task) => Ok(Started { kind, task, speed_bytes, target: Some(name) }),
+        Ok(task) => Ok(Started { kind, work: Work::Task(task), speed_bytes, target: Some(name) }),
         Err(error) => {
             close_target(site, change, &name).await;
             Err(error)

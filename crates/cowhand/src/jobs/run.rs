@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use graph::{Change, DiskNode, JobHost, JobOwner};
-use job::{End, Life, Status, Task, Terms};
+use job::{End, Life, Status, Terms};
 use parking_lot::Mutex;
 
 use super::JobInfo;
-use super::begin::{Started, close_target};
+use super::begin::{Started, Work, close_target, of_job};
 use super::site::Site;
 use crate::error::{Error, ErrorKind};
 use crate::inside::{Inside, Shared};
@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// A job as all threads see it.
-pub(super) struct State {
+pub(crate) struct State {
     number: u64,
     inner: Mutex<Inner>,
 }
@@ -47,8 +47,11 @@ pub(super) struct Running {
     pub(super) life: Life,
 }
 
+/// What a job is carried out on.
+pub(super) type Host<'a> = JobHost<'a, Owner<'a>>;
+
 /// What a job has beside its disk.
-struct Owner<'a> {
+pub(super) struct Owner<'a> {
     /// Its target is the disk's now.
     has_switched: &'a Cell<bool>,
 }
@@ -125,7 +128,7 @@ impl Running {
 }
 
 /// Begins a job on the disk that `inside` keeps open, and runs it in the background. `begin` puts its filter over the disk.
-pub(super) async fn begin(
+pub(crate) async fn begin(
     shared: &Arc<Shared>,
     inside: &Inside,
     begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
@@ -166,16 +169,16 @@ async fn live(
     disk: &Arc<DiskNode>,
     begun: Started,
 ) -> Result<(), (ErrorKind, String)> {
-    let Started { task, target, .. } = begun;
+    let Started { work, target, .. } = begun;
     let has_switched = Cell::new(false);
     let host = JobHost { graph: &site.graph, disk, owner: Owner { has_switched: &has_switched } };
     life.begin();
-    let done = done(life, &task, &host).await;
+    let done = done(life, &work, &host).await;
     if done.is_err() {
         life.abort();
-        task.abort(&host).await;
+        work.abort(&host).await;
     }
-    drop(task);
+    drop(work);
     if let Some(target) = target.filter(|_| !has_switched.get()) {
         let change = site.graph.change().await;
         close_target(site, &change, &target).await;
@@ -186,21 +189,10 @@ async fn live(
     result
 }
 
-async fn done(life: &Life, task: &Task, host: &JobHost<'_, Owner<'_>>) -> Result<(), Error> {
-    let ended = task.run(life).await.map_err(of_job)?;
+async fn done(life: &Life, work: &Work, host: &Host<'_>) -> Result<(), Error> {
+    let ended = work.run(host, life).await?;
     life.settle(async { true }).await.map_err(of_job)?;
-    let finished = task.finish(host, ended).await;
-    finished.map_err(|error| match error {
-        graph::StepError::Copy(error) => of_job(error),
-        error => Error::of_steps("the last step failed", &error),
-    })
-}
-
-fn of_job(error: job::Error) -> Error {
-    match error {
-        job::Error::Cancelled => Error::said(ErrorKind::Cancelled, "the job was cancelled"),
-        error => Error::of_steps("the job failed", &error),
-    }
+    work.finish(host, ended).await
 }
 
 /// Ends the job of a disk that closes, by force, and waits until it has cleaned up. On the disk's loop.

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 
 /// The graph of one disk.
 pub(crate) struct Site {
-    pub(super) graph: Graph,
+    pub(crate) graph: Graph,
     path: PathBuf,
     tree: OptionTree,
     /// The disk in the graph, from its first job on.
@@ -31,7 +31,7 @@ impl Site {
     }
 
     /// The disk in the graph.
-    pub(super) async fn node(&self, disk: &Arc<graph::Disk>) -> Result<Arc<DiskNode>, Error> {
+    pub(crate) async fn node(&self, disk: &Arc<graph::Disk>) -> Result<Arc<DiskNode>, Error> {
         if let Some(node) = &*self.node.lock() {
             return Ok(Arc::clone(node));
         }
@@ -57,6 +57,21 @@ impl Site {
         }
         *current = Some(Arc::clone(state));
         Ok(())
+    }
+
+    /// Refuses what a job of the disk would not expect.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn check_free(&self) -> Result<(), Error> {
+        match self.current() {
+            Some(_) => Err(Error::said(ErrorKind::InUse, format!("{} has a job", self.path.display()))),
+            None => Ok(()),
+        }
+    }
+
+    /// What is refused of the disk's checkpoints.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn refused(&self, error: &::checkpoints::Error) -> Error {
+        Error::of_checkpoints(&self.path, error)
     }
 
     /// The disk has no job any more.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
+#[cfg(feature = "checkpoints")]
+mod checkpoints;
 mod closing;
 mod completions;
 mod dropping;
