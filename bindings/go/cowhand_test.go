@@ -278,6 +278,73 @@ func TestAnOverlayKnowsWhatIsItsOwn(t *testing.T) {
 	}
 }
 
+func TestCheckpoints(t *testing.T) {
+	path := image(t)
+	disk, err := Open(path, nil)
+	must(t, err)
+	defer disk.Close()
+	write(t, disk, 0, "first")
+	one, err := disk.Checkpoint("one", map[string]string{"os": "debian"})
+	must(t, err)
+	write(t, disk, 0, "later")
+	_, err = disk.Checkpoint("one", nil)
+	fails(t, err, syscall.EEXIST, "one already")
+	var ranges []Difference
+	must(t, disk.Differences("one", "", func(found Difference) bool {
+		ranges = append(ranges, found)
+		return true
+	}))
+	if len(ranges) != 1 || ranges[0] != (Difference{0, 65536, Shared, Data}) {
+		t.Fatal(ranges)
+	}
+	must(t, disk.Fork("one", filepath.Join(filepath.Dir(path), "fork.qcow2"), 2))
+	fork, err := Open(filepath.Join(filepath.Dir(path), "fork-2.qcow2"), nil)
+	must(t, err)
+	if read(t, fork, 0, 5) != "first" {
+		t.Fatal("the fork is not as the checkpoint")
+	}
+	must(t, fork.Close())
+	left, err := disk.Rollback("one")
+	must(t, err)
+	if read(t, disk, 0, 5) != "first" {
+		t.Fatal("the disk is not as the checkpoint")
+	}
+	listed, err := disk.Checkpoints()
+	must(t, err)
+	if len(listed) != 2 || listed[0].ID != one || listed[0].Labels["os"] != "debian" || listed[1].ID != left {
+		t.Fatal(listed)
+	}
+	if len(listed[0].Users) != 4 || time.Since(listed[0].Taken) > time.Hour {
+		t.Fatal(listed[0])
+	}
+	removed, err := disk.CollectLayers(true, false)
+	must(t, err)
+	if len(removed.Layers) != 1 || removed.Layers[0] != left {
+		t.Fatal(removed)
+	}
+	for _, text := range []string{"two..", "three"} {
+		write(t, disk, 0, text)
+		_, err = disk.Checkpoint("", nil)
+		must(t, err)
+	}
+	would, err := disk.Forget(Forget{Keep: "last:1", ListOnly: true})
+	must(t, err)
+	forgotten, err := disk.Forget(Forget{Keep: "last:1"})
+	must(t, err)
+	if would.Job != nil || len(would.Merged) != 1 || len(forgotten.Checkpoints) != 1 {
+		t.Fatal(would, forgotten)
+	}
+	must(t, forgotten.Job.Wait())
+	if read(t, disk, 0, 5) != "three" {
+		t.Fatal("the disk reads otherwise after a merge")
+	}
+	removed, err = disk.DeleteCheckpoint("one", false)
+	must(t, err)
+	if len(removed.Needed) != 1 || removed.Needed[0].ID != one {
+		t.Fatal(removed)
+	}
+}
+
 func TestJobsCopyADiskInUse(t *testing.T) {
 	path := image(t)
 	backup, mirror := path+".backup", path+".mirror"

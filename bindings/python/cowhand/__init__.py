@@ -5,6 +5,22 @@ thread and may be called from any; `cowhand.aio` has the same for asyncio.
 """
 
 from ._call import Error, version
-from ._disk import Disk, Extent, Job, JobInfo, Snapshot, create, open
+from ._checkpoints import Checkpoint, Difference, Forgotten, Removed
+from ._disk import Disk, Extent, Snapshot, create, open
+from ._jobs import Job, JobInfo
 
-__all__ = ["Disk", "Error", "Extent", "Job", "JobInfo", "Snapshot", "create", "open", "version"]
+__all__ = [
+    "Checkpoint",
+    "Difference",
+    "Disk",
+    "Error",
+    "Extent",
+    "Forgotten",
+    "Job",
+    "JobInfo",
+    "Removed",
+    "Snapshot",
+    "create",
+    "open",
+    "version",
+]

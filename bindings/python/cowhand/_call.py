@@ -48,14 +48,19 @@ def check(result: int) -> int:
     return result
 
 
-def parsed(function: Any, disk: Any) -> Any:
-    """The JSON that a function returns about a disk."""
+def text_of(function: Any, *arguments: Any) -> str:
+    """The text that a function gives at its last argument."""
     text = ffi.new("char **")
-    check(function(disk, text))
+    check(function(*arguments, text))
     try:
-        return json.loads(ffi.string(text[0]))
+        return ffi.string(text[0]).decode()
     finally:
         lib.cowhand_free(text[0])
+
+
+def parsed(function: Any, *arguments: Any) -> Any:
+    """The JSON that a function returns."""
+    return json.loads(text_of(function, *arguments))
 
 
 def number(disk: Any, name: str) -> int:

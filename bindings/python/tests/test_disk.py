@@ -172,6 +172,41 @@ class Disks(Scratch):
         with cowhand.open(mirror) as disk:
             self.assertEqual(disk.read(0, 6), b"merged")
 
+    def test_checkpoints_are_taken_forked_rolled_back_and_merged(self) -> None:
+        with cowhand.open(self.path) as disk:
+            self.assertEqual(disk.checkpoints(), [])
+            disk.write(0, b"first")
+            taken = disk.checkpoint("one", {"os": "debian"})
+            disk.write(0, b"later")
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.checkpoint("one")
+            self.assertEqual(caught.exception.errno, errno.EEXIST)
+            self.assertEqual(list(disk.differences("one")), [cowhand.Difference(0, 65536, "shared", "data")])
+            self.assertEqual(list(disk.differences("one", "one")), [])
+            disk.fork("one", self.directory / "fork.qcow2", 2)
+            with cowhand.open(self.directory / "fork-2.qcow2") as fork:
+                self.assertEqual(fork.read(0, 5), b"first")
+            left = disk.rollback(taken)
+            self.assertEqual(disk.read(0, 5), b"first")
+            one, other = disk.checkpoints()
+            self.assertEqual((one.id, one.name, one.labels, other.id), (taken, "one", {"os": "debian"}, left))
+            self.assertIn("fork-1.qcow2", one.users)
+            self.assertLess(abs((datetime.now(timezone.utc) - one.taken).total_seconds()), 3600)
+            self.assertEqual(disk.collect_layers(unnamed=True, list_only=True).layers, [left])
+            self.assertEqual(disk.collect_layers(unnamed=True).layers, [left])
+            for text in (b"two..", b"three"):
+                disk.write(0, text)
+                disk.checkpoint()
+            listed = disk.forget(keep="last:1", list_only=True)
+            self.assertIsNone(listed.job)
+            forgotten = disk.forget(keep="last:1")
+            self.assertEqual((forgotten.checkpoints, forgotten.merged), (listed.checkpoints, listed.merged))
+            assert forgotten.job is not None
+            forgotten.job.wait()
+            self.assertEqual(disk.read(0, 5), b"three")
+            removed = disk.delete_checkpoint("one")
+            self.assertEqual((removed.layers, list(removed.needed)), ([], [taken]))
+
     def test_the_example_lists_what_an_overlay_has_of_its_own(self) -> None:
         with cowhand.open(self.path) as disk:
             disk.write(0, b"x" * (1 << 20))
@@ -186,7 +221,7 @@ class Disks(Scratch):
         self.assertEqual(printed, "131072 131072 data\n524288 65536 zeroes\n")
 
     def test_everything_that_is_public_has_types(self) -> None:
-        for holder in (cowhand.Disk, cowhand.Job, cowhand.aio.Disk, cowhand.Extent, cowhand.Snapshot):
+        for holder in (cowhand.Disk, cowhand.Checkpoint, cowhand.Job, cowhand.aio.Disk, cowhand.Extent, cowhand.Snapshot):
             for name, member in vars(holder).items():
                 function = member.fget if isinstance(member, property) else member
                 if callable(function) and not name.startswith("_"):

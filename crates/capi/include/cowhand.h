@@ -116,6 +116,41 @@
 #define COWHAND_LOWEST 4294967295
 
 /**
+ * What would go is listed, and nothing changes.
+ */
+#define COWHAND_LIST_ONLY 1
+
+/**
+ * Checkpoints without a name go, too, where nothing is backed by them.
+ */
+#define COWHAND_COLLECT_UNNAMED 2
+
+/**
+ * Layers are merged whatever they waste.
+ */
+#define COWHAND_ANY_WASTE 4294967295
+
+/**
+ * Data, in a layer that only this one of the two has.
+ */
+#define COWHAND_DIFFERENCE_DATA 0
+
+/**
+ * Zeroes, likewise.
+ */
+#define COWHAND_DIFFERENCE_ZERO 1
+
+/**
+ * What the layers say that both have.
+ */
+#define COWHAND_DIFFERENCE_SHARED 2
+
+/**
+ * The range is behind the end.
+ */
+#define COWHAND_DIFFERENCE_NOTHING 3
+
+/**
  * A disk.
  */
 typedef struct cowhand_disk cowhand_disk;
@@ -213,6 +248,28 @@ typedef struct cowhand_job_info {
      */
     uint64_t speed;
 } cowhand_job_info;
+
+/**
+ * A range in which a checkpoint and another one, or the disk, may differ.
+ */
+typedef struct cowhand_difference {
+    /**
+     * First byte.
+     */
+    uint64_t offset;
+    /**
+     * Bytes, never 0.
+     */
+    uint64_t len;
+    /**
+     * COWHAND_DIFFERENCE_...: what the checkpoint says of it.
+     */
+    uint32_t checkpoint;
+    /**
+     * And the other one, or the disk.
+     */
+    uint32_t other;
+} cowhand_difference;
 
 #ifdef __cplusplus
 extern "C" {
@@ -600,6 +657,93 @@ int cowhand_job_wait(struct cowhand_job *job);
  * Ends the handle of a job, which goes on. *job becomes null. A job that is null already is no error.
  */
 int cowhand_job_destroy(struct cowhand_job **job);
+
+/**
+ * Takes a checkpoint of the disk as it is, while it is in use: its image is sealed as layers/ID.qcow2 beside it, and
+ * the disk continues in a new overlay at the path that it has. What completed before is in it. Durable when the call
+ * returns. name may be null: then the checkpoint is called by its id, which *id is; id may be null, too. labels are
+ * count texts KEY=VALUE. The caller releases *id with cowhand_free.
+ */
+int cowhand_checkpoint(struct cowhand_disk *disk,
+                       const char *name,
+                       const char *const *labels,
+                       size_t count,
+                       char **id);
+
+/**
+ * Gets all checkpoints of the disk and its forks as a list in JSON, the oldest first: "id", "name" (or null), "disk"
+ * (the file name of the disk that it was taken of), "parent" (an id, or null), "date-sec" and "date-nsec" (since 1970),
+ * "labels", "size" and "allocated" (bytes of the disk and of the file), "users" (file names of what is backed by it),
+ * "deleted", and "changed" (why it cannot be used any more, or null). The caller releases the text with cowhand_free.
+ */
+int cowhand_checkpoints(struct cowhand_disk *disk,
+                        char **json);
+
+/**
+ * Has the disk continue from a checkpoint, named by its name or its id: requests in flight finish on the old layer, later
+ * ones find the new one. What the disk was stays as a checkpoint without a name, whose id is *left; left may be null. The
+ * guest must not use the disk meanwhile. The caller releases *left with cowhand_free.
+ */
+int cowhand_rollback(struct cowhand_disk *disk,
+                     const char *checkpoint,
+                     char **left);
+
+/**
+ * Makes a new disk that begins as a checkpoint is, at path, where nothing is, in the directory of the disk. With a count
+ * above 0 makes so many, with a number before the extension: vm-1.qcow2 and so on; all are whole before the first has its
+ * name.
+ */
+int cowhand_fork(struct cowhand_disk *disk,
+                 const char *checkpoint,
+                 const char *path,
+                 uint32_t count);
+
+/**
+ * Deletes a checkpoint. A layer that others need stays, without a name, until they are gone or cowhand_forget merges it.
+ * flags: COWHAND_LIST_ONLY. Gets in JSON what goes: "layers" (ids), "bytes", and "needed", a list of "id" and "users" (file
+ * names). json may be null. The caller releases the text with cowhand_free.
+ */
+int cowhand_delete_checkpoint(struct cowhand_disk *disk,
+                              const char *checkpoint,
+                              uint32_t flags,
+                              char **json);
+
+/**
+ * Removes layers that nothing needs any more. flags: COWHAND_LIST_ONLY, COWHAND_COLLECT_UNNAMED. json is as for
+ * cowhand_delete_checkpoint.
+ */
+int cowhand_collect_layers(struct cowhand_disk *disk,
+                           uint32_t flags,
+                           char **json);
+
+/**
+ * Forgets checkpoints of the disk without a name that a policy does not keep, and begins a job that merges layers that
+ * nothing needs by themselves, while the disk is in use. keep is such as "hourly:24,daily:7", or null: all stay.
+ * max_depth is the number of layers below the disk at most, 0 is no limit. Layers are merged where more than max_waste
+ * percent of them is not needed, or COWHAND_ANY_WASTE. speed is in bytes a second, 0 is no limit. job may be null: then
+ * nothing changes, and what would is listed. json is as for cowhand_delete_checkpoint, and has "forgotten" (ids),
+ * "merged" (a list of "into", "layers" and "bytes") and "too-deep": the number of layers where it stays above max_depth,
+ * or null.
+ */
+int cowhand_forget(struct cowhand_disk *disk,
+                   const char *keep,
+                   uint32_t max_depth,
+                   uint32_t max_waste,
+                   uint64_t speed,
+                   struct cowhand_job **job,
+                   char **json);
+
+/**
+ * Gets the ranges from offset on in which a checkpoint and another one may differ, or the disk as it is where other is
+ * null, in order; returns their count. There are at most max, and at most 4096 a call: the next call begins where the last
+ * range ends. 0 is the end. Compares maps, and reads no data.
+ */
+int cowhand_differences(struct cowhand_disk *disk,
+                        const char *checkpoint,
+                        const char *other,
+                        uint64_t offset,
+                        struct cowhand_difference *differences,
+                        size_t max);
 
 #ifdef __cplusplus
 }  // extern "C"

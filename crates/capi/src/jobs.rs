@@ -54,7 +54,7 @@ fn job_of(handle: *mut CowhandJob) -> Result<Arc<Job>, Failure> {
 ///
 /// # Safety
 /// `job` is null or leads to a place for a handle.
-unsafe fn begin(
+pub(crate) unsafe fn begin(
     job: *mut *mut CowhandJob,
     work: impl FnOnce() -> Result<Job, Failure>,
 ) -> Result<c_int, Failure> {

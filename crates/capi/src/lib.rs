@@ -6,6 +6,7 @@
 // A function's comment becomes the header's, which speaks of C: what pointers must be is said at its beginning.
 
 mod blocking;
+mod checkpoints;
 mod disk;
 mod extents;
 mod failure;

@@ -75,6 +75,16 @@ impl Out<*mut c_char> {
     pub(crate) fn set_text(self, text: impl Into<Vec<u8>>) {
         self.set(c_text(text).into_raw());
     }
+
+    /// The same, for a caller who may have no use for it.
+    ///
+    /// # Safety
+    /// `pointer` is null or as for [`Out::new`].
+    pub(crate) unsafe fn give_text(pointer: *mut *mut c_char, text: impl Into<Vec<u8>>) {
+        if let Some(place) = NonNull::new(pointer) {
+            Self(place).set_text(text);
+        }
+    }
 }
 
 /// An array for results of a call.

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::installed::{compile, here, scratch, succeed, with_library};
 
 /// Programs in `tests/c`, each of which makes an image and prints that all is well.
-const PROGRAMS: [&str; 5] = ["requests", "disk", "jobs", "wrong", "threads"];
+const PROGRAMS: [&str; 6] = ["requests", "disk", "jobs", "checkpoints", "wrong", "threads"];
 
 fn program(name: &str, options: &[&str], directory: &Path) -> PathBuf {
     let built = directory.join(name);

@@ -8,7 +8,7 @@ use cbindgen::{Builder, Config};
 use crate::installed::{here, prefix, project, succeed};
 
 /// Sources in the order in which the header has their functions.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "failure",
     "pointers",
     "image",
@@ -21,6 +21,7 @@ const SOURCES: [&str; 12] = [
     "limits",
     "snapshots",
     "jobs",
+    "checkpoints",
 ];
 
 /// Writes the header rather than compare it, when set.
