@@ -7,7 +7,6 @@ mod arrows;
 mod book;
 mod changelog;
 mod commands;
-mod metrics;
 mod names;
 mod offsets;
 mod rows;
@@ -29,14 +28,13 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 11] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("pages of the book", book::complaints),
     ("entries of the changelog", changelog::complaints),
     ("commands of the control socket", commands::complaints),
-    ("figures for Prometheus", metrics::complaints),
     ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),
     ("rooms with unsafe code", unsafety::complaints),

@@ -1,4 +1,4 @@
-//! `cowhand manual`: the manual pages, and the book's page of the tools, from what the command line says of itself.
+//! `cowhand manual`: the manual pages, and pages of the reference, from what the program says of itself.
 
 pub mod examples;
 mod markdown;
@@ -8,10 +8,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, ValueEnum};
 
 use crate::cli::{Cli, DRIVE_HELP};
 use crate::failure::Failure;
+use crate::serve::metrics::table;
 
 /// Arguments of `cowhand manual`.
 #[derive(Debug, clap::Args)]
@@ -24,16 +25,35 @@ pub struct Args {
     #[arg(value_name = "DIR", required_unless_present = "markdown")]
     directory: Option<PathBuf>,
 
-    /// Print all commands as one document, in Markdown
-    #[arg(long, conflicts_with = "directory")]
-    markdown: bool,
+    /// Print a page of the reference in Markdown [default: tools, all commands]
+    #[arg(long, value_enum, value_name = "PAGE", num_args = 0..=1, require_equals = true, default_missing_value = "tools",
+          conflicts_with = "directory")]
+    markdown: Option<Page>,
+}
+
+/// A page of docs/reference that the program writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Page {
+    /// All commands
+    Tools,
+    /// Figures for Prometheus
+    Metrics,
+}
+
+impl Page {
+    fn text(self, tools: &[clap::Command]) -> String {
+        match self {
+            Self::Tools => markdown::document(tools),
+            Self::Metrics => table::markdown(),
+        }
+    }
 }
 
 /// Writes them.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let tools = tools();
     match &args.directory {
-        None => out.write_all(markdown::document(&tools).as_bytes())?,
+        None => out.write_all(args.markdown.unwrap_or(Page::Tools).text(&tools).as_bytes())?,
         Some(directory) => write_pages(directory, &tools)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 pub mod family;
 pub mod http;
+pub mod table;
 pub mod text;
 
 use std::cell::Cell;

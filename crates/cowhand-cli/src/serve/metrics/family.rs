@@ -1,4 +1,4 @@
-//! Figures on their way to Prometheus: a name, a unit, and a line for each disk.
+//! Figures on their way to Prometheus: for each a line for each disk.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,24 +9,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use throttle::Histogram;
 
-/// What a family counts in.
-#[derive(Clone, Copy, Debug)]
-pub enum In {
-    /// Requests, slices, clients.
-    Things,
-    /// Bytes.
-    Bytes,
-    /// Seconds.
-    Seconds,
-}
+use super::table::{self, In, Kind, Metric};
 
 /// A figure of all disks: a line for each, or for each of a disk's parts.
 #[derive(Debug)]
 pub struct Family {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricType,
-    unit: In,
+    metric: &'static Metric,
     lines: Vec<Line>,
 }
 
@@ -59,30 +47,42 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Adds a line to a family; the first one brings the family along.
-    pub fn add(&mut self, family: Family, labels: &[(&'static str, &str)], value: impl Into<Figure>) {
-        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        let line = Line { labels, value: value.into() };
-        match self.families.iter_mut().find(|known| known.name == family.name) {
-            Some(known) => known.lines.push(line),
-            None => self.families.push(Family { lines: vec![line], ..family }),
-        }
+    /// Adds a line to the figure of this name in [`table`]; `labels` are the values of its labels. The first one brings the family along.
+    pub fn add(&mut self, name: &'static str, labels: &[&str], value: impl Into<Figure>) {
+        let family = match self.families.iter().position(|known| known.metric.name == name) {
+            Some(at) => self.families.get_mut(at),
+            None => {
+                let metric = table::all().find(|metric| metric.name == name);
+                debug_assert!(metric.is_some(), "{name} is not in the table");
+                self.families.extend(metric.map(|metric| Family { metric, lines: Vec::new() }));
+                self.families.last_mut()
+            }
+        };
+        let Some(family) = family.filter(|family| family.metric.name == name) else { return };
+        debug_assert_eq!(family.metric.labels.len(), labels.len(), "{name}");
+        let names = family.metric.labels.iter().copied();
+        let labels = names.zip(labels.iter().map(|value| (*value).to_owned())).collect();
+        family.lines.push(Line { labels, value: value.into() });
     }
 }
 
 impl Collector for Collection {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for family in &self.families {
-            let unit = match family.unit {
+        for Family { metric, lines } in &self.families {
+            let unit = match metric.unit {
                 In::Things => None,
                 In::Bytes => Some(Unit::Bytes),
                 In::Seconds => Some(Unit::Seconds),
             };
-            let mut metric =
-                encoder.encode_descriptor(family.name, family.help, unit.as_ref(), family.kind)?;
-            for line in &family.lines {
-                let labelled = metric.encode_family(&line.labels)?;
-                line.value.encode(family.kind, labelled)?;
+            let kind = match metric.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
+            };
+            let mut family = encoder.encode_descriptor(metric.name, metric.help, unit.as_ref(), kind)?;
+            for line in lines {
+                let labelled = family.encode_family(&line.labels)?;
+                line.value.encode(metric.kind, labelled)?;
             }
         }
         Ok(())
@@ -90,9 +90,9 @@ impl Collector for Collection {
 }
 
 impl Figure {
-    fn encode(&self, kind: MetricType, mut line: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, kind: Kind, mut line: MetricEncoder<'_>) -> fmt::Result {
         match self {
-            Self::Number(number) if kind.as_str() == MetricType::Counter.as_str() => {
+            Self::Number(number) if kind == Kind::Counter => {
                 line.encode_counter::<NoLabelSet, _, f64>(number, None)
             }
             Self::Number(number) => line.encode_gauge(number),
@@ -106,19 +106,4 @@ impl Figure {
             }
         }
     }
-}
-
-/// What only grows.
-pub fn counter(name: &'static str, unit: In, help: &'static str) -> Family {
-    Family { name, help, kind: MetricType::Counter, unit, lines: Vec::new() }
-}
-
-/// What goes up and down.
-pub fn gauge(name: &'static str, unit: In, help: &'static str) -> Family {
-    Family { name, help, kind: MetricType::Gauge, unit, lines: Vec::new() }
-}
-
-/// How long things took.
-pub fn times(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, kind: MetricType::Histogram, unit: In::Seconds, lines: Vec::new() }
 }
