@@ -25,6 +25,7 @@ use crate::compat;
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::{DriveArgs, cache_modes};
+use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
 use crate::progress::Progress;
@@ -36,12 +37,11 @@ const FINDINGS_SHOWN_MAX: u64 = 100;
 /// Arguments of `cowhand check`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Check an image's metadata: every cluster that is referenced must be counted, and the reverse.\n\n\
+    long_about = format!("Check an image's metadata: every cluster that is referenced must be counted, and the reverse.\n\n\
         With -r the image is repaired, in an order that an interruption at any moment does not make worse.\n\
         The image must not be in use. With --dry-run all of that happens in memory: what is printed, and the exit code, are those\n\
         of the repair, and nothing is written.\n\n\
-        Exit codes: 0 nothing is wrong (any more), 1 the check could not be completed, 2 corruption,\n\
-        3 leaked clusters only, 63 the format has nothing to check.",
+        {}", exit_codes::of_check()),
     after_help = DRIVE_HELP
 )]
 pub struct Args {

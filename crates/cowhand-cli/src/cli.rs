@@ -185,7 +185,7 @@ mod tests {
         let mut cli = Cli::command();
         cli.build();
         let check = cli.find_subcommand_mut("check").expect("it is there");
-        assert!(check.render_long_help().to_string().contains("Exit codes: 0 nothing is wrong"));
+        assert!(check.render_long_help().to_string().contains("Exit codes:\n  0   nothing is wrong"));
         assert!(check.render_help().to_string().starts_with("Check an image's metadata, and repair it\n"));
     }
 

@@ -24,6 +24,7 @@ use self::result::{Outcome, warn_of_sizes};
 use self::walk::{Piece, Step, Walk};
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
+use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 use crate::progress::Progress;
@@ -50,10 +51,9 @@ const SECTOR_BYTES: usize = block::SECTOR_BYTES as usize;
 /// Arguments of `cowhand compare`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Say whether two disks have the same content, whatever their formats and chains. What the maps of both call \
+    long_about = format!("Say whether two disks have the same content, whatever their formats and chains. What the maps of both call \
         zeroes is not read. Where one disk is longer, the rest must read as zeroes.\n\n\
-        Exit codes: 0 the same, 1 different, 2 an image cannot be opened (or wrong usage),\n\
-        3 a map cannot be read, 4 data cannot be read.",
+        {}", exit_codes::of_compare()),
     after_help = "\
 Examples:
   cowhand compare disk.qcow2 copy.raw

@@ -31,6 +31,7 @@ pub mod dd;
 mod deferred;
 pub mod diff;
 pub mod drive;
+pub mod exit_codes;
 pub mod failure;
 pub mod flatten;
 pub mod forget;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, ValueEnum};
 
 use crate::cli::{Cli, DRIVE_HELP};
+use crate::exit_codes;
 use crate::failure::Failure;
 use crate::serve::metrics::table;
 
@@ -36,6 +37,8 @@ pub struct Args {
 enum Page {
     /// All commands
     Tools,
+    /// What each command ends with
+    ExitCodes,
     /// Figures for Prometheus
     Metrics,
 }
@@ -44,6 +47,7 @@ impl Page {
     fn text(self, tools: &[clap::Command]) -> String {
         match self {
             Self::Tools => markdown::document(tools),
+            Self::ExitCodes => exit_codes::markdown(),
             Self::Metrics => table::markdown(),
         }
     }

@@ -23,6 +23,7 @@ use self::digest::{Algorithm, Done};
 use self::list::Line;
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
+use crate::exit_codes;
 use crate::failure::{FAILED, Failure};
 use crate::output::{OutputFormat, printable, tell, write_json};
 use crate::progress::Progress;
@@ -33,10 +34,10 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 /// Arguments of `cowhand verify`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Print checksums of what guests see of disks, in lines that sha256sum prints and checks, or check such lines. The \
+    long_about = format!("Print checksums of what guests see of disks, in lines that sha256sum prints and checks, or check such lines. The \
         format, the chain and how an image lies in its file make no difference: the checksum is that of the raw disk. Zeroes \
         that the map knows are not read. Several disks are read at the same time.\n\n\
-        Exit codes: 0 all is well, 1 a checksum is another one or a disk could not be read.",
+        {}", exit_codes::of_verify()),
     after_help = "\
 Examples:
   cowhand verify disk.qcow2 other.raw > SUMS

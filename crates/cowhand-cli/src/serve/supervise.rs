@@ -29,6 +29,7 @@ use super::take_over::Estate;
 use super::take_over::elder::{Exchange, wait_for_heir};
 use super::take_over::levels::levels;
 use super::take_over::sockets::Handed;
+use crate::exit_codes::ENDED_AT_ONCE;
 use crate::failure::Failure;
 use crate::output::tell;
 
@@ -43,9 +44,6 @@ const LOST_LOOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long disks may then take to write what was acknowledged, and to be closed: requests of the lost loop may hold them open.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
-
-/// Exit code after an end in haste: 128 and SIGINT's number, as shells count.
-const IN_HASTE: i32 = 130;
 
 /// What is shown while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,7 +317,7 @@ async fn patiently<T>(part: impl Future<Output = T>, signals: &SignalStreams) ->
         Either::Left((done, _)) => done,
         Either::Right(_) => {
             tell(format_args!("cowhand: ending at once; what was not flushed may be lost"));
-            std::process::exit(IN_HASTE);
+            std::process::exit(ENDED_AT_ONCE.into());
         }
     }
 }
