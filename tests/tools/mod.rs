@@ -4,6 +4,7 @@
 
 mod backup;
 mod corpus;
+mod json_keys;
 mod killed;
 mod memory;
 mod no_room;

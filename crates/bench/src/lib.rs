@@ -13,6 +13,6 @@ mod workload;
 pub use cost::{CpuTimes, resident_bytes};
 pub use latency::Latencies;
 pub use offsets::{Access, Offsets, Places};
-pub use report::{MapReport, Report};
+pub use report::{JSON as REPORT_JSON, MapReport, Report};
 pub use run::{Failure, run};
 pub use workload::{Barrier, Operation, Workload};

@@ -2,6 +2,26 @@
 
 use serde::Serialize;
 
+/// The keys of a [`Report`] in JSON, for the help of what prints it.
+pub const JSON: &str = "  requests                number of requests
+  bytes                   bytes that they carried
+  flushes                 number of flushes among them
+  seconds                 seconds that the run took
+  requests-per-second, bytes-per-second  numbers with a fraction
+  user-us-per-request, system-us-per-request  microseconds of the processor
+  p50-us, p90-us, p99-us, p999-us
+                          microseconds within which so many of 1000 requests ended: 500, 900, 990,
+                          999
+  max-us                  microseconds of the slowest
+  resident-bytes, resident-bytes-max  memory of the process at the end, and at most
+  map                     object: the map cache; null of a raw disk
+Of map:
+  hits, misses            number of look-ups that memory answered, and that did not
+  loaded-bytes            bytes read from the image
+  evictions               number of slices dropped
+  resident-bytes, cache-bytes-max  memory that the map takes, and may take
+  covered-bytes           bytes of the disk that it covers";
+
 /// Figures of one run.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]

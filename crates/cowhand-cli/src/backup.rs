@@ -19,12 +19,20 @@ use graph::size::human_size;
 use serde::Serialize;
 use serde_json::json;
 
-use self::manifest::{Point, Store};
+use self::manifest::{POINT_JSON, Point, Store};
 use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats};
 use crate::failure::{FAILED, Failure, warn};
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand backup disk.qcow2 /backups/disk
+  cowhand backup /run/cowhand/qmp /backups/disk --disk disk
+  cowhand backup --list /backups/disk
+  cowhand backup --verify /backups/disk
+  cowhand backup --restore /backups/disk@3 disk.qcow2";
 
 /// Arguments of `cowhand backup`.
 #[derive(Debug, clap::Args)]
@@ -36,13 +44,8 @@ use crate::output::{OutputFormat, write_json};
         Each point is a qcow2 image over the one before it: qemu-img convert DIR/0003-incremental.qcow2 reads the disk as it was. \
         A point counts when it is whole, checked and on disk; an interrupted backup leaves the points before it, and the \
         next run goes on from the last of them.",
-    after_help = "\
-Examples:
-  cowhand backup disk.qcow2 /backups/disk
-  cowhand backup /run/cowhand/qmp /backups/disk --disk disk
-  cowhand backup --list /backups/disk
-  cowhand backup --verify /backups/disk
-  cowhand backup --restore /backups/disk@3 disk.qcow2",
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON, POINT_JSON]),
     group = ArgGroup::new("action").multiple(false)
 )]
 pub struct Args {
@@ -127,6 +130,18 @@ impl FullBecause {
         }
     }
 }
+
+/// What the actions print beside [`Point`].
+const JSON: &str = "\
+With --list a list of points. Without an action the new point, and:
+  full-because?           text: why it is a full one: first, asked, earlier-build, no-bitmap or
+                          bitmap-missed-changes; absent of an incremental one
+With --verify a list, of each point:
+  point                   number
+  sound                   bool
+  verdict                 text: what is wrong, or \"sound\"
+With --restore nothing is printed.
+Of each point:";
 
 /// A point that was taken, as JSON.
 #[derive(Debug, Serialize)]

@@ -27,7 +27,7 @@ use crate::copying::watch::Watch;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::exit_codes;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, tell, write_json};
+use crate::output::{OutputFormat, printable, tell, with_json, write_json};
 use crate::progress::Progress;
 use crate::voice;
 
@@ -42,7 +42,8 @@ const FINDINGS_SHOWN_MAX: u64 = 100;
         The image must not be in use. With --dry-run all of that happens in memory: what is printed, and the exit code, are those\n\
         of the repair, and nothing is written.\n\n\
         {}", exit_codes::of_check()),
-    after_help = DRIVE_HELP
+    after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &[report::JSON])
 )]
 pub struct Args {
     #[command(flatten)]

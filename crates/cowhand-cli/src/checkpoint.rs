@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
 use crate::lineages::offline::{self, LockedDisk};
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 
 /// Arguments of `cowhand checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,8 @@ use crate::output::{OutputFormat, printable, write_json};
         the id of their layer.\n\n\
         With --delete the arguments are checkpoints, which are deleted. A layer that a disk or another layer is backed by stays, without a \
         name, until that is gone (cowhand gc); --dry-run lists what would go.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[TAKEN, OUTCOME_JSON])
 )]
 pub struct Args {
     /// DISK [NAME]; with --delete DISK@NAME...
@@ -50,6 +51,12 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`take`] prints.
+const TAKEN: &str = "  disk                    text: path of the disk's image
+  checkpoint              text: name of the checkpoint, or the id of its layer
+  id                      text: id of its layer
+With --delete:";
 
 /// Takes or deletes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
@@ -124,6 +131,17 @@ fn delete(args: &Args, names: &[OsString], out: &mut dyn Write) -> Result<ExitCo
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// What [`outcome_json`] gives.
+pub const OUTCOME_JSON: &str = "  deleted                 bool: false if this is only what would go
+  layers                  list of text: ids of the layers whose files go
+  bytes                   number: what these files take on disk
+  needed                  list of objects: layers that stay because something needs them
+  more?                   bool: true if more could go
+Of each layer that stays:
+  id                      text
+  users                   list of text: images that are backed by it; empty if a process has it
+                          open";
 
 /// What comes of a removal, as `--output json` shows it.
 pub fn outcome_json(outcome: &Outcome, is_dry: bool) -> Value {

@@ -17,7 +17,15 @@ use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand compact --dry-run disk.qcow2        say what it would gain
+  cowhand compact -p disk.qcow2
+  cowhand compact --defragment disk.qcow2     also put the data in the guest's order
+  cowhand compact --detect-zeroes disk.qcow2  also free clusters that hold nothing but zeroes (reads all data)
+cowhand info --help says what a DRIVE is.";
 
 /// Arguments of `cowhand compact`.
 #[derive(Debug, clap::Args)]
@@ -32,13 +40,8 @@ use crate::output::{OutputFormat, write_json};
         Data of an encrypted image is encrypted anew for each new place: give encrypt.key-secret=ID.\n\n\
         The image must not be in use. It is whole at any moment: interrupted or killed, it keeps clusters that are counted and \
         not used at most, which the next run frees.",
-    after_help = "\
-Examples:
-  cowhand compact --dry-run disk.qcow2        say what it would gain
-  cowhand compact -p disk.qcow2
-  cowhand compact --defragment disk.qcow2     also put the data in the guest's order
-  cowhand compact --detect-zeroes disk.qcow2  also free clusters that hold nothing but zeroes (reads all data)
-cowhand info --help says what a DRIVE is."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     #[command(flatten)]
@@ -68,6 +71,18 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`Report`] prints.
+const JSON: &str = "  filename                text: the image
+  dry-run                 bool: nothing was changed
+  length-before, length-after  length of the file
+  allocated-before, allocated-after  space that the file takes, or null if that is not known
+  allocated-clusters      number of clusters of the disk in the image
+  fragmented-clusters-before, fragmented-clusters-after
+                          number of these that do not follow the one before them
+  leaks-freed             number of clusters that nothing used
+  zero-clusters-freed     number of clusters of zeroes
+  moved-bytes             bytes of clusters that were moved";
 
 /// The result, as it is printed.
 #[derive(Debug, Serialize)]

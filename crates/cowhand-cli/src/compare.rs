@@ -26,7 +26,7 @@ use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 use crate::progress::Progress;
 
 /// Exit codes, as qemu-img's. 0 says that the disks are the same.
@@ -48,19 +48,22 @@ const PIECES_IN_FLIGHT: usize = 8;
 /// A difference is reported by its sector.
 const SECTOR_BYTES: usize = block::SECTOR_BYTES as usize;
 
+const EXAMPLES: &str = "\
+Examples:
+  cowhand compare disk.qcow2 copy.raw
+  cowhand compare -f raw -F qcow2 -p /dev/vg/disk disk.qcow2
+  cowhand compare -s a.qcow2 b.qcow2              sizes and what is allocated must be the same too
+  cowhand compare --output json a.qcow2 b.qcow2
+cowhand info --help says what a DRIVE is.";
+
 /// Arguments of `cowhand compare`.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = format!("Say whether two disks have the same content, whatever their formats and chains. What the maps of both call \
         zeroes is not read. Where one disk is longer, the rest must read as zeroes.\n\n\
         {}", exit_codes::of_compare()),
-    after_help = "\
-Examples:
-  cowhand compare disk.qcow2 copy.raw
-  cowhand compare -f raw -F qcow2 -p /dev/vg/disk disk.qcow2
-  cowhand compare -s a.qcow2 b.qcow2              sizes and what is allocated must be the same too
-  cowhand compare --output json a.qcow2 b.qcow2
-cowhand info --help says what a DRIVE is."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[result::JSON])
 )]
 pub struct Args {
     /// One disk: a path, or a DRIVE

@@ -28,9 +28,20 @@ use crate::compat::img::create::formatting;
 use crate::copying::new_elsewhere::NewElsewhere;
 use crate::drive::{BackingFormat, backing_formats, disk_options, formats};
 use crate::failure::{Failure, warn};
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::policy;
 use crate::voice;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand create disk.qcow2 20G
+  cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
+  cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
+  cowhand create -f raw -o preallocation=falloc disk.raw 4G
+  cowhand create --object secret,id=key,file=password.txt -o encrypt.format=luks,encrypt.key-secret=key disk.qcow2 20G
+  cowhand create --object secret,id=key,file=password.txt -f luks -o key-secret=key disk.luks 20G
+  cowhand create --suggest 1T --use database
+  cowhand create --suggest 40G -b base.qcow2 -F qcow2 overlay.qcow2";
 
 /// Arguments of `cowhand create`.
 #[derive(Debug, clap::Args)]
@@ -40,16 +51,8 @@ use crate::voice;
         it is then the backing file's.\n\n\
         With --suggest nothing is created: it prints which clusters to choose for a disk of that size, what they cost \
         beside the default, why, and the command to paste.",
-    after_help = "\
-Examples:
-  cowhand create disk.qcow2 20G
-  cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
-  cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
-  cowhand create -f raw -o preallocation=falloc disk.raw 4G
-  cowhand create --object secret,id=key,file=password.txt -o encrypt.format=luks,encrypt.key-secret=key disk.qcow2 20G
-  cowhand create --object secret,id=key,file=password.txt -f luks -o key-secret=key disk.luks 20G
-  cowhand create --suggest 1T --use database
-  cowhand create --suggest 40G -b base.qcow2 -F qcow2 overlay.qcow2"
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[suggest::JSON])
 )]
 pub struct Args {
     /// The image to create

@@ -18,8 +18,8 @@ use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, Served};
-use crate::lineages::part;
-use crate::output::OutputFormat;
+use crate::lineages::part::{self, PART_JSON};
+use crate::output::{OutputFormat, with_json};
 
 /// Arguments of `cowhand diff`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,8 @@ use crate::output::OutputFormat;
         \"zero\", or \"shared\" (from below). cowhand compare reads the data.\n\n\
         A and B are checkpoints (DISK@NAME) or the paths of images that no process writes. One of them may be a disk that a server has open \
         (SOCKET or SOCKET:NODE), as it is now, beside a checkpoint of its lineage.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[PART_JSON])
 )]
 pub struct Args {
     /// A checkpoint, an image, or a disk that a server has open

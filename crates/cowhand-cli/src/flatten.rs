@@ -19,7 +19,14 @@ use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing, parse_memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand flatten -p disk.qcow2
+  cowhand flatten --base golden.qcow2 disk.qcow2      keep golden.qcow2 and its backing files
+  cowhand flatten -c -r 50M disk.qcow2                compressed, 50 MiB a second at most
+cowhand info --help says what a DRIVE is.";
 
 /// Arguments of `cowhand flatten`.
 #[derive(Debug, clap::Args)]
@@ -28,12 +35,8 @@ use crate::output::{OutputFormat, write_json};
         image of its chain directly. Its disk stays the same, zeroes stay zeroes and take no space, and no other image is written.\n\n\
         Until all of it is on disk the image keeps its backing file: an interrupted flatten can be \
         repeated, and copies only the rest.",
-    after_help = "\
-Examples:
-  cowhand flatten -p disk.qcow2
-  cowhand flatten --base golden.qcow2 disk.qcow2      keep golden.qcow2 and its backing files
-  cowhand flatten -c -r 50M disk.qcow2                compressed, 50 MiB a second at most
-cowhand info --help says what a DRIVE is."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     #[command(flatten)]
@@ -74,6 +77,12 @@ struct Base {
     name: String,
     format: Format,
 }
+
+/// What [`Flattened`] prints.
+const JSON: &str = "  filename                text: the image
+  copied                  bytes written as data
+  zeroed                  bytes written as zeroes because the backing file has data there
+  backing-filename        text: the backing file that is left, or null";
 
 /// What was done.
 #[derive(Debug, Serialize)]

@@ -13,13 +13,21 @@ use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, PATIENCE, Place,
 use reactor::Reactor;
 use serde_json::{Value, json};
 
-use crate::checkpoint::{outcome_json, show, texts};
+use crate::checkpoint::{OUTCOME_JSON, outcome_json, show, texts};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::{Failure, warn};
 use crate::lineages::args::{DiskArg, Served};
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand forget -n --keep hourly:24,daily:7 disk.qcow2
+  cowhand forget --max-depth 64 /images
+  cowhand forget --keep last:10 -r 50M disk.qmp
+DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it has
+several disks. docs/guide/checkpoints.md is a walk through all of it.";
 
 /// Arguments of `cowhand forget`.
 #[derive(Debug, clap::Args)]
@@ -35,13 +43,8 @@ use crate::output::{OutputFormat, printable, write_json};
         are gone; compressed clusters are not compressed afterwards. A process that has layers open keeps their old files, which are removed \
         when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and uses the merged layers at \
         once. After a crash at any point everything reads the same, and the next forget does the rest.",
-    after_help = "\
-Examples:
-  cowhand forget -n --keep hourly:24,daily:7 disk.qcow2
-  cowhand forget --max-depth 64 /images
-  cowhand forget --keep last:10 -r 50M disk.qmp
-DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it has
-several disks. docs/guide/checkpoints.md is a walk through all of it."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[OUTCOME_JSON, JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory: all disks in it
@@ -183,6 +186,18 @@ fn merge_all(
         placed?;
     }
 }
+
+/// What [`json_of`] gives beside what [`outcome_json`] does.
+const JSON: &str = "  forgotten               list of text: ids of the checkpoints that are forgotten
+  merged                  list of objects: merges
+  too-deep                list of objects: disks that stay above --max-depth
+Of each merge:
+  into                    text: id of the layer that stays
+  layers                  list of text: ids of those that are merged into it
+  bytes                   number: data in all of them
+Of each disk that is too deep:
+  disk                    text: path
+  layers                  number of layers that it is backed by";
 
 /// As `--output json` shows it, and as cowhand-forget answers.
 pub fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {

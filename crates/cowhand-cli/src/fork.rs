@@ -12,7 +12,7 @@ use crate::compat::{keyval, storage_daemon};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
 use crate::lineages::offline;
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::serve::qmp::export_schema::SERVE;
 
 /// Arguments of `cowhand fork`.
@@ -25,7 +25,8 @@ use crate::serve::qmp::export_schema::SERVE;
         nbd (at the server's NBD sockets; what --serve means by itself), ublk, or vhost-user-blk,addr.type=unix,addr.path=SOCKET for one fork, \
         with options of the QMP command block-export-add. Node, export and NBD name are the file's name without its extension. If one \
         cannot be served, none is made.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[JSON])
 )]
 pub struct Args {
     /// The checkpoint: DISK@NAME
@@ -59,6 +60,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`run`] prints.
+const JSON: &str = "  disks                   list of text: paths of the new disks";
 
 /// Forks.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

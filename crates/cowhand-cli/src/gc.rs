@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use lineage::{Change, PATIENCE, Place};
 
-use crate::checkpoint::{outcome_json, show};
+use crate::checkpoint::{OUTCOME_JSON, outcome_json, show};
 use crate::failure::Failure;
 use crate::lineages::args::{DISK_HELP, DiskArg};
-use crate::output::OutputFormat;
+use crate::output::{OutputFormat, with_json};
 
 /// Arguments of `cowhand gc`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,8 @@ use crate::output::OutputFormat;
         What is needed is read from the headers of all images in the directory and in its layers, never from the manifest; an image \
         that cannot be read ends the command. A layer that a process has open is not removed. Images in other directories are not looked at. \
         What a killed command left is removed by every command that changes the lineage.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[OUTCOME_JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory

@@ -3,6 +3,7 @@
 mod chain;
 pub mod date;
 mod human;
+pub mod keys;
 mod luks;
 mod model;
 mod name;
@@ -22,7 +23,7 @@ use graph::cache_mode::CacheMode;
 
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 use crate::voice;
 
 /// Arguments of `cowhand info`.
@@ -33,7 +34,8 @@ use crate::voice;
         which say how large they are, and with --backing-chain: \
         then each backing file is shown too, as far as its name leads to a regular file in the directory of \
         the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name.",
-    after_help = DRIVE_HELP
+    after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &keys::ALL)
 )]
 pub struct Args {
     #[command(flatten)]

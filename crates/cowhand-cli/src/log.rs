@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::info::date::utc;
 use crate::lineages::args::{DISK_HELP, Seen, look};
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 
 /// Arguments of `cowhand log`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,8 @@ use crate::output::{OutputFormat, printable, write_json};
     long_about = "Show the checkpoints of a lineage and the disks over them, as a tree: what is backed by what, as the headers of the images say, \
         with names, times and labels from the manifest. \"own\" is what an image's file takes, \"shared\" what the layers below it take. \
         Takes no lock: it shows a lineage while it is in use.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory
@@ -32,6 +33,31 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`Tree::json`] gives.
+const JSON: &str = "  directory               text: directory of the lineage
+  layers                  list of objects
+  disks                   list of objects
+Of each layer and of each disk:
+  file                    text: path of the image
+  parent                  text: id of the layer that it is backed by; null if that is none
+  base                    text: its backing file outside the lineage, or null
+  disk-bytes              size of its disk
+  own-bytes               what its file takes
+  shared-bytes            what the layers that it is backed by take
+  name?                   text: of a checkpoint, or null; of a disk, the name of its file
+Of each layer:
+  id                      text
+  users                   list of text: layers and disks that are backed by it
+  disk?                   text: file name of the disk that was sealed (not known without an entry
+                          in the manifest, as are name and the next three)
+  time-sec?               seconds since 1970
+  labels?                 object: text for each label
+  deleted?                bool: its checkpoint was deleted
+  changed?                text: how it was changed after it was sealed
+Of each disk:
+  layers                  list of text: ids of the layers that it is backed by, the upper ones
+                          first";
 
 /// Shows the tree.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

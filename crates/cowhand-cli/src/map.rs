@@ -20,7 +20,7 @@ use self::show::Printer;
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
-use crate::output::OutputFormat;
+use crate::output::{OutputFormat, with_json};
 use crate::voice;
 
 /// Arguments of `cowhand map`.
@@ -28,7 +28,8 @@ use crate::voice;
 #[command(
     long_about = "Show where each part of a disk is stored: in which file of the chain, and where in it.\n\n\
         The JSON has every byte of the disk, with qemu-img's fields; the table has the parts that hold data.",
-    after_help = DRIVE_HELP
+    after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &[show::JSON])
 )]
 pub struct Args {
     #[command(flatten)]

@@ -149,6 +149,22 @@ pub const FORMS: &str = "bytes-by-form";
 /// What more memory would have done; null where it would have done nothing.
 pub const ADVICE: &str = "advice";
 
+/// What [`map_value`] gives, for the help of what prints it.
+pub fn json_help() -> String {
+    let keys = MAP_FIGURES.iter().map(|figure| format!("  {:22}  {}\n", figure.name, figure.help));
+    let forms = Form::ALL.map(Form::name).join(", ");
+    format!(
+        "Of map-cache and chain-map:\n{}{REST_JSON}\nOf bytes-by-form:\n  {forms}  bytes",
+        keys.collect::<String>()
+    )
+}
+
+/// What [`map_value`] gives beside [`MAP_FIGURES`].
+const REST_JSON: &str = "  covered-bytes           bytes of the disk that the map in memory covers
+  bytes-by-form           object: memory by how slices lie there
+  advice                  object: what more memory would have done, or null
+  more-bytes, avoided-misses  of advice, bytes of memory and number of misses";
+
 /// Memory of each form.
 pub fn forms(map: &Counters) -> impl Iterator<Item = (&'static str, u64)> {
     Form::ALL.into_iter().map(Form::name).zip(map.bytes_by_form)

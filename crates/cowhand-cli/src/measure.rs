@@ -21,8 +21,14 @@ use crate::drive::{OpenArgs, formats, parse_bytes};
 use crate::failure::Failure;
 use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 use crate::voice;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand measure -O qcow2 --size 1T
+  cowhand measure -O qcow2 -o cluster_size=128k,extended_l2=on disk.raw
+  cowhand measure --output json -O qcow2 file=disk.qcow2,backing.l2-cache-size=1M";
 
 /// Arguments of `cowhand measure`.
 #[derive(Debug, clap::Args)]
@@ -31,11 +37,8 @@ use crate::voice;
         the disk DRIVE. Nothing is written, and no data is read: the map says where there is some.\n\n\
         \"required\" is enough for what is to be in it, \"fully allocated\" for a disk that was written everywhere, \
         \"bitmaps\" comes on top where the bitmaps of DRIVE are copied too.",
-    after_help = "\
-Examples:
-  cowhand measure -O qcow2 --size 1T
-  cowhand measure -O qcow2 -o cluster_size=128k,extended_l2=on disk.raw
-  cowhand measure --output json -O qcow2 file=disk.qcow2,backing.l2-cache-size=1M"
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     /// The disk to be copied: a path, or a DRIVE (cowhand info --help says what that is)
@@ -69,6 +72,12 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`Measured`] prints.
+const JSON: &str = "  required                size of the file of the new image
+  fully-allocated         size of the file if all of the disk is written
+  bitmaps?                bytes that copies of the bitmaps add; absent if either image can have
+                          none";
 
 /// The result, with qemu-img's names, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

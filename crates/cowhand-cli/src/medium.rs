@@ -18,6 +18,16 @@ pub const ANSWERS: [Question; 5] = [
 /// The word for an answer that only trying would give.
 pub const NOT_TRIED: &str = "not-tried";
 
+/// What [`medium_value`] gives.
+pub const MEDIUM_JSON: &str = "\
+Of medium:
+  file-system?            text: name of the file system, or its number
+  holes, punch-hole, zero-range, read-nowait, reflink  text: yes, no or not-tried
+  direct-io               text: likewise
+  direct-offset-alignment?, direct-memory-alignment?  bytes by which direct requests are aligned
+  logical-block-size?, discard-granularity?  bytes, of a device
+  overwrite-takes-room    text: never, shared, always or unknown";
+
 /// All of it as an object. What a medium does not have is left out.
 pub fn medium_value(medium: &Medium) -> Value {
     let mut value = Map::new();

@@ -15,9 +15,19 @@ pub enum OutputFormat {
     /// Text for people
     #[default]
     Human,
-    /// JSON with qemu-img's fields
+    /// JSON; --help names its keys
     Json,
 }
+
+/// What stands behind the options in the long help: `help`, and the keys of the JSON that `--output json` prints.
+pub fn with_json(help: &str, keys: &[&str]) -> String {
+    format!("{help}\n\n{JSON_HEADING}\n{}", keys.join("\n"))
+}
+
+/// A test reads the keys behind it: lines of two spaces, names with commas between, two spaces, what they are.
+const JSON_HEADING: &str = "\
+JSON (--output json): names ending in ? may be absent here; where no type is given the value is a
+whole number, and sizes, lengths and offsets are in bytes.";
 
 /// Writes a value as qemu-img lays its JSON out: four spaces a level, a newline at the end.
 pub fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {

@@ -12,12 +12,19 @@ use storage_chunked::{Error, Folder, Removal, Survey, Unused};
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 
 /// What stands before the name in a DRIVE.
 const PREFIX: &str = "chunked:";
 /// Default of `--unused-for`: longer than any push takes.
 const UNUSED_FOR: &str = "7d";
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand prune s3://images/base
+  cowhand prune --remove s3://images/base
+  cowhand prune --remove --unused-for 30d s3://images/base
+docs/reference/object-stores.md has what is at the store.";
 
 /// Arguments of `cowhand prune`.
 #[derive(Debug, clap::Args)]
@@ -30,12 +37,8 @@ const UNUSED_FOR: &str = "7d";
         leads to is unknown.\n\n\
         Disks that are open on what an image was before its last push read errors where chunks of that are removed. Caches of chunks \
         on other machines are not looked for.",
-    after_help = "\
-Examples:
-  cowhand prune s3://images/base
-  cowhand prune --remove s3://images/base
-  cowhand prune --remove --unused-for 30d s3://images/base
-docs/reference/object-stores.md has what is at the store."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     /// The folder in the store: s3://BUCKET/FOLDER, or s3://BUCKET
@@ -76,6 +79,19 @@ fn parse_seconds(text: &str) -> Result<Seconds, String> {
         text.get(..text.len() - 1).and_then(|number| number.parse().ok()).ok_or_else(allowed)?;
     number.checked_mul(unit).map(Seconds).ok_or_else(allowed)
 }
+
+/// What [`Report`] prints.
+const JSON: &str = "  folder                  text: the folder, as it was named
+  images                  number of images in it
+  chunks                  number of chunks, and tables of them
+  unused                  list of objects: chunks that no image leads to, for long enough
+  unused-bytes            bytes of these
+  young                   number of chunks that no image leads to, and that stay
+  pushes                  number of pushes in progress
+  removed                 bool: the unused ones were removed
+Of each unused chunk:
+  name                    text: its key in the store
+  bytes                   size of the object";
 
 /// What was found.
 #[derive(Debug, Serialize)]

@@ -11,14 +11,14 @@ use graph::size::human_size;
 use job::{LoopClock, RateLimit};
 use serde::Serialize;
 
-use self::publication::{Outcome, Publication};
+use self::publication::{OUTCOME_JSON, Outcome, Publication};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
-use crate::output::{OutputFormat, printable, write_json};
-use crate::push::session::{Followed, Sent, Session, TargetArgs};
+use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::push::session::{Followed, SENT_JSON, Sent, Session, TargetArgs};
 use crate::push::upload::Pace;
 
 /// Arguments of `cowhand publish`.
@@ -32,7 +32,8 @@ use crate::push::upload::Pace;
         another one. Chunks that are there are not uploaded, zeroes are not stored. After Ctrl-C or an error what was there is there, and \
         the next publish finds the chunks that were uploaded.\n\n\
         What is the same for all chunked images (chunks, compression, two uploads to one name) cowhand push --help says.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[JSON, OUTCOME_JSON, SENT_JSON])
 )]
 pub struct Args {
     /// The checkpoint: DISK@NAME
@@ -60,6 +61,11 @@ pub struct Args {
     #[command(flatten)]
     report: ReportArgs,
 }
+
+/// What [`Report`] prints beside [`OUTCOME_JSON`] and [`SENT_JSON`].
+const JSON: &str = "  checkpoint              text: the checkpoint, as it was named
+  target                  text: the image in the store, as it was named
+  dry-run                 bool: nothing was written; read-bytes is what would be read";
 
 /// What was done.
 #[derive(Debug, Serialize)]

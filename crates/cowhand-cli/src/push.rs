@@ -13,16 +13,23 @@ use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
 
-use self::session::{Followed, Sent, Session, TargetArgs};
+use self::session::{Followed, SENT_JSON, Sent, Session, TargetArgs};
 use self::upload::{Figures, Pace, Upload};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 
 /// What of a disk is marked as changed together: no chunk is smaller.
 const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand push -p disk.qcow2 s3://images/debian
+  cowhand push --bitmap since-push disk.qcow2 s3://images/debian
+  cowhand serve --overlay top.qcow2 chunked:s3://images/debian
+cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what is at the store.";
 
 /// Arguments of `cowhand push`.
 #[derive(Debug, clap::Args)]
@@ -33,12 +40,8 @@ const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
         The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If another push \
         changed the same name meanwhile, this push fails and the other image stays.\n\n\
         cowhand pull makes an image of it again, and every DRIVE can be chunked:s3://BUCKET/FOLDER/NAME.",
-    after_help = "\
-Examples:
-  cowhand push -p disk.qcow2 s3://images/debian
-  cowhand push --bitmap since-push disk.qcow2 s3://images/debian
-  cowhand serve --overlay top.qcow2 chunked:s3://images/debian
-cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what is at the store."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON, SENT_JSON])
 )]
 pub struct Args {
     #[command(flatten)]
@@ -58,6 +61,11 @@ pub struct Args {
     #[command(flatten)]
     report: ReportArgs,
 }
+
+/// What [`Report`] prints beside [`SENT_JSON`].
+const JSON: &str = "  filename                text: the disk
+  target                  text: the image in the store
+  changed                 bool: the manifest is another one than before";
 
 /// What was done.
 #[derive(Debug, Serialize)]

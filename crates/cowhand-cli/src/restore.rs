@@ -17,7 +17,7 @@ use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::parse_bytes;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::pull;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
@@ -30,6 +30,14 @@ const SECTOR_BYTES: u64 = 512;
 /// Names that a message lists at most.
 const NAMES_SHOWN_MAX: usize = 20;
 
+const EXAMPLES: &str = "\
+Examples:
+  cowhand restore s3://images/vm disk.qcow2
+  cowhand restore --at monday s3://images/vm disk.qcow2
+  cowhand restore -p --full s3://images/vm disk.qcow2
+  cowhand restore --server host.qmp --serve s3://images/vm disk.qcow2
+docs/guide/object-stores.md is a walk through all of it.";
+
 /// Arguments of `cowhand restore`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -41,13 +49,8 @@ const NAMES_SHOWN_MAX: usize = 20;
         where NODE, the node, its export and its NBD name are called as the file without its extension. Clients read and write meanwhile; \
         afterwards the disk is backed by nothing. When the job is cancelled or fails the disk stays, backed by the store.\n\n\
         The backing file is NAME@ID, which stays the same checkpoint whatever is published to NAME later. Keep it while a disk is backed by it.",
-    after_help = "\
-Examples:
-  cowhand restore s3://images/vm disk.qcow2
-  cowhand restore --at monday s3://images/vm disk.qcow2
-  cowhand restore -p --full s3://images/vm disk.qcow2
-  cowhand restore --server host.qmp --serve s3://images/vm disk.qcow2
-docs/guide/object-stores.md is a walk through all of it."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     /// The published checkpoint: s3://BUCKET/FOLDER/NAME, http://HOST/FOLDER/NAME or https://HOST/FOLDER/NAME
@@ -112,6 +115,15 @@ pub struct Source {
     /// The key that it is encrypted with.
     pub key: Option<KeyId>,
 }
+
+/// What [`run`] prints.
+const JSON: &str = "  filename                text: the new disk
+  virtual-size            size of the disk
+  image                   text: the name in the store that stays this checkpoint's
+  backing                 text: the backing file of the new disk; null with --full
+With --server:
+  node-name               text: node of the disk, and its export
+  job                     text: the job that fetches the rest; null with --full";
 
 /// Restores.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

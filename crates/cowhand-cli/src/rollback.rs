@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
 use crate::lineages::offline::{self, LockedDisk};
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 
 /// Arguments of `cowhand rollback`.
 #[derive(Debug, clap::Args)]
@@ -20,7 +20,8 @@ use crate::output::{OutputFormat, printable, write_json};
         Of a disk that is being served clients stay connected: requests in flight finish on the old layer, later ones go to the new one. \
         What a client has in its caches is then of another disk: while one is connected that may write, --live must be given. Stop the \
         guest, or unmount its file systems, first.",
-    after_help = DISK_HELP
+    after_help = DISK_HELP,
+    after_long_help = with_json(DISK_HELP, &[JSON])
 )]
 pub struct Args {
     /// The disk
@@ -43,6 +44,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`run`] prints.
+const JSON: &str = "  disk                    text: path of the disk's image
+  checkpoint              text: the checkpoint, as it was named
+  left                    text: id of the layer that was active";
 
 /// Rolls back.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

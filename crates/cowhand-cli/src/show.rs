@@ -21,12 +21,19 @@ use self::terminal::Canvas;
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::info::keys::{BITMAPS_JSON, SNAPSHOTS_JSON};
+use crate::output::{OutputFormat, with_json, write_json};
 
 /// Width of a line where the terminal's is unknown.
 const COLUMNS_DEFAULT: u16 = 80;
 /// Lines shorter than this cannot hold the words beside the bars.
 const COLUMNS_MIN: u16 = 50;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand show disk.qcow2
+  cowhand show --html disk.html --svg disk.svg disk.qcow2
+  cowhand show --output json disk.qcow2";
 
 /// Arguments of `cowhand show`.
 #[derive(Debug, clap::Args)]
@@ -35,11 +42,8 @@ const COLUMNS_MIN: u16 = 50;
         holds of it, clusters by state, the file with what is leaked or free in it, how scattered the data is, snapshots and bitmaps.\n\n\
         Only metadata is read, and nothing is written but FILE. The map has 1024 cells at most, whatever the size. On a terminal it is \
         drawn in colours, unless NO_COLOR is set. The whole chain is opened, as map does.",
-    after_help = format!("\
-Examples:
-  cowhand show disk.qcow2
-  cowhand show --html disk.html --svg disk.svg disk.qcow2
-  cowhand show --output json disk.qcow2\n\n{DRIVE_HELP}")
+    after_help = after_help(),
+    after_long_help = with_json(&after_help(), &[picture::JSON, SNAPSHOTS_JSON, BITMAPS_JSON])
 )]
 pub struct Args {
     #[command(flatten)]
@@ -64,6 +68,10 @@ pub struct Args {
     /// Characters of a line, 50 at least [default: those of the terminal, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(i64::from(COLUMNS_MIN)..=1000))]
     width: Option<u16>,
+}
+
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{DRIVE_HELP}")
 }
 
 /// Draws it.

@@ -16,8 +16,9 @@ use serde_json::json;
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::{Failure, warn};
+use crate::info::keys::SNAPSHOTS_JSON;
 use crate::info::{show_snapshots, snapshot_info};
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 use crate::remote::Remote;
 use crate::voice;
 
@@ -30,6 +31,7 @@ use crate::voice;
         then on (cowhand commit --live undoes it). \
         Going back to a snapshot brings back its data and its size, and everything written since is lost.",
     after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &["A list of snapshots.", SNAPSHOTS_JSON]),
     group = ArgGroup::new("action").multiple(false)
 )]
 pub struct Args {

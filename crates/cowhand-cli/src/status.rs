@@ -13,17 +13,23 @@ use graph::size::human_size;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::output::{self, OutputFormat, write_json};
+use crate::map_figures;
+use crate::medium::MEDIUM_JSON;
+use crate::output::{self, OutputFormat, with_json, write_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
+use crate::serve::qmp;
+use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 
-/// Arguments of `cowhand status`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   cowhand status /run/vm1.qmp
   cowhand status --disk data /run/vm1.qmp
-  cowhand status --output json /run/vm1.qmp | jq '.disks[].stats'")]
+  cowhand status --output json /run/vm1.qmp | jq '.disks[].stats'";
+
+/// Arguments of `cowhand status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = after_long_help())]
 pub struct Args {
     #[command(flatten)]
     remote: RemoteArgs,
@@ -35,6 +41,32 @@ pub struct Args {
     /// Form of the result; json has the answers of query-version, query-blockstats, query-block-exports, x-query-remotes
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
+}
+
+/// What [`told`] gives beside what the server answers.
+const JSON: &str =
+    "  version                 object: package (text), and qemu with major, minor and micro (numbers)
+  disks                   list of objects
+  exports                 list of objects
+  remotes                 object, or null if the server is older
+  package, qemu, major, minor, micro  of version";
+
+fn after_long_help() -> String {
+    let map = map_figures::json_help();
+    with_json(
+        EXAMPLES,
+        &[
+            JSON,
+            qmp::figures::JSON,
+            &map,
+            "Of throttle:",
+            REPORT_JSON,
+            LIMITS_JSON,
+            MEDIUM_JSON,
+            qmp::exports::JSON,
+            qmp::remotes::JSON,
+        ],
+    )
 }
 
 /// Shows it.

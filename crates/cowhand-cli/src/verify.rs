@@ -25,11 +25,19 @@ use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
 use crate::failure::{FAILED, Failure};
-use crate::output::{OutputFormat, printable, tell, write_json};
+use crate::output::{OutputFormat, printable, tell, with_json, write_json};
 use crate::progress::Progress;
 
 /// Often enough to be seen moving.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand verify disk.qcow2 other.raw > SUMS
+  cowhand verify --check SUMS
+  cowhand verify --algorithm blake3 -p *.qcow2
+  cowhand convert disk.qcow2 disk.raw && cowhand verify disk.qcow2 && sha256sum disk.raw
+cowhand info --help says what a DRIVE is.";
 
 /// Arguments of `cowhand verify`.
 #[derive(Debug, clap::Args)]
@@ -38,13 +46,8 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
         format, the chain and how an image lies in its file make no difference: the checksum is that of the raw disk. Zeroes \
         that the map knows are not read. Several disks are read at the same time.\n\n\
         {}", exit_codes::of_verify()),
-    after_help = "\
-Examples:
-  cowhand verify disk.qcow2 other.raw > SUMS
-  cowhand verify --check SUMS
-  cowhand verify --algorithm blake3 -p *.qcow2
-  cowhand convert disk.qcow2 disk.raw && cowhand verify disk.qcow2 && sha256sum disk.raw
-cowhand info --help says what a DRIVE is."
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON])
 )]
 pub struct Args {
     /// The disks: paths, or DRIVEs
@@ -89,6 +92,16 @@ struct DiskToVerify {
     name: OsString,
     expected: Option<String>,
 }
+
+/// What [`Verdict`] prints, in a list.
+const JSON: &str = "\
+A list of disks, of each:
+  filename                text: the disk, as it was named
+  algorithm               text: sha256 or blake3
+  digest?                 text: the checksum in hexadecimal; absent if the disk could not be read
+  size?                   size of the disk; likewise
+  expected?               text: the checksum that it should have (--check)
+  ok                      bool: it could be read and, with --check, has that checksum";
 
 /// What is said of a disk.
 #[derive(Debug, Serialize)]

@@ -43,6 +43,16 @@ struct Manifest {
     points: Vec<Point>,
 }
 
+/// What [`Point`] prints.
+pub const POINT_JSON: &str = "  point                   number, counted from 1
+  kind                    text: full or incremental
+  file                    text: the image in the directory
+  disk-bytes              size of the disk
+  file-bytes              size of the file
+  sha256                  text: of the file
+  time-sec                when it was begun: seconds since 1970
+  copy-rules              number: 0 if an earlier build took it, which may have left zeroes out";
+
 /// A moment that can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

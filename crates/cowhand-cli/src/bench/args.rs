@@ -12,7 +12,7 @@ use graph::size::parse_size;
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
-use crate::output::OutputFormat;
+use crate::output::{OutputFormat, with_json};
 
 /// Requests if neither their number nor a time is given, as in qemu-img.
 const COUNT_DEFAULT: u64 = 75_000;
@@ -23,7 +23,8 @@ const COUNT_DEFAULT: u64 = 75_000;
 /// command line, and adds random, zipf-distributed and allocating access, mixed requests, write-zeroes and
 /// discard, warm-up, a time limit, latencies and CPU time per request.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = DRIVE_HELP)]
+#[command(after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &[bench::REPORT_JSON]))]
 pub struct Args {
     /// The image.
     #[command(flatten)]

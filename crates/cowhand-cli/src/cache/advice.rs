@@ -45,6 +45,26 @@ pub struct Advice {
     pub memory_bytes: Option<u64>,
 }
 
+/// What [`Settled`] prints.
+pub const JSON: &str = "  image                   text: the image, as it was named
+  disk-bytes              size of the disk
+  cluster-bytes           bytes of a cluster
+  layers                  number of images of the chain
+  map-bytes               bytes of the whole map in cowhand
+  map-complete            bool: false if the map takes more than map-bytes
+  forms                   list of objects, each with form (text) and bytes: the map by how it is
+                          packed
+  qemu-bytes              bytes of the whole map in QEMU
+  memory                  object: what so much memory covers (--memory), or null
+  options                 object: text or null (nothing need be given)
+  trace?                  object: what a trace says (--trace)
+Of options:
+  cowhand, qemu, libvirt  option of a drive, or XML
+Of forms, memory and points:
+  form                    text
+  bytes                   bytes of memory
+  disk-bytes-covered, disk-bytes-covered-by-qemu  bytes of the disk that memory covers";
+
 /// An [`Advice`] with what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

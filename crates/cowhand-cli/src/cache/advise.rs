@@ -11,12 +11,13 @@ use qcow2::cache_sizes::{CacheRequest, CachedImage, L2_BYTES_DEFAULT, L2_ENTRY_B
 use qcow2::{Counters, Form, Prefetch, Qcow2};
 use reactor::Reactor;
 
-use super::advice::{Advice, FormBytes, Settled};
+use super::advice::{self, Advice, FormBytes, Settled};
+use super::curve;
 use super::replay::{self, Played};
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, write_json};
+use crate::output::{OutputFormat, printable, with_json, write_json};
 
 /// Arguments of `cowhand cache advise`.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,8 @@ use crate::output::{OutputFormat, printable, write_json};
         disk that is read all over is that of its whole map, that of a disk of which only a part is in use is \
         less. How much less a trace says (cowhand serve --trace FILE): its requests are played against caches of \
         many sizes here and in QEMU.\n\nThe image is only read: all of its L2 tables, once. While a server uses it for writing, add -U.",
-    after_help = DRIVE_HELP
+    after_help = DRIVE_HELP,
+    after_long_help = with_json(DRIVE_HELP, &[advice::JSON, curve::JSON])
 )]
 pub struct Args {
     #[command(flatten)]

@@ -20,6 +20,20 @@ pub struct Point {
     pub hits_in_qemu: u64,
 }
 
+/// What [`Curve`] and [`Sufficient`] print.
+pub const JSON: &str = "\
+Of trace:
+  requests                number of requests of the disk
+  duration-us             microseconds from the first to the last
+  first-requests          number of those that need a part of the map for the first time
+  lost                    number of requests that are missing in the trace
+  complete                bool: the trace ends in order
+  whole                   bool: all of it was looked at
+  points                  list of objects: by bytes of cache
+  hits, hits-in-qemu      of a point, number of requests whose map is in such a cache
+  sufficient              object: the least sizes that suffice, null if none does
+  bytes, bytes-in-qemu    of sufficient, bytes of cache";
+
 /// What a trace says about the cache of its disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -48,6 +48,20 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// What [`CheckReport`] prints.
+pub const JSON: &str = "  filename                text: the image, as it was named
+  format                  text
+  check-errors            number of failures that kept the check from being complete
+Numbers that are absent if they are 0:
+  image-end-offset?       where the last cluster in use ends in the file
+  corruptions?            errors that are left
+  leaks?                  leaked clusters that are left
+  corruptions-fixed?, leaks-fixed?  what -r has repaired
+  total-clusters?         clusters of the disk
+  allocated-clusters?     of these, stored
+  fragmented-clusters?    of the stored ones, those not behind the one before
+  compressed-clusters?    of the stored ones, compressed";
+
 /// Exit codes of `check`, as qemu-img's.
 pub mod code {
     /// Everything is right, or has been repaired.

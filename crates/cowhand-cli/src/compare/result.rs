@@ -24,6 +24,12 @@ pub struct Outcome {
     pub difference: Option<Difference>,
 }
 
+/// What [`Report`] prints.
+pub const JSON: &str = "  identical               bool
+  difference?             text: what differs first, size, allocation or content
+  offset?                 where on the disks; absent if nothing or the size differs
+  sizes                   list of two sizes";
+
 /// The result for programs.
 #[derive(Debug, Serialize)]
 pub struct Report {

@@ -47,6 +47,26 @@ pub struct Question {
     pub backing: bool,
 }
 
+/// What [`Suggestion`] prints.
+pub const JSON: &str = "\
+With --suggest:
+  disk-bytes              size of the disk
+  use                     text: what it is for
+  backing                 bool: it has a backing file
+  options                 text: what to give -o
+  suggested               object: what these cost
+  default                 object: what the default clusters cost
+  reasons                 list of text: sentences
+  command                 list of text: the words of the command
+Of suggested and of default:
+  cluster-bytes           bytes of a cluster
+  subcluster-bytes        bytes of a subcluster, or null
+  map-bytes-qemu          bytes of the map of the whole disk in QEMU
+  map-bytes-packed-max    the same in cowhand, at worst
+  refcount-bytes          bytes of the refcounts of a full disk
+  copied-bytes            bytes that an aligned write of 4 KiB copies from the backing file
+  taken-bytes             space that such a write takes";
+
 /// The answer, with what it costs beside what the default costs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -5,6 +5,14 @@ use serde_json::{Value, json};
 
 const ALL: [Says; 4] = [Says::Data, Says::Zero, Says::Shared, Says::Nothing];
 
+/// What [`json_of`] gives, in a list.
+pub const PART_JSON: &str = "\
+A list of ranges, of each:
+  start                   offset on the disk
+  length                  bytes
+  a, b                    text: what A and B say of it, data, zero, shared (it is from below) or
+                          nothing";
+
 /// As listings and cowhand-diff show it.
 pub fn json_of(part: &Part) -> Value {
     let Part { start, length, says: [one, other] } = part;

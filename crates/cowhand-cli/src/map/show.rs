@@ -72,6 +72,19 @@ impl<'a> Printer<'a> {
     }
 }
 
+/// What [`Printer::json_row`] prints.
+pub const JSON: &str = "\
+A list of extents in the order of the disk, of each:
+  start                   offset on the disk
+  length                  bytes
+  depth                   number of the image in the chain, 0 is the top one
+  present                 bool: an image of the chain has an entry for it
+  zero                    bool: it reads as zeroes
+  data                    bool: bytes are stored for it
+  compressed              bool: they are stored compressed
+  offset?                 where in the image's file they begin; absent if they are not there byte
+                          for byte";
+
 /// As C's `%#llx`: zero has no prefix.
 fn hex(number: u64) -> String {
     match number {

@@ -36,6 +36,13 @@ pub struct Publication<'a> {
     pub is_dry: bool,
 }
 
+/// What [`Outcome`] prints beside [`Sent`].
+pub const OUTCOME_JSON: &str = "  id                      text: id of the checkpoint's layer
+  image                   text: the name in the store that stays this checkpoint's
+  parent                  text: the published checkpoint of which unchanged chunks were taken, or
+                          null
+  changed                 bool: something was written";
+
 /// What was done.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -83,6 +83,15 @@ pub enum Followed<'a> {
     Job(&'a Life),
 }
 
+/// What [`Sent`] prints.
+pub const SENT_JSON: &str = "  virtual-size            size of the disk
+  chunk-size              bytes of a chunk
+  compression             text: none or zstd
+  chunks                  number of chunks of the image that are no zeroes
+  uploaded                number of objects that were made: chunks, and tables of them
+  uploaded-bytes          their bytes, as they were sent
+  read-bytes              bytes of the disk that were read";
+
 /// What was sent.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -37,7 +37,7 @@ mod overlay;
 mod publish;
 pub mod query;
 mod quorum;
-mod remotes;
+pub mod remotes;
 mod restore;
 pub mod schema;
 mod shortening;

@@ -8,6 +8,50 @@ use super::kind::Kind;
 use super::runs::Fragmentation;
 use crate::info::{BitmapInfo, SnapshotInfo};
 
+/// What [`Picture`] prints, with the texts of snapshots and bitmaps behind it.
+pub const JSON: &str = "  filename                text: the image, as it was named
+  virtual-size            size of the disk
+  disk                    object: a map of the disk
+  layers                  list of objects: the images of the chain, the active one first
+  image?                  object: what is in the active image's file; absent of a raw one
+Of each layer:
+  filename, format        text
+  virtual-size            size of its disk
+  actual-size?            space that its file takes; absent if that is not known
+  data, compressed, zeroes  bytes that the guest reads from it
+Of image:
+  cluster-size            bytes of a cluster
+  file-length             length of the file
+  clusters                object: numbers of clusters of the disk by state
+  fragmentation           object: how scattered the data is
+  usage                   object: bytes of the file by use
+  file                    object: a map of the file
+  check                   object: what a check found
+  snapshots, bitmaps      lists of objects
+Of a map:
+  cell-bytes              bytes of a cell; the last one may be shorter
+  kinds                   list of text: what the numbers of a cell count
+  cells                   list of cells: of each, bytes of each kind
+Of clusters:
+  total, data, compressed, zeroes, mixed, unallocated  numbers of clusters
+  subclusters?            object: numbers of subclusters, data, zeroes and unallocated; absent
+                          without extended L2
+Of fragmentation:
+  runs                    number of pieces that one request could read
+  average-run-bytes, longest-run-bytes  their lengths
+  median-jump-bytes, furthest-jump-bytes  distances from one to the next
+Of usage:
+  data, compressed        bytes of the disk
+  metadata                bytes of tables, refcounts, the header
+  other                   bytes of snapshots, bitmaps and saved machines
+  reserved                bytes of clusters that are kept for zeroes
+  leaked                  bytes counted as used, and used by nothing
+  free                    bytes not in use
+  reclaimable             bytes that could be freed on disk, about
+Of check:
+  corruptions, leaks      numbers
+  error?                  text: why the check is not complete";
+
 /// A disk with the images that it is made of.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -9,7 +9,14 @@ use throttle::{Dialect, Explanation, PARAMETERS, Setting};
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
+use crate::serve::qmp::limits::LIMITS_JSON;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand throttle explain iops=100,iops_max=2000,iops_max_length=60,iops_size=4096
+  cowhand throttle explain throttling.bps-total=10M
+  cowhand throttle explain --total-iops-sec 500 --total-iops-sec-max 2000";
 
 /// Arguments of `cowhand throttle explain`.
 #[derive(Debug, clap::Args)]
@@ -17,11 +24,7 @@ use crate::output::{OutputFormat, write_json};
     long_about = "Say in sentences what limits mean: how long a burst lasts, how it is earned, what a large \
         request counts as; and draw what a client gets that always asks for more. Nothing is opened or changed.",
     after_help = LIMITS_HELP,
-    after_long_help = "\
-Examples:
-  cowhand throttle explain iops=100,iops_max=2000,iops_max_length=60,iops_size=4096
-  cowhand throttle explain throttling.bps-total=10M
-  cowhand throttle explain --total-iops-sec 500 --total-iops-sec-max 2000"
+    after_long_help = with_json(&format!("{LIMITS_HELP}\n\n{EXAMPLES}"), &[JSON, LIMITS_JSON])
 )]
 pub struct Args {
     #[command(flatten)]
@@ -31,6 +34,21 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What [`Explained`] prints.
+const JSON: &str =
+    "  limits                  object: number for each limit that is given, under the names of a
+                          drive's options without throttling.
+  group?                  text: name of the group
+  weight?                 number
+  sentences               list of text
+  curves                  list of objects: what a client gets that always asks for more
+Of each curve:
+  limit                   text: name of the limit
+  points                  list of objects: pieces in time
+Of each piece:
+  from-seconds, until-seconds  seconds from the first request
+  per-second              operations or bytes a second";
 
 /// An explanation for programs.
 #[derive(Debug, Serialize)]

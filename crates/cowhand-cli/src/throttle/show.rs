@@ -6,17 +6,22 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, with_json, write_json};
 use crate::remote::RemoteArgs;
 use crate::remote::figures::throttle;
+use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use crate::status::{limits, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand throttle show /run/vm1.qmp
+  cowhand throttle show --output json /run/vm1.qmp | jq '.[].limits'";
 
 /// Arguments of `cowhand throttle show`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  cowhand throttle show /run/vm1.qmp
-  cowhand throttle show --output json /run/vm1.qmp | jq '.[].limits'")]
+#[command(
+    after_help = EXAMPLES,
+    after_long_help = with_json(EXAMPLES, &[JSON, REPORT_JSON, LIMITS_JSON]))]
 pub struct Args {
     #[command(flatten)]
     remote: RemoteArgs,
@@ -29,6 +34,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
+
+/// What comes before [`REPORT_JSON`].
+const JSON: &str = "\
+A list of disks, of each:
+  node-name               text";
 
 /// Shows them.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

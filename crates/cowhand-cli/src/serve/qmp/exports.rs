@@ -232,6 +232,16 @@ pub async fn del(
     Ok(json!({}))
 }
 
+/// What [`query`] gives.
+pub const JSON: &str = "\
+Of each export:
+  id, node-name, name     text
+  type                    text: nbd, vhost-user-blk, fuse or ublk
+  shutting-down           bool: it is being removed
+  writable                bool
+  connections             number of clients
+  socket?, mountpoint?, device?  text: path, of vhost-user-blk, fuse and ublk";
+
 /// All exports, each with its disk, or the filter of a job over that if a user named it. `connections`, `name`, `writable`, `socket`, `mountpoint` and `device` are ours.
 pub fn query(inventory: &Inventory) -> Value {
     let filters = job_filters(inventory);

@@ -24,6 +24,48 @@ const KINDS: [(Kind, &str); 5] = [
     (Kind::Flush, "flush"),
 ];
 
+/// What [`all`] gives without [`REPORT_JSON`](super::limits::REPORT_JSON), `MEDIUM_JSON` and the figures of maps.
+pub const JSON: &str = "\
+Of each disk:
+  node-name, device, qdev  text
+  stats                   object: requests of clients
+  driver-specific         object: what is ours
+  parent?                 object: stats of its file, of which only wr_highest_offset is there
+Of stats:
+  {rd,wr,zero,unmap,flush}_operations  number of requests that succeeded
+  failed_{rd,wr,zero,unmap,flush}_operations  number of those that failed
+  {rd,wr,zero,unmap}_bytes  bytes of those that succeeded
+  {rd,wr,zero,unmap,flush}_total_time_ns  nanoseconds that all of them took
+  {rd,wr,zero,unmap,flush}_latency_{p50,p99}_ns?
+                          nanoseconds within which half, and 99 of 100, ended
+  {rd,wr,zero,unmap,flush}_latency_histogram?
+                          object: boundaries and bins (block-latency-histogram-set)
+  {rd,wr,unmap}_merged    number of requests that went to the disk as part of another one
+  in_flight               number of requests that have not ended
+  invalid_operations      number of requests that were refused before the disk
+  wr_highest_offset?      end of the highest write, of a raw disk on a file
+  idle_time_ns?           nanoseconds since the last request
+  account_invalid, account_failed  bool: true
+  timed_stats             list: empty
+Of driver-specific:
+  driver                  text
+  size                    size of the disk
+  throttle, medium        objects
+  pauses                  object: times in which snapshots and jobs kept requests out
+  count, total-ns, longest-ns, last-ns  of pauses, their number and nanoseconds
+  map-cache?              object: the map of the image; absent of a raw disk, as is the rest
+  chain-map?              object: the map of its backing files
+  refcount-cache-bytes?, free-space-bytes?
+                          memory for refcounts, and for what is known of free clusters
+  leaked-clusters?        number of clusters that this process has leaked
+  corrupt?                bool: the image was found corrupt
+Of map-cache alone:
+  budget-used-bytes, budget-bytes  memory of the maps of all images, and its ceiling
+  l2-cache-size, l2-cache-entry-size, refcount-cache-size  bytes, as options of a drive
+  covers-disk             bool: the whole map fits
+Of chain-map alone:
+  layers                  number of backing files";
+
 /// Figures of every disk, or of every node.
 pub fn all(inventory: &Inventory, by_node: bool) -> Value {
     let disks = inventory.graph.disks();

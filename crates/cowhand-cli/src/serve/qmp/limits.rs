@@ -49,6 +49,14 @@ pub fn limits_of(options: &Options, dialect: Dialect) -> Result<Limits, QmpError
     options.check().map_err(|error| QmpError::generic(error.describe(dialect)))
 }
 
+/// What [`limits_value`] gives, in [`Dialect::Limits`].
+pub const LIMITS_JSON: &str = "\
+Of limits:
+  {iops,bps}-{total,read,write}  operations or bytes a second in the long run; 0: no limit
+  {iops,bps}-{total,read,write}-max  operations or bytes a second in a burst
+  {iops,bps}-{total,read,write}-max-length  seconds that a burst may last
+  iops-size               bytes that count as one operation";
+
 /// Limits as an object, all 19 of them.
 pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
     let number = |setting| match setting {
@@ -82,6 +90,28 @@ pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
     }
     Ok(Value::Array(reports))
 }
+
+/// What [`report_value`] gives.
+pub const REPORT_JSON: &str = "  group                   text: the group whose limits these are, or null
+  weight                  number: the disk's share of the group
+  members                 number of disks in the group
+  limits                  object
+  bucket-levels           object: for each flow that is limited, under its name, an object
+  time-at-limit-ns, group-time-at-limit-ns
+                          nanoseconds in which a request of the disk, or of the group, waited
+  queue, group-queue      number of requests that wait now
+  read, write, group-read, group-write  objects: what passed and what waited
+Of each of bucket-levels:
+  level, capacity         operations or bytes in the bucket: requests wait above its capacity
+  burst-level?, burst-capacity?  the same of a second bucket, where bursts have a length
+Of read, write, group-read, group-write:
+  passed, passed-bytes    requests, and their bytes, that passed while something was limited
+  delayed, delayed-bytes, delayed-ns
+                          requests that waited, their bytes, how long all of them together
+  delays                  object: boundaries (list of nanoseconds) and bins (list of numbers, one
+                          more)
+  queued, queued-bytes    requests that wait now, and their bytes
+  boundaries, bins        of delays";
 
 /// A report as an object.
 pub fn report_value(report: &ThrottleReport) -> Value {

@@ -54,6 +54,26 @@ impl Told {
     }
 }
 
+/// What [`query`] gives.
+pub const JSON: &str = "\
+Of remotes:
+  servers                 list of objects: servers of remote disks
+  caches                  list of objects: caches of remote files
+Of each server:
+  name                    text
+  reachable               bool
+  losses, failures        how often it was lost; how many attempts to reach it failed
+  lost-seconds?, error?   since when, and why (text), it is lost
+Of each cache:
+  filename, of            text: the cache, and the remote file
+  hits, misses            number of reads that needed nothing of the server, and that needed it
+  served-bytes, fetched-bytes  bytes that were read, and that came from the server
+  prefetched-bytes, prefetched-used-bytes
+                          bytes fetched before a read asked for them; of these, read since
+  cached-bytes            bytes of the remote file in the cache
+  evictions, not-kept, failures
+                          numbers of clusters evicted and not kept, and of failures of its file";
+
 /// All servers of remote disks, and all caches of them, of this process.
 pub fn query() -> Value {
     let servers: Vec<Value> = dial::servers().into_iter().map(|server| server_value(&server)).collect();
