@@ -14,6 +14,7 @@ use crate::cli::{Cli, DRIVE_HELP};
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::serve::metrics::table;
+use crate::serve::qmp::reference;
 
 /// Arguments of `cowhand manual`.
 #[derive(Debug, clap::Args)]
@@ -41,6 +42,8 @@ enum Page {
     ExitCodes,
     /// Figures for Prometheus
     Metrics,
+    /// Commands and events of QMP
+    Qmp,
 }
 
 impl Page {
@@ -49,6 +52,7 @@ impl Page {
             Self::Tools => markdown::document(tools),
             Self::ExitCodes => exit_codes::markdown(),
             Self::Metrics => table::markdown(),
+            Self::Qmp => reference::markdown(),
         }
     }
 }

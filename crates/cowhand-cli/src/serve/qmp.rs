@@ -37,6 +37,7 @@ mod overlay;
 mod publish;
 pub mod query;
 mod quorum;
+pub mod reference;
 pub mod remotes;
 mod restore;
 pub mod schema;
