@@ -49,9 +49,9 @@ pub struct Args {
     #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
     pub create_options: Vec<String>,
 
-    /// List the options of a drive: what each takes and does, its default, and what changes it while the disk is open
+    /// List the options of a drive
     #[arg(long, value_name = "human|json|markdown", num_args = 0..=1, require_equals = true, default_missing_value = "human",
-          value_enum, hide_possible_values = true, help_heading = "Disks")]
+          value_enum, hide_possible_values = true, long_help = drive_options::LONG_HELP, help_heading = "Disks")]
     pub drive_options: Option<ListFormat>,
 
     /// Format of the disks: qcow2 or raw [default: what the first bytes say; raw must be said to write]

@@ -22,6 +22,13 @@ pub enum ListFormat {
 /// Columns of the lines in the help.
 const COLUMNS_MAX: usize = 110;
 
+/// What the list is, and the keys of [`Described`].
+pub const LONG_HELP: &str = "\
+List the options of a drive: what each takes and does, its default, and what changes it while the disk is open
+
+json is a list of objects: name, of (the kind of options), type, default, help and toml (what it is in a file) are text; values is a list of text; \
+min, max and multiple-of are whole numbers, alias, changed-by and qmp (its name there) text, each of them null where there is none.";
+
 /// An option, for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -189,6 +196,14 @@ mod tests {
         let found = std::fs::read_to_string(&path).unwrap();
         let (begins, _) = found.split_once("\n<!-- what follows is made by the program").unwrap();
         assert!(!begins.is_empty() && markdown().starts_with(begins));
+    }
+
+    #[test]
+    fn the_long_help_names_each_key_of_the_json() {
+        let value = serde_json::to_value(table::all().map(Described::of).collect::<Vec<_>>()).unwrap();
+        let keys = value.as_array().unwrap().iter().flat_map(|option| option.as_object().unwrap().keys());
+        let words: Vec<&str> = LONG_HELP.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+        keys.for_each(|key| assert!(words.contains(&key.as_str()), "{key}"));
     }
 
     #[test]
