@@ -173,7 +173,7 @@ fn all_bitmaps_are_removed_at_once() {
 }
 
 #[test]
-fn snapshots_need_no_backing_file() {
+fn snapshots_and_shrinking_need_no_backing_file() {
     let scratch = Scratch::new();
     let run = |program: &str, words: &[&str]| Run::new(program).args(words).current_dir(scratch.path()).ok();
     drop(run("qemu-img", &["create", "-q", "-f", "qcow2", "base", "64M"]));
@@ -189,7 +189,15 @@ fn snapshots_need_no_backing_file() {
     assert!(list.contains("two") && !list.contains("one"), "{list}");
     drop(run(img, &["snapshot", "-a", "two", "top"]));
     drop(run(img, &["snapshot", "-d", "two", "top"]));
+    drop(run(img, &["resize", "--shrink", "top", "500k"]));
+    let grow = || Run::new(img).args(["resize", "top", "1000k"]).current_dir(scratch.path());
+    // What a longer one has behind the end is to be hidden.
+    let refused = grow().fails();
+    assert!(refused.contains("base"), "{refused}");
     std::fs::rename(scratch.file("elsewhere"), scratch.file("base")).expect("it is there");
     drop(run("qemu-img", &["check", "top"]));
-    drop(run("qemu-io", &["-c", "read -P 7 0 1000k", "top"]));
+    drop(run("qemu-io", &["-c", "read -P 7 0 500k", "top"]));
+    drop(grow().ok());
+    drop(run("qemu-img", &["check", "top"]));
+    drop(run("qemu-io", &["-c", "read -P 7 0 500k", "-c", "read -P 0 500k 500k", "top"]));
 }

@@ -1,7 +1,7 @@
 //! Resizes an image that is not in use elsewhere.
 
 use block::SECTOR_BYTES;
-use graph::options::DiskOptions;
+use graph::options::{Backing, DiskOptions};
 use graph::probe::{Format, FormatError};
 use graph::{Disk, OpenError, OpenRules};
 use qcow2::ResizeOptions;
@@ -28,10 +28,20 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     reactor.run(async {
-        let disk = open(&options, &rules).await.map_err(|error| failed(&error))?;
-        let size = new_size(&args.size, disk.size())
-            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size))
-            .map(|size| whole_sectors(&disk, size));
+        let mut alone = options.clone();
+        alone.layer.backing = Backing::None;
+        let disk = open(&alone, &rules).await.map_err(|error| failed(&error))?;
+        let size = size_of(args, &disk);
+        let grows = matches!(&size, Ok(size) if *size > disk.size());
+        let disk = match grows && disk.root().driver() == Format::Qcow2.name() {
+            // What a longer backing file has behind the old end must not show.
+            true => {
+                disk.close().await.map_err(|error| failed(&error))?;
+                drop(disk);
+                open(&options, &rules).await.map_err(|error| failed(&error))?
+            }
+            false => disk,
+        };
         let done = match size {
             Ok(size) => {
                 let resized = disk.resize(size, options_of(args)).await;
@@ -42,6 +52,13 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
         let closed = disk.close().await.map_err(|error| failed(&error));
         done.and_then(|size| closed.map(|()| made(size)))
     })
+}
+
+/// The size that is asked for.
+fn size_of(args: &Args, disk: &Disk) -> Result<u64, Failure> {
+    let size = new_size(&args.size, disk.size())?;
+    check_shrink(args, size, disk.size())?;
+    Ok(whole_sectors(disk, size))
 }
 
 /// A ciphered disk has whole sectors.
