@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 38] = [
+const SCRIPTS: [&str; 39] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -28,6 +28,9 @@ const SCRIPTS: [&str; 38] = [
      for base in d/base base $PWD/d/base; do qemu-img commit -b $base d/top 2>/dev/null; echo $?; done",
     "qemu-img create -q -f qcow2 a 4M; qemu-io -c 'write 0 64k' a >/dev/null; qemu-img snapshot -c s a; qemu-io -c 'write 1M 1M' a >/dev/null; \
      qemu-img measure -l s -O qcow2 a; qemu-img measure -l snapshot.name=s -O raw a; qemu-img measure -l none -O qcow2 a 2>/dev/null; echo $?",
+    "qemu-img create -q -f qcow2 a 1M; qemu-io -c 'write 0 64k' a >/dev/null; mkdir d; qemu-img create -q -f qcow2 -b $PWD/a -F qcow2 b; \
+     qemu-img create -q -f qcow2 -b ../a -F qcow2 d/c; qemu-img create -q -f qcow2 -b c -F qcow2 d/e; \
+     for i in b $PWD/b d/c d/e $PWD/d/e; do qemu-img map $i; done | sed \"s,$PWD,here,\"; cd d; qemu-img map e",
     "qemu-img create -q -f qcow2 a 0; stat -c %s a; qemu-img resize a 1M; qemu-io -c 'write 0 1M' a | head -1; qemu-img check a",
     "qemu-img create -q -f qcow2 a 1M; qemu-io -c 'write -b 1000k 8k' -c 'write -P 3 0 64k' a | grep wrote; qemu-img snapshot -c s a; \
      qemu-io -c 'write -b -P 4 1000k 512' a | grep wrote; qemu-img snapshot -a s a; qemu-img check a | head -2; \

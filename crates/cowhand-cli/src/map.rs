@@ -13,6 +13,7 @@ use block::Block;
 use formats::Kind;
 use formats::vmdk::Vmdk;
 use graph::{Disk, OpenRules};
+use qcow2::Qcow2;
 use reactor::Reactor;
 
 use self::extent::{Extent, Joined};
@@ -20,6 +21,7 @@ use self::show::Printer;
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
+use crate::info::full_name;
 use crate::output::{OutputFormat, with_json};
 use crate::voice;
 
@@ -61,7 +63,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         .run(graph::open(&options, &rules))
         .map_err(|error| failed(&error).with_hint_about_lock(&error))?;
     let mut printer = Printer::begin(out, args.output)?;
-    let files = file_names(disk.root(), &options.filename);
+    let files = reactor.run(file_names(disk.root(), &options.filename));
     for extent in Joined::new(Walk::new(&reactor, &disk, files, args.start_offset, args.max_length)) {
         let extent = extent.map_err(|error| failed(&error))?;
         if voice::is_qemu() && args.output == OutputFormat::Human && extent.is_without_place() {
@@ -157,16 +159,28 @@ pub fn is_unmapped(disk: &Disk) -> bool {
     voice::is_qemu() && disk.root().driver() == Kind::Vhdx.name()
 }
 
-/// Names of the files of a chain whose top is called `named`. Names in the top's directory are shortened as
-/// `named` is.
-pub fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
+/// Names of the files of a chain whose top is called `named`: below the top as the headers give them, seen from there. Where options lead elsewhere, names in
+/// the top's directory are shortened as `named` is.
+pub async fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
     let directory = named.parent().unwrap_or(Path::new(""));
     let place = if directory.as_os_str().is_empty() { Path::new(".") } else { directory }.canonicalize().ok();
     let from_there = |name: &str| {
         let rest = place.as_ref().and_then(|place| Path::new(name).strip_prefix(place).ok());
         rest.map_or_else(|| name.to_owned(), |rest| directory.join(rest).to_string_lossy().into_owned())
     };
-    images(top).into_iter().map(|layer| from_there(layer.name())).collect()
+    let (mut names, mut named_below): (Vec<String>, _) = (Vec::new(), None);
+    for layer in images(top) {
+        let leads_here =
+            |name: &String| Path::new(name).canonicalize().is_ok_and(|path| path == Path::new(layer.name()));
+        let name = named_below.filter(leads_here).unwrap_or_else(|| from_there(layer.name()));
+        let header = match layer.downcast_ref::<Qcow2>() {
+            Some(image) => image.header().await.backing,
+            None => None,
+        };
+        named_below = header.map(|below| full_name(Path::new(&name), &below));
+        names.push(name);
+    }
+    names
 }
 
 /// The layers of a chain, as depths count them: a filter is none, and has the name of what it is put over.

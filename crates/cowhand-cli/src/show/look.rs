@@ -40,7 +40,7 @@ pub fn look(options: &DiskOptions, policy: &Policy) -> Result<Picture, Failure> 
         .run(graph::open(options, &rules))
         .map_err(|error| failed(options, &error).with_hint_about_lock(&error))?;
     let mut cells = Cells::new(disk.size(), unit);
-    let files = file_names(disk.root(), &options.filename);
+    let files = reactor.run(file_names(disk.root(), &options.filename));
     for (pieces, extent) in (0..).zip(Walk::new(&reactor, &disk, files, 0, None)) {
         if pieces > pieces_max {
             let what = format!("cannot show {}", options.filename.display());
