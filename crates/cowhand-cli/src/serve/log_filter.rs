@@ -124,7 +124,7 @@ mod tests {
         for filter in ["qcow3=debug", "[x]=debug", "qcow2[{x}]=debug", "=debug"] {
             let refused = parse(filter).unwrap_err().to_string();
             assert!(
-                refused.contains("allowed: bench, block, buffer, control, cowhand, cowhand_cli"),
+                refused.contains("allowed: bench, block, buffer, checkpoints, control, cowhand"),
                 "{filter}: {refused}"
             );
         }
