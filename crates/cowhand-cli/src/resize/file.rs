@@ -28,12 +28,14 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     reactor.run(async {
-        let mut alone = options.clone();
-        alone.layer.backing = Backing::None;
-        let disk = open(&alone, &rules).await.map_err(|error| failed(&error))?;
+        let mut first = options.clone();
+        if args.shrink {
+            first.layer.backing = Backing::None;
+        }
+        let disk = open(&first, &rules).await.map_err(|error| failed(&error))?;
         let size = size_of(args, &disk);
         let grows = matches!(&size, Ok(size) if *size > disk.size());
-        let disk = match grows && disk.root().driver() == Format::Qcow2.name() {
+        let disk = match args.shrink && grows && disk.root().driver() == Format::Qcow2.name() {
             // What a longer backing file has behind the old end must not show.
             true => {
                 disk.close().await.map_err(|error| failed(&error))?;
