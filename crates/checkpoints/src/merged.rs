@@ -28,7 +28,7 @@ pub async fn make(
     make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
 }
 
-/// The first of `merges` that [`is_worth`] its copy.
+/// The first of `merges` that `is_worth` its copy.
 ///
 /// # Errors
 /// As there.
@@ -48,7 +48,7 @@ pub async fn first_worth(
 /// Those of a list that are.
 ///
 /// # Errors
-/// As [`is_worth`].
+/// As `is_worth`.
 pub async fn worth(
     merges: Vec<Merge>,
     at: (&Place, &OpenRules),

@@ -1,4 +1,4 @@
-//! The keys of `info`'s JSON, for its help: what [`super::model`] prints.
+//! The keys of `info`'s JSON, for its help: what `super::model` prints.
 
 use crate::medium::MEDIUM_JSON;
 

@@ -72,7 +72,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// What [`Printer::json_row`] prints.
+/// What `Printer::json_row` prints.
 pub const JSON: &str = "\
 A list of extents in the order of the disk, of each:
   start                   offset on the disk

@@ -22,7 +22,7 @@ pub enum ListFormat {
 /// Columns of the lines in the help.
 const COLUMNS_MAX: usize = 110;
 
-/// What the list is, and the keys of [`Described`].
+/// What the list is, and the keys of `Described`.
 pub const LONG_HELP: &str = "\
 List the options of a drive: what each takes and does, its default, and what changes it while the disk is open
 
