@@ -13,15 +13,15 @@ use block::Block;
 use formats::Kind;
 use formats::vmdk::Vmdk;
 use graph::{Disk, OpenRules};
-use qcow2::Qcow2;
 use reactor::Reactor;
 
 use self::extent::{Extent, Joined};
 use self::show::Printer;
 use crate::cli::DRIVE_HELP;
+use crate::copying::is_same_file;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
-use crate::info::full_name;
+use crate::info::named_in_header;
 use crate::output::{OutputFormat, with_json};
 use crate::voice;
 
@@ -170,14 +170,9 @@ pub async fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
     };
     let (mut names, mut named_below): (Vec<String>, _) = (Vec::new(), None);
     for layer in images(top) {
-        let leads_here =
-            |name: &String| Path::new(name).canonicalize().is_ok_and(|path| path == Path::new(layer.name()));
+        let leads_here = |name: &String| is_same_file(Path::new(name), Path::new(layer.name()));
         let name = named_below.filter(leads_here).unwrap_or_else(|| from_there(layer.name()));
-        let header = match layer.downcast_ref::<Qcow2>() {
-            Some(image) => image.header().await.backing,
-            None => None,
-        };
-        named_below = header.map(|below| full_name(Path::new(&name), &below));
+        named_below = named_in_header(&layer, Path::new(&name)).await;
         names.push(name);
     }
     names

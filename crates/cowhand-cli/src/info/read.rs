@@ -6,10 +6,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::SECTOR_BYTES;
+use block::{Block, SECTOR_BYTES};
 use formats::Kind;
 use graph::FoundImage;
 use graph::probe::Format;
+use qcow2::Qcow2;
 use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, Compatible, CryptMethod, Header, Incompatible, SnapshotEntry,
     Version,
@@ -222,6 +223,12 @@ pub fn full_name(image: &Path, name: &str) -> String {
     }
     let directory = image.parent().unwrap_or(Path::new(""));
     directory.join(name).to_string_lossy().into_owned()
+}
+
+/// The backing file that the header of `image` names, as seen from where that was named `shown`.
+pub async fn named_in_header(image: &Arc<dyn Block>, shown: &Path) -> Option<String> {
+    let named = image.downcast_ref::<Qcow2>()?.header().await.backing?;
+    Some(full_name(shown, &named))
 }
 
 /// Whether a name in a header begins at the image: it is neither a whole path nor options or a URL.

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use block::Block;
 use graph::drivers::options_of_name;
-use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
 
 use crate::copying::is_same_file;
-use crate::info::{full_name, json_name};
+use crate::info::{json_name, named_in_header};
 
 /// An image as it is called, and described.
 #[derive(Clone, Debug)]
@@ -23,7 +22,7 @@ impl FullName {
     /// That of `image`, over what is called `below`.
     pub async fn over(image: &Arc<dyn Block>, below: Option<&Self>) -> Self {
         let name = image.name();
-        let named = named_in_header(image).await;
+        let named = named_in_header(image, Path::new(name)).await;
         // What is not shown may be anything.
         let is_as_named = match (below, &named) {
             (Some(below), Some(named)) => below.plain.as_deref().is_some_and(|below| is_same(below, named)),
@@ -56,12 +55,6 @@ impl FullName {
             None => json_name(self.options.clone()),
         }
     }
-}
-
-/// The backing file that the header of an image names, from where the image is.
-pub async fn named_in_header(image: &Arc<dyn Block>) -> Option<String> {
-    let named = image.downcast_ref::<Qcow2>()?.header().await.backing?;
-    Some(full_name(Path::new(image.name()), &named))
 }
 
 /// Whether the name in a header leads to the file called `name`.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use block::Block;
@@ -13,8 +14,8 @@ use serde_json::{Map, Value, json};
 use storage::Storage;
 
 use super::bitmaps;
-use super::full_name::{FullName, named_in_header};
-use crate::info::{limits, specific};
+use super::full_name::FullName;
+use crate::info::{limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
@@ -87,7 +88,7 @@ async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
     put("filename", json!(layer.name()));
     put("format", json!(layer.driver()));
     put("virtual-size", json!(layer.size()));
-    if let Some(named) = named_in_header(layer).await {
+    if let Some(named) = named_in_header(layer, Path::new(layer.name())).await {
         put("full-backing-filename", json!(without_credentials(&named)));
     }
     if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {

@@ -1,5 +1,6 @@
 //! blockdev-mirror, drive-mirror: jobs that copy a disk are begun.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::active;
 use super::chain::{Chain, free_of_jobs, hold};
-use super::full_name::named_in_header;
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
+use crate::info::named_in_header;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Work, on_error};
 
@@ -231,7 +232,9 @@ async fn begin_mirror(
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
     // QEMU puts only what it has made over layers of the disk. A backing file that the header names may not be there yet: until it is opened the target
     // is put over those layers.
-    let is_bare = inventory.as_qemu && !is_made && named_in_header(&node.disk.top_image()).await.is_none();
+    let top = node.disk.top_image();
+    let is_bare =
+        inventory.as_qemu && !is_made && named_in_header(&top, Path::new(top.name())).await.is_none();
     let over = if is_bare { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
