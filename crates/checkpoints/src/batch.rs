@@ -1,7 +1,7 @@
 //! Checkpoints, rollbacks and forks of one moment.
 //!
-//! Actions are planned and their files made while guests go on ([`Batch::prepare`]), the disks are switched ([`Batch::switch`]), and the rest is done while
-//! guests go on again ([`Batch::keep`]).
+//! Actions are planned and their files made while guests write ([`Batch::prepare`]), the disks are switched ([`Batch::switch`]), and the rest is done while
+//! guests write again ([`Batch::keep`]).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Plans all actions and makes their files: the paths of the disks lead to their new images. Guests go on.
+    /// Plans all actions and makes their files: the paths of the disks lead to their new images. Guests continue to write.
     ///
     /// # Errors
     /// When one is refused. Then nothing is left of any.

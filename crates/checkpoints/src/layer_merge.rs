@@ -21,7 +21,7 @@ pub struct LayerMerge {
 }
 
 impl LayerMerge {
-    /// Merges until there is nothing to be merged. Disks of the graph use the new layers afterwards, and the files of those that went are removed.
+    /// Merges until there is nothing to be merged. Disks of the graph use the merged layers afterwards; files of layers that were merged are removed.
     ///
     /// # Errors
     /// When a layer cannot be read or made; [`Error::Cancelled`].

@@ -51,7 +51,7 @@ pub struct Checkpoint {
     pub allocated_bytes: u64,
     /// The file names of disks and layers that are backed by it directly.
     pub users: Vec<String>,
-    /// It was deleted, and goes when nothing needs it.
+    /// It was deleted, and is removed when nothing needs it.
     pub deleted: bool,
     /// Why it is not what it was when it was sealed; it cannot be used then.
     pub changed: Option<String>,
@@ -101,7 +101,7 @@ pub struct Collect {
     pub removal: Removal,
 }
 
-/// What goes, and what stays all the same.
+/// What is removed, and what is still needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
     /// Ids of the layers whose files go, the upper ones first.
@@ -171,7 +171,7 @@ pub struct Forgotten {
 pub struct MergedLayers {
     /// The layer that has all of it afterwards.
     pub into: String,
-    /// Those that go, from the upper to the lower.
+    /// Those that are removed, from the upper to the lower.
     pub layers: Vec<String>,
     /// Bytes that all of them take.
     pub bytes: u64,
