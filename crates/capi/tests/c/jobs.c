@@ -1,20 +1,5 @@
 /* jobs PATH: commit, stream, mirror and backup of a disk in use. */
-#include "check.h"
-
-#define SIZE (16u << 20)
-#define BLOCK 65536
-
-static void fill(cowhand_disk *disk, uint64_t offset, int byte) {
-    static char buf[BLOCK];
-    memset(buf, byte, BLOCK);
-    EQUAL(cowhand_write_blocking(disk, offset, buf, BLOCK, 0), 0);
-}
-
-static int byte_at(cowhand_disk *disk, uint64_t offset) {
-    char byte = 0;
-    EQUAL(cowhand_read_blocking(disk, offset, &byte, 1), 0);
-    return byte;
-}
+#include "blocks.h"
 
 static bool is_in_chain(cowhand_disk *disk, const char *name) {
     char *chain = NULL;
