@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_lock::RwLock;
+use block::pace::Unpaced;
+use block::{ReadKind, ZeroOptions};
 use graph::Disk;
-use qcow2::{ReadKind, ZeroOptions};
 use storage::{Hints, IoBuf, IoBytes, IoVec};
 use thiserror::Error;
 
@@ -173,9 +174,11 @@ impl Shared {
                 return Ok(buf);
             }
             Operation::WriteZeroes { unmap } => {
-                self.disk.zero(offset, size, ZeroOptions { unmap, fast_only: false }, false).await?;
+                self.disk
+                    .zero(offset, size, ZeroOptions { unmap, fast_only: false }, false, &Unpaced)
+                    .await?;
             }
-            Operation::Discard => self.disk.discard(offset, size, false).await?,
+            Operation::Discard => self.disk.discard(offset, size, false, &Unpaced).await?,
             Operation::Read | Operation::Write { .. } | Operation::Mixed { .. } => {
                 self.disk.write(offset, IoVec::from(self.pattern.clone()), false, hints).await?;
             }

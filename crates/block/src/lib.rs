@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod admitted;
 mod contract;
 mod error;
 mod moving;
@@ -18,7 +17,6 @@ mod start_guard;
 mod status;
 mod stored;
 
-pub use admitted::{admit, was_admitted};
 pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory, not_copied};
 pub use error::{Blame, Error, ErrorKind};
 pub use moving::{FindBlock, MovingBlock};

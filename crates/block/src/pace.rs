@@ -1,4 +1,4 @@
-//! Large requests in steps, so that others get between.
+//! Large requests in steps, so that others get between; and who makes a request learns when its disk admits it.
 
 use std::future::Future;
 
@@ -13,6 +13,9 @@ pub trait Pace {
 
     /// Ends when `bytes` more may be read or written: at most [`Pace::BYTES`].
     fn step(&self, bytes: u64) -> impl Future<Output = ()>;
+
+    /// The request is past the limits of its disk: from now on it runs, and must not be dropped. It may be called more than once.
+    fn admitted(&self) {}
 }
 
 /// Every step begins at once.

@@ -114,9 +114,9 @@ impl Request {
                 without_bytes(disk.write_from(offset, memory, fua, hints, &Unpaced).await)
             }
             Self::WriteZeroes { offset, len, options, fua } => {
-                without_bytes(disk.zero(offset, len, options, fua).await)
+                without_bytes(disk.zero(offset, len, options, fua, &Unpaced).await)
             }
-            Self::Discard { offset, len } => without_bytes(disk.discard(offset, len, false).await),
+            Self::Discard { offset, len } => without_bytes(disk.discard(offset, len, false, &Unpaced).await),
             Self::Flush => without_bytes(disk.flush().await),
         };
         match result {

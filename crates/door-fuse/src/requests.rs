@@ -153,7 +153,8 @@ async fn perform(session: &Rc<Session>, unique: u64, work: Work) -> Result<Body,
         }
         Work::Fallocate { what, offset, len } => {
             let interruptible = session.mounted.interruptible(unique);
-            space::fallocate(export, what, offset, len, || interruptible.is_interrupted()).await?;
+            let is_interrupted = || interruptible.is_interrupted();
+            space::fallocate((export, &session.pace), what, offset, len, is_interrupted).await?;
             export.kept.lock().was_written();
             Ok(Body::default())
         }

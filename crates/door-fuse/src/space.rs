@@ -1,6 +1,6 @@
 //! The file's size, and what of it is stored.
 
-use export::{ErrorKind, RequestKind, ZeroFlags};
+use export::{ErrorKind, Pace, RequestKind, ZeroFlags};
 use rustix::io::Errno;
 
 use crate::abi::{Fallocate, SeekTarget};
@@ -38,7 +38,7 @@ async fn resize(export: &FuseExport, size: u64) -> Result<(), Failed> {
 
 /// Zeroes, frees or adds bytes. `is_interrupted` is asked between two steps.
 pub(crate) async fn fallocate(
-    export: &FuseExport,
+    (export, pace): (&FuseExport, &Pace),
     what: Fallocate,
     offset: u64,
     len: u64,
@@ -74,7 +74,7 @@ pub(crate) async fn fallocate(
             return Err(Errno::INTR.into());
         }
         let step = (end - at).min(STEP_BYTES);
-        let result = disk.zero(at, step, ZeroFlags { unmap, ..ZeroFlags::default() }).await;
+        let result = disk.zero(at, step, ZeroFlags { unmap, ..ZeroFlags::default() }, pace).await;
         export.entry.counters().ended(RequestKind::Zero, result.is_ok(), step);
         result.map_err(|error| Failed::Disk(RequestKind::Zero, error))?;
         at += step;

@@ -63,11 +63,11 @@ impl PendingRequest {
 }
 
 /// When a request goes whose client is gone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Droppable {
     Always,
-    /// As long as a limit of the disk holds it back.
-    InLine,
+    /// As long as a limit of the disk holds it back, as its pace knows.
+    InLine(Rc<Pace>),
     Never,
 }
 
@@ -89,11 +89,16 @@ impl Client {
                 reactor::spawn_now(read).detach();
             }
             What::Status(question) => {
-                self.run(true, None, async move { request.block_status(question).await })
+                self.run(Droppable::Always, None, async move { request.block_status(question).await })
             }
             What::Perform(work) => {
-                let (droppable, range) = (!work.changes_the_disk(), work.changes());
-                self.run(droppable, range, async move { request.perform(work).await });
+                let (pace, range) = (Rc::new(self.pace.clone()), work.changes());
+                let droppable = match &work {
+                    Work::Prefetch { .. } => Droppable::Always,
+                    Work::Flush => Droppable::Never,
+                    _ => Droppable::InLine(Rc::clone(&pace)),
+                };
+                self.run(droppable, range, async move { request.perform(work, &pace).await });
             }
         }
     }
@@ -102,7 +107,9 @@ impl Client {
     pub(crate) fn start_writes(self: &Rc<Self>, all: (u64, IoVec, Hints), requests: Vec<(Request, u64)>) {
         let (offset, data, _) = &all;
         let range = *offset..offset.saturating_add(data.len() as u64);
-        self.run(false, Some(range), Request::write_as_one(Rc::clone(self), all, requests));
+        let pace = Rc::new(self.pace.clone());
+        let writes = Request::write_as_one(Rc::clone(self), Rc::clone(&pace), all, requests);
+        self.run(Droppable::InLine(pace), Some(range), writes);
     }
 
     /// Starts reads that go to the disk as one; each with its bytes.
@@ -115,22 +122,15 @@ impl Client {
     /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait. It changes the bytes of `range`.
     fn run(
         self: &Rc<Self>,
-        droppable: bool,
+        droppable: Droppable,
         range: Option<Range<u64>>,
         request: impl Future<Output = ()> + 'static,
     ) {
         let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
-        // Of others.
-        export::was_admitted();
         // The task polls again at once, with a waker of its own: no wake-up is lost to this one.
         if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return;
         }
-        let droppable = match droppable {
-            true => Droppable::Always,
-            false if export::was_admitted() => Droppable::Never,
-            false => Droppable::InLine,
-        };
         let change = range.map(|range| self.at_work.begin(range));
         let wanted = self.while_wanted(droppable, 1, request);
         let to_its_end = async move {
@@ -152,9 +152,11 @@ impl Client {
         async move {
             let gone = Rc::clone(&client.gone);
             let ended = match droppable {
-                Droppable::Always => gone.unless(held_back, false, request).await,
-                Droppable::InLine if held_back => gone.unless(true, true, request).await,
-                Droppable::InLine | Droppable::Never => {
+                Droppable::Always => gone.unless(held_back, None, request).await,
+                Droppable::InLine(pace) if held_back && !pace.is_admitted() => {
+                    gone.unless(true, Some(&pace), request).await
+                }
+                Droppable::InLine(_) | Droppable::Never => {
                     request.await;
                     true
                 }

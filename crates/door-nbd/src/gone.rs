@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use export::Latch;
+use export::{Latch, Pace};
 
 /// Shared by everything that works for one connection. Once the client is gone it stays gone.
 #[derive(Debug, Default)]
@@ -27,28 +27,25 @@ impl Gone {
     }
 
     /// Runs `work` until the client is gone: then it is not polled again and goes. Costs a look at a flag a poll; with
-    /// `wake` the going itself ends it, not its next step. What `changes` a disk goes only as long as it waits for its turn there: once let
-    /// in it may land behind what another client writes. Says whether it came to its end.
+    /// `wake` the going itself ends it, not its next step. What changes a disk, with `pace`, goes only until it is admitted there: then
+    /// it may land behind what another client writes. Says whether it came to its end.
     pub(crate) async fn unless(
         self: Rc<Self>,
         wake: bool,
-        changes: bool,
+        pace: Option<&Pace>,
         work: impl Future<Output = ()>,
     ) -> bool {
         let mut work = pin!(work);
         let mut event = pin!(wake.then(|| self.0.listen()));
-        let mut stays = false;
+        let is_admitted = || pace.is_some_and(Pace::is_admitted);
         poll_fn(move |cx| {
-            if self.is_declared() && !stays {
+            if self.is_declared() && !is_admitted() {
                 return Poll::Ready(false);
             }
-            // Of others.
-            export::was_admitted();
             if work.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            stays |= changes && export::was_admitted();
-            if stays {
+            if is_admitted() {
                 return Poll::Pending;
             }
             match event.as_mut().as_pin_mut() {

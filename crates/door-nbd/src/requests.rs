@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
 use export::merge::Direction;
-use export::{Error, ErrorKind, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, ErrorKind, Hints, Pace, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, part_head, part_hole, read_head};
 
 use crate::block_status::{self, Question};
@@ -45,11 +45,6 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// It was taken in whole, and is carried out though no task awaits it.
-    pub(crate) fn changes_the_disk(&self) -> bool {
-        !matches!(self, Self::Prefetch { .. })
-    }
-
     /// The bytes that it changes.
     pub(crate) fn changes(&self) -> Option<Range<u64>> {
         let (offset, len) = match self {
@@ -174,8 +169,8 @@ impl Request {
         }
     }
 
-    pub(crate) async fn perform(self, work: Work) {
-        let (disk, pace) = (self.client.entry.disk(), &self.client.pace);
+    pub(crate) async fn perform(self, work: Work, pace: &Pace) {
+        let disk = self.client.entry.disk();
         if let Some(range) = work.changes() {
             self.client.entry.after_those_left_behind(range.start, range.end - range.start).await;
         }
@@ -186,10 +181,10 @@ impl Request {
             }
             Work::Flush => (disk.flush().await, RequestKind::Flush, 0),
             Work::Discard { offset, len, fua } => {
-                (disk.discard(offset, len, fua).await, RequestKind::Discard, len)
+                (disk.discard(offset, len, fua, pace).await, RequestKind::Discard, len)
             }
             Work::Zero { offset, len, flags } => {
-                (disk.zero(offset, len, flags).await, RequestKind::Zero, len)
+                (disk.zero(offset, len, flags, pace).await, RequestKind::Zero, len)
             }
             Work::Prefetch { offset, len } => {
                 (disk.prefetch(offset, len, pace).await, RequestKind::Prefetch, len)
@@ -208,11 +203,12 @@ impl Request {
     /// Writes `data`, which is that of all `requests` in order, and answers each.
     pub(crate) async fn write_as_one(
         client: Rc<Client>,
+        pace: Rc<Pace>,
         (offset, data, hints): (u64, IoVec, Hints),
         requests: Vec<(Self, u64)>,
     ) {
         client.entry.after_those_left_behind(offset, data.len() as u64).await;
-        let result = client.entry.disk().write(offset, data, false, hints, &client.pace).await;
+        let result = client.entry.disk().write(offset, data, false, hints, &pace).await;
         client.entry.counters().merged(Direction::Write, requests.len() as u64 - 1);
         for (request, bytes) in requests {
             request.count(RequestKind::Write, result.is_ok(), bytes);

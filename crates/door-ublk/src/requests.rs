@@ -83,10 +83,10 @@ async fn without_data(queue: &Queue, request: Request) -> Result<(), Error> {
         Op::Flush if disk.read_only() => Ok(()),
         Op::Flush => disk.flush().await,
         _ if disk.read_only() => Err(ErrorKind::ReadOnly.into()),
-        Op::Discard => settle(queue, disk.discard(offset, len, fua).await, fua).await,
+        Op::Discard => settle(queue, disk.discard(offset, len, fua, &queue.pace).await, fua).await,
         Op::Zero { unmap } => {
             let flags = ZeroFlags { unmap, fast_only: false, fua };
-            settle(queue, disk.zero(offset, len, flags).await, fua).await
+            settle(queue, disk.zero(offset, len, flags, &queue.pace).await, fua).await
         }
         Op::Read | Op::Write | Op::Unknown(_) => Err(ErrorKind::Invalid.into()),
     }

@@ -244,7 +244,7 @@ async fn settle(queue: &Queue, durable: bool) -> Result<(), Error> {
 async fn discard(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
     let durable = queue.device.is_durable_at_once();
     for range in ranges.iter().filter(|range| range.len > 0) {
-        queue.device.export.entry.disk().discard(range.offset, range.len, durable).await?;
+        queue.device.export.entry.disk().discard(range.offset, range.len, durable, &queue.pace).await?;
     }
     settle(queue, durable).await
 }
@@ -253,7 +253,7 @@ async fn zero(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
     let fua = queue.device.is_durable_at_once();
     for range in ranges.iter().filter(|range| range.len > 0) {
         let flags = ZeroFlags { unmap: range.unmap, fast_only: false, fua };
-        queue.device.export.entry.disk().zero(range.offset, range.len, flags).await?;
+        queue.device.export.entry.disk().zero(range.offset, range.len, flags, &queue.pace).await?;
     }
     settle(queue, fua).await
 }

@@ -195,10 +195,22 @@ pub trait Export: fmt::Debug + Send + Sync {
     }
 
     /// The range is of no use any more; what it reads as afterwards is the disk's choice.
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>>;
+    fn discard<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>>;
 
     /// Makes the range read as zeroes.
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>>;
+    fn zero<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>>;
 
     /// Brings the range closer, where that means something, in steps of `pace`. It may be dropped at any await.
     fn prefetch<'a>(&'a self, offset: u64, len: u64, pace: &'a Pace) -> IoFuture<'a, Result<(), Error>>;

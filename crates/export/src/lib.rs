@@ -33,7 +33,7 @@ mod shutdown;
 mod turns;
 
 pub use block::pace::STEP_BYTES;
-pub use block::{Hints, ReadKind, was_admitted};
+pub use block::{Hints, ReadKind};
 pub use budget::{Budget, InFlight, Permit};
 pub use counters::{Counters, KindCounts, RequestCount, RequestKind, Snapshot};
 pub use departure::Departure;

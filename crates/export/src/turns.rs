@@ -6,7 +6,7 @@
 
 mod round;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
@@ -141,16 +141,28 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// When the steps of one client's requests may begin.
-#[derive(Clone, Debug)]
+/// When the steps of one client's requests may begin. A clone is for one request, and learns when that is admitted.
+#[derive(Debug)]
 pub struct Pace {
     turns: Rc<Turns>,
     party: Party,
+    is_admitted: Cell<bool>,
+}
+
+impl Clone for Pace {
+    fn clone(&self) -> Self {
+        Self::new(&self.turns, self.party)
+    }
 }
 
 impl Pace {
     pub(crate) fn new(turns: &Rc<Turns>, party: Party) -> Self {
-        Self { turns: Rc::clone(turns), party }
+        Self { turns: Rc::clone(turns), party, is_admitted: Cell::new(false) }
+    }
+
+    /// Whether a request with this pace is past the limits of its disk: it runs, and must not be dropped.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted.get()
     }
 
     /// Ends when `bytes` more may be read or written; at most [`STEP_BYTES`] at a time.
@@ -162,6 +174,10 @@ impl Pace {
 impl block::pace::Pace for Pace {
     fn step(&self, bytes: u64) -> impl Future<Output = ()> {
         self.turns.step(self.party, bytes)
+    }
+
+    fn admitted(&self) {
+        self.is_admitted.set(true);
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use block::pace::Unpaced;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
 use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
@@ -127,12 +128,12 @@ impl Block for Child {
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.zero(offset, len, options, false).await })
+        Box::pin(async move { disk.zero(offset, len, options, false, &Unpaced).await })
     }
 
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.discard(offset, len, false).await })
+        Box::pin(async move { disk.discard(offset, len, false, &Unpaced).await })
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {

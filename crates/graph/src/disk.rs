@@ -193,7 +193,7 @@ impl Disk {
     ) -> (Result<ReadKind, Error>, IoBuf) {
         let bytes = buf.len() as u64;
         self.front.note(Kind::Read, offset, bytes);
-        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
+        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes)), pace).await;
         let (result, buf) = self.read_in_steps(offset, buf, hints, pace).await;
         (inside.end(result, bytes), buf)
     }
@@ -214,7 +214,7 @@ impl Disk {
     ) -> Result<(), Error> {
         let bytes = data.len() as u64;
         self.front.note(Kind::Write, offset, bytes);
-        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes)), pace).await;
         inside.end(self.write_inside(offset, data, fua, hints, pace).await, bytes)
     }
 
@@ -237,9 +237,16 @@ impl Disk {
     }
 
     /// Makes the range read as zeroes. Under limits it costs as much as writing them.
-    pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
+    pub async fn zero(
+        &self,
+        offset: u64,
+        len: u64,
+        options: ZeroOptions,
+        fua: bool,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
         self.front.note(Kind::Zero, offset, len);
-        let inside = self.front.begin(Kind::Zero, Charge::Pieces(Request::write(len))).await;
+        let inside = self.front.begin(Kind::Zero, Charge::Pieces(Request::write(len)), pace).await;
         inside.end(self.zero_inside(offset, len, options, fua).await, len)
     }
 
@@ -253,9 +260,9 @@ impl Disk {
 
     /// The range is of no use any more. What it costs under limits is an option
     /// ([`DiscardCharge`]).
-    pub async fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+    pub async fn discard(&self, offset: u64, len: u64, fua: bool, pace: &impl Pace) -> Result<(), Error> {
         self.front.note(Kind::Discard, offset, len);
-        let inside = self.front.begin(Kind::Discard, self.charge_of_discard(len)).await;
+        let inside = self.front.begin(Kind::Discard, self.charge_of_discard(len), pace).await;
         inside.end(self.discard_inside(offset, len, fua).await, len)
     }
 
@@ -302,7 +309,7 @@ impl Disk {
     /// Makes everything durable that completed before this call.
     pub async fn flush(&self) -> Result<(), Error> {
         self.front.note(Kind::Flush, 0, 0);
-        let inside = self.front.begin(Kind::Flush, Charge::Free).await;
+        let inside = self.front.begin(Kind::Flush, Charge::Free, &Unpaced).await;
         inside.end(self.flush_inside().await, 0)
     }
 
@@ -333,7 +340,7 @@ impl Disk {
     /// The state of the disk at `offset`, for at most `len` bytes. Costs nothing under limits.
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
         self.front.note(Kind::Status, offset, len);
-        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let inside = self.front.begin(Kind::Status, Charge::Free, &Unpaced).await;
         let status = self.layers().top.block_status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
         inside.end(status, bytes)

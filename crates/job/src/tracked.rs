@@ -3,7 +3,7 @@
 //! A request marks what it changed when it has ended and before it is answered: the job, which clears a mark before it reads, copies
 //! what it may have missed once more. A request that is dropped may still land in the disk, so its range is kept and marked when the disk is
 //! drained. In the synchronous mode it may land in the copy, too, and no task waits for that: then the job fails. Doors give up no change
-//! that was admitted (`block::was_admitted`).
+//! that was admitted (`block::pace::Pace::admitted`).
 
 use std::ops::Range;
 use std::sync::Arc;

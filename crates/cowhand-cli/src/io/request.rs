@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use block::pace::Unpaced;
 use block::{Blame, Block, Error, SECTOR_BYTES, ZeroOptions};
 use graph::Disk;
 use qcow2::Compressing;
@@ -215,8 +216,8 @@ impl Request {
             Action::Read => read(&disk, offset, bytes).await,
             Action::Write { data, fua } => written(disk.write(offset, data, fua, Hints::NONE).await),
             Action::Compress(data) => written(compress(&disk, compressing, offset, data).await),
-            Action::Zero { options, fua } => written(disk.zero(offset, bytes, options, fua).await),
-            Action::Discard => written(disk.discard(offset, bytes, false).await),
+            Action::Zero { options, fua } => written(disk.zero(offset, bytes, options, fua, &Unpaced).await),
+            Action::Discard => written(disk.discard(offset, bytes, false, &Unpaced).await),
         };
         Ended { show, offset, bytes, elapsed: began.elapsed(), result }
     }

@@ -101,11 +101,23 @@ impl Export for FileExport {
         Box::pin(async move { self.file.sync_data().await.map_err(failed) })
     }
 
-    fn discard(&self, _offset: u64, _len: u64, _fua: bool) -> IoFuture<'_, Result<(), Error>> {
+    fn discard<'a>(
+        &'a self,
+        _offset: u64,
+        _len: u64,
+        _fua: bool,
+        _pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async { Err(ErrorKind::NotSupported.into()) })
     }
 
-    fn zero(&self, _offset: u64, _len: u64, _flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
+    fn zero<'a>(
+        &'a self,
+        _offset: u64,
+        _len: u64,
+        _flags: ZeroFlags,
+        _pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async { Err(ErrorKind::NotSupported.into()) })
     }
 

@@ -85,11 +85,11 @@ impl Block for Disk {
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Disk::zero(self, offset, len, options, false))
+        Box::pin(Disk::zero(self, offset, len, options, false, &Unpaced))
     }
 
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Disk::discard(self, offset, len, false))
+        Box::pin(Disk::discard(self, offset, len, false, &Unpaced))
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -1,5 +1,6 @@
 //! Writes whose whole clusters become compressed.
 
+use block::pace::Unpaced;
 use block::{Block, Error};
 use storage::{Hints, IoVec};
 use throttle::Request;
@@ -12,7 +13,7 @@ impl Disk {
     pub async fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         let bytes = data.len() as u64;
         self.front.note(Kind::Write, offset, bytes);
-        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes)), &Unpaced).await;
         inside.end(self.write_compressed_inside(offset, data, hints).await, bytes)
     }
 

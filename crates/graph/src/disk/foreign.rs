@@ -25,7 +25,7 @@ impl Disk {
     ) -> Result<ReadKind, Error> {
         let bytes = memory.len() as u64;
         self.front.note(Kind::Read, offset, bytes);
-        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
+        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes)), pace).await;
         inside.end(self.read_into_in_steps(offset, memory, hints, pace).await, bytes)
     }
 
@@ -64,7 +64,7 @@ impl Disk {
     ) -> Result<(), Error> {
         let bytes = memory.len() as u64;
         self.front.note(Kind::Write, offset, bytes);
-        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes)), pace).await;
         inside.end(self.write_from_inside(offset, memory, fua, hints, pace).await, bytes)
     }
 

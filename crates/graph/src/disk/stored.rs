@@ -1,5 +1,6 @@
 //! Copying data from one disk to another in its stored form.
 
+use block::pace::Unpaced;
 use block::{Error, Stored, Takes};
 use throttle::Request;
 
@@ -14,7 +15,7 @@ impl Disk {
         if self.front.is_limited() {
             return Ok(None);
         }
-        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let inside = self.front.begin(Kind::Status, Charge::Free, &Unpaced).await;
         let stored = self.layers().top.stored(offset, len, wanted).await;
         inside.end(stored, len)
     }
@@ -29,7 +30,7 @@ impl Disk {
     pub(super) async fn take(&self, offset: u64, stored: Stored) -> Result<(), Error> {
         let bytes = stored.disk_bytes();
         self.front.note(Kind::Write, offset, bytes);
-        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes)), &Unpaced).await;
         let taken = async {
             self.writable_now()?;
             self.layers().top.take(offset, stored).await?;

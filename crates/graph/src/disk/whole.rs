@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use block::pace::Unpaced;
 use block::{Blame, Error};
 use qcow2::bitmap::{Bitmap, BitmapChange, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
@@ -79,7 +80,7 @@ impl Disk {
     /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no such bitmap, or not any more.
     pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
         self.front.note(Kind::Status, offset, len);
-        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let inside = self.front.begin(Kind::Status, Charge::Free, &Unpaced).await;
         // The image that has the disk's bitmaps when the request begins.
         let image = self.layers.load().bitmaps.clone();
         let status = match image {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use block::pace::Pace;
 use parking_lot::Mutex;
 use throttle::{Direction, MemberReport, Request, Time, Weight};
 
@@ -198,8 +199,8 @@ impl Front {
         self.gate.leave();
     }
 
-    /// Lets a request in: when the gate is open and it has paid.
-    pub(crate) async fn begin(&self, kind: Kind, charge: Charge) -> Inside<'_> {
+    /// Lets a request in, when the gate is open and it has paid, and says so to `pace`.
+    pub(crate) async fn begin(&self, kind: Kind, charge: Charge, pace: &impl Pace) -> Inside<'_> {
         let arrived = self.clock.now();
         let (started, now) = match self.try_enter(kind) {
             Some(started) => (started, arrived),
@@ -211,7 +212,7 @@ impl Front {
             Charge::Whole(request) => self.pay(request, now).await,
             Charge::Pieces(request) => self.pay_in_pieces(request, now).await,
         }
-        block::admit();
+        pace.admitted();
         inside
     }
 

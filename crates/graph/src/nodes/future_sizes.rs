@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::ZeroOptions;
+use block::pace::Unpaced;
 use serde_json::Value;
 use storage::{Hints, IoBuf, IoVec};
 
@@ -23,8 +24,8 @@ fn futures_of_requests_and_of_what_opens_and_changes_disks_are_small() {
         for (what, bytes) in [
             ("read", size_of_val(&disk.read(0, IoBuf::uninit(1), Hints::NONE))),
             ("write", size_of_val(&disk.write(0, IoVec::new(), false, Hints::NONE))),
-            ("zero", size_of_val(&disk.zero(0, 1, ZeroOptions::default(), false))),
-            ("discard", size_of_val(&disk.discard(0, 1, false))),
+            ("zero", size_of_val(&disk.zero(0, 1, ZeroOptions::default(), false, &Unpaced))),
+            ("discard", size_of_val(&disk.discard(0, 1, false, &Unpaced))),
             ("flush", size_of_val(&disk.flush())),
             ("read of an image", size_of_val(&image.read(0, IoBuf::uninit(1), Hints::NONE))),
             ("write of an image", size_of_val(&image.write(0, IoVec::new(), Hints::NONE))),

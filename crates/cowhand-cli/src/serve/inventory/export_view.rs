@@ -199,15 +199,27 @@ impl Export for ExportView {
         Box::pin(async move { Ok(self.disk.hand_to_kernel().await?) })
     }
 
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
+    fn discard<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         let fua = fua || self.shown.writethrough;
-        Box::pin(async move { Ok(self.disk.discard(offset, len, fua).await?) })
+        Box::pin(async move { Ok(self.disk.discard(offset, len, fua, pace).await?) })
     }
 
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
+    fn zero<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         let fua = flags.fua || self.shown.writethrough;
         let options = ZeroOptions { unmap: flags.unmap, fast_only: flags.fast_only };
-        Box::pin(async move { Ok(self.disk.zero(offset, len, options, fua).await?) })
+        Box::pin(async move { Ok(self.disk.zero(offset, len, options, fua, pace).await?) })
     }
 
     fn prefetch<'a>(&'a self, offset: u64, len: u64, pace: &'a Pace) -> IoFuture<'a, Result<(), Error>> {

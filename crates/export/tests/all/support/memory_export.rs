@@ -225,11 +225,23 @@ impl Export for MemoryExport {
         })
     }
 
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
-        self.zero(offset, len, ZeroFlags { unmap: true, fua, ..ZeroFlags::default() })
+    fn discard<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
+        self.zero(offset, len, ZeroFlags { unmap: true, fua, ..ZeroFlags::default() }, pace)
     }
 
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
+    fn zero<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        flags: ZeroFlags,
+        _pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             self.wait(offset, len).await;
             self.flushed_if(flags.fua);

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use ::storage::{IoBuf, IoBytes, IoVec, StepWatcher};
+use block::pace::Unpaced;
 use block::{Block, Hints, ZeroOptions};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{Compressing, CreateOptions, Repair, ResizeOptions};
@@ -125,7 +126,7 @@ async fn make(directory: &Path) {
 
 /// What an engine does with a raw disk.
 async fn work_on_raw(disk: &Disk) -> Result<(), block::Error> {
-    disk.zero(0, 4096, ZeroOptions { unmap: false, fast_only: false }, false).await
+    disk.zero(0, 4096, ZeroOptions { unmap: false, fast_only: false }, false, &Unpaced).await
 }
 
 /// Everything that an engine does, also after something failed; what failed first.
@@ -147,8 +148,8 @@ async fn work(disk: &Disk) -> Result<(), block::Error> {
     }
     result = result.and(disk.flush().await);
     let zero = ZeroOptions { unmap: false, fast_only: false };
-    result = result.and(disk.zero(1 << 20, 100, zero, false).await);
-    result = result.and(disk.discard(2 << 20, 1 << 20, false).await);
+    result = result.and(disk.zero(1 << 20, 100, zero, false, &Unpaced).await);
+    result = result.and(disk.discard(2 << 20, 1 << 20, false, &Unpaced).await);
     result = result.and(disk.flush().await);
     disk.idle().await;
     let snapshot =
@@ -300,7 +301,7 @@ fn a_disk_below_gets_requests_within_bounds_and_keeps_its_bytes() {
                 .await
                 .unwrap();
             expected[offset..offset + len].copy_from_slice(&data);
-            disk.zero(offset as u64 + 3, len as u64 / 2, zero, false).await.unwrap();
+            disk.zero(offset as u64 + 3, len as u64 / 2, zero, false, &Unpaced).await.unwrap();
             expected[offset + 3..offset + 3 + len / 2].fill(0);
         }
         let (result, found) = disk.read(0, IoBuf::uninit(expected.len()), Hints::NONE).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use block::pace::Unpaced;
 use throttle::{Direction, Request};
 
 use super::world::{SECOND, World};
@@ -31,7 +32,7 @@ fn a_failed_request_is_counted_as_failed_and_its_bytes_are_not() {
     let disk = world.disk("");
     let failing = disk.clone();
     world.spawn(async move {
-        let inside = failing.front.begin(Kind::Discard, Charge::Free).await;
+        let inside = failing.front.begin(Kind::Discard, Charge::Free, &Unpaced).await;
         assert_eq!(failing.front.statistics().of(Kind::Discard).in_flight, 1);
         let _: Result<(), &str> = inside.end(Err("no"), 100);
     });

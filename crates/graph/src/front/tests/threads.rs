@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+use block::pace::Unpaced;
 use reactor::Reactor;
 use throttle::{Direction, Limits, Request, Weight};
 
@@ -22,7 +23,7 @@ fn client(front: &Arc<Front>, number: u64) -> impl Future<Output = ()> + 'static
                 Kind::Write => Request::write(4096),
                 _ => Request::read(4096),
             };
-            let begin = front.begin(kind, Charge::Whole(request));
+            let begin = front.begin(kind, Charge::Whole(request), &Unpaced);
             if round % 16 == 5 {
                 // A client that is gone after one look.
                 let mut begin = Box::pin(begin);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use block::pace::Unpaced;
 use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::task::LocalSpawnExt;
@@ -138,7 +139,7 @@ impl World {
                         throttle::Direction::Read => Kind::Read,
                         throttle::Direction::Write => Kind::Write,
                     };
-                    let inside = disk.front.begin(kind, Charge::Whole(request)).await;
+                    let inside = disk.front.begin(kind, Charge::Whole(request), &Unpaced).await;
                     if !latency.is_zero() {
                         clock.sleep_until(clock.now().after(latency)).await;
                     }
@@ -155,7 +156,7 @@ impl World {
         let (handle, registration) = AbortHandle::new_pair();
         let disk = Rc::clone(disk);
         let request = async move {
-            let inside = disk.front.begin(kind, charge).await;
+            let inside = disk.front.begin(kind, charge, &Unpaced).await;
             let bytes = match charge {
                 Charge::Free => 0,
                 Charge::Whole(request) | Charge::Pieces(request) => request.bytes,
