@@ -18,15 +18,6 @@ pub trait FindBlock: fmt::Debug + Send + Sync + 'static {
     /// What messages call it.
     fn name(&self) -> &str;
 
-    /// In place of [`Block::driver`].
-    fn driver(&self) -> &'static str;
-
-    /// In place of [`Block::size`].
-    fn size(&self) -> u64;
-
-    /// Those of the block that is there now; [`MovingBlock`] makes them read-only and uncached.
-    fn capabilities(&self) -> Capabilities;
-
     /// In place of [`Block::changes`].
     fn changes(&self) -> bool {
         false
@@ -43,41 +34,61 @@ pub trait FindBlock: fmt::Debug + Send + Sync + 'static {
 
 /// The block that `F` finds. A request that the block did not outlast is made once more: it may have been closed meanwhile, and its file given to others.
 #[derive(Debug)]
-pub struct MovingBlock<F>(pub F);
+pub struct MovingBlock<F> {
+    find: F,
+    /// What is known of it where there is no block any more: what it was at first.
+    driver: &'static str,
+    size: u64,
+    capabilities: Capabilities,
+}
 
 impl<F: FindBlock> MovingBlock<F> {
+    /// What `find` finds from now on; `first` is what is there at first.
+    pub fn new(find: F, first: Option<&dyn Block>) -> Self {
+        let nothing = Capabilities { read_only: true, alignment: 1, cached: false, cluster_bytes: None };
+        let (driver, size, capabilities) =
+            first.map_or(("", 0, nothing), |block| (block.driver(), block.size(), block.capabilities()));
+        Self { find, driver, size, capabilities }
+    }
+
+    /// How the block is found.
+    pub fn find(&self) -> &F {
+        &self.find
+    }
+
     fn is_still(&self, block: &Arc<dyn Block>) -> bool {
-        self.0.now().is_ok_and(|now| Arc::ptr_eq(&now, block))
+        self.find.now().is_ok_and(|now| Arc::ptr_eq(&now, block))
     }
 
     fn writer(&self) -> Result<Arc<dyn Block>, Error> {
-        self.0.writer().ok_or_else(|| Blame::new(self.0.name()).refused(self.0.refusal()))
+        self.find.writer().ok_or_else(|| Blame::new(self.find.name()).refused(self.find.refusal()))
     }
 }
 
 impl<F: FindBlock> Block for MovingBlock<F> {
     fn driver(&self) -> &'static str {
-        self.0.driver()
+        self.find.now().map_or(self.driver, |block| block.driver())
     }
 
     fn refusal(&self) -> &'static str {
-        self.0.refusal()
+        self.find.refusal()
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.find.name()
     }
 
     fn size(&self) -> u64 {
-        self.0.size()
+        self.find.now().map_or(self.size, |block| block.size())
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { read_only: true, cached: false, ..self.0.capabilities() }
+        let capabilities = self.find.now().map_or(self.capabilities, |block| block.capabilities());
+        Capabilities { read_only: true, cached: false, ..capabilities }
     }
 
     fn changes(&self) -> bool {
-        self.0.changes()
+        self.find.changes()
     }
 
     fn read(
@@ -88,7 +99,7 @@ impl<F: FindBlock> Block for MovingBlock<F> {
     ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             loop {
-                let block = match self.0.now() {
+                let block = match self.find.now() {
                     Ok(block) => block,
                     Err(error) => return (Err(error), buf),
                 };
@@ -117,7 +128,7 @@ impl<F: FindBlock> Block for MovingBlock<F> {
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        let writer = self.0.writer();
+        let writer = self.find.writer();
         Box::pin(async move {
             match writer {
                 Some(writer) => writer.flush().await,
@@ -129,7 +140,7 @@ impl<F: FindBlock> Block for MovingBlock<F> {
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(async move {
             loop {
-                let block = self.0.now()?;
+                let block = self.find.now()?;
                 let status = block.block_status(offset, len).await;
                 if self.is_still(&block) {
                     return status;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Block, Capabilities, Error, FindBlock};
+use block::{Blame, Block, Error, FindBlock};
 
 /// The layer below the layers of an image.
 #[derive(Debug)]
@@ -41,19 +41,6 @@ impl FindBlock for Base {
 
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn driver(&self) -> &'static str {
-        self.layer().map_or("base", |layer| layer.driver())
-    }
-
-    fn size(&self) -> u64 {
-        self.layer().map_or(0, |layer| layer.size())
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let none = Capabilities { read_only: true, alignment: 1, cached: false, cluster_bytes: None };
-        self.layer().map_or(none, |layer| layer.capabilities())
     }
 
     fn refusal(&self) -> &'static str {

@@ -89,7 +89,9 @@ impl Stream {
 
     /// Of what `layers` layers have, `image`, which `guarded` is over, included. What is below these stays there.
     pub fn of_layers(guarded: Arc<Guarded>, image: &Arc<dyn Block>, layers: u32) -> Self {
-        Self { guarded, base: Some(MovingBlock(Base::new(Arc::clone(image), layers))) }
+        let base = Base::new(Arc::clone(image), layers);
+        let first = base.layer();
+        Self { guarded, base: Some(MovingBlock::new(base, first.as_deref())) }
     }
 
     /// Copies to the end, and flushes the image. It reads the same at each moment.
@@ -147,7 +149,7 @@ impl Stream {
 
     fn scope(&self) -> Scope {
         match &self.base {
-            Some(MovingBlock(base)) => Scope::BelowTopWithin(base.layers()),
+            Some(base) => Scope::BelowTopWithin(base.find().layers()),
             None => Scope::BelowTop,
         }
     }
@@ -179,7 +181,7 @@ impl StreamJob {
     /// The image has all that it is to hold, durably: its header names the base, and then the base is below it.
     pub(crate) async fn finish<H: Host>(&self, host: &H) -> Result<(), H::Error> {
         let change = host.change().await;
-        let base = self.stream.base.as_ref().and_then(|base| base.0.layer());
+        let base = self.stream.base.as_ref().and_then(|base| base.find().layer());
         host.name_backing(&self.image, base.as_ref(), self.backing.as_deref()).await?;
         let below = Exchange::Below(&self.image, base.as_ref());
         let removed = host.exchange(&change, below, async || Ok(())).await?;

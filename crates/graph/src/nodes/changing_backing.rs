@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, Capabilities, Error, FindBlock, MovingBlock};
+use block::{Block, Error, FindBlock, MovingBlock};
 use serde_json::{Map, Value};
 
 use super::Graph;
@@ -73,7 +73,7 @@ impl Graph {
         // What reads as zeroes below now may not later: zeroes that are copied to the image are said there.
         image.await_backing();
         let still = image.hold_still().await.map_err(failed)?;
-        still.set_backing(Some(Arc::new(MovingBlock(Changing(disk))))).map_err(failed)?;
+        still.set_backing(Some(changing(disk))).map_err(failed)?;
         Ok(hold)
     }
 }
@@ -90,7 +90,7 @@ impl Graph {
         block: &Arc<dyn Block>,
     ) -> Result<bool, NodeError> {
         match block.downcast_ref::<MovingBlock<Changing>>() {
-            Some(MovingBlock(Changing(written))) if !written.read_only() => {}
+            Some(changing) if !changing.find().0.read_only() => {}
             Some(_) | None => return Ok(false),
         }
         let mut over = disk.name();
@@ -119,8 +119,14 @@ impl Graph {
             Ok(disk) => Arc::clone(&disk.disk),
             Err(_) => Arc::clone(&self.disk(&below.name())?.disk),
         };
-        Ok(Arc::new(MovingBlock(Changing(disk))))
+        Ok(changing(disk))
     }
+}
+
+/// `disk` as an image over it reads it.
+fn changing(disk: Arc<Disk>) -> Arc<dyn Block> {
+    let first = disk.root();
+    Arc::new(MovingBlock::new(Changing(disk), Some(&*first)))
 }
 
 /// Whether it is a disk by itself as an image over it reads it.
@@ -131,8 +137,8 @@ pub(super) fn is_changing(block: &dyn Block) -> bool {
 /// The uppermost image of the disk that `block` is, or the layer of it, where an image is over that as it changes; otherwise `block`.
 pub fn present_image(block: Arc<dyn Block>) -> Arc<dyn Block> {
     match block.downcast_ref::<MovingBlock<Changing>>() {
-        Some(MovingBlock(Changing(disk))) => {
-            let image = disk.top_image();
+        Some(changing) => {
+            let image = changing.find().0.top_image();
             present_layer(&*image).unwrap_or(image)
         }
         None => block,
@@ -146,18 +152,6 @@ impl FindBlock for Changing {
 
     fn name(&self) -> &str {
         Block::name(&*self.0)
-    }
-
-    fn driver(&self) -> &'static str {
-        self.0.root().driver()
-    }
-
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.root().capabilities()
     }
 
     fn changes(&self) -> bool {

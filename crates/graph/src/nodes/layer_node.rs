@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Block, Capabilities, Error, FindBlock, MovingBlock};
+use block::{Blame, Block, Error, FindBlock, MovingBlock};
 
 use super::Graph;
 use super::disk_node::DiskNode;
@@ -22,10 +22,6 @@ struct NamedLayer {
     node_name: String,
     /// What messages call it.
     path: String,
-    driver: &'static str,
-    size: u64,
-    /// Those that it had when it was named.
-    capabilities: Capabilities,
 }
 
 /// A layer of `layers` below the uppermost image that is called `name`.
@@ -77,14 +73,9 @@ impl Graph {
 
     /// What `layer` of `owner`, which is called `name`, reads as at each moment.
     pub(super) fn block_of(&self, owner: &DiskNode, layer: &Layer, name: &str) -> Arc<dyn Block> {
-        Arc::new(MovingBlock(NamedLayer {
-            disk: Arc::clone(&owner.disk),
-            node_name: name.to_owned(),
-            path: layer.block.name().to_owned(),
-            driver: layer.block.driver(),
-            size: layer.block.size(),
-            capabilities: layer.block.capabilities(),
-        }))
+        let path = layer.block.name().to_owned();
+        let (disk, node_name) = (Arc::clone(&owner.disk), name.to_owned());
+        Arc::new(MovingBlock::new(NamedLayer { disk, node_name, path }, Some(&*layer.block)))
     }
 
     /// Refuses a node of whose layers one is in use by its own name.
@@ -101,8 +92,7 @@ impl Graph {
 
 /// The layer that `block` is, where a layer below a disk is read by its name.
 pub(super) fn present_layer(block: &dyn Block) -> Option<Arc<dyn Block>> {
-    let MovingBlock(named) = block.downcast_ref::<MovingBlock<NamedLayer>>()?;
-    named.now().ok()
+    block.downcast_ref::<MovingBlock<NamedLayer>>()?.find().now().ok()
 }
 
 impl FindBlock for NamedLayer {
@@ -116,18 +106,6 @@ impl FindBlock for NamedLayer {
 
     fn name(&self) -> &str {
         &self.path
-    }
-
-    fn driver(&self) -> &'static str {
-        self.driver
-    }
-
-    fn size(&self) -> u64 {
-        self.now().map_or(self.size, |block| block.size())
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.now().map_or(self.capabilities, |block| block.capabilities())
     }
 
     fn changes(&self) -> bool {
