@@ -2,6 +2,7 @@
 
 mod density;
 mod merges;
+mod published;
 mod taken;
 
 use crate::bench::Bench;
@@ -17,12 +18,14 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         title: "checkpoints".to_owned(),
         about: "Both daemons take the same command line. A checkpoint of QEMU's is an overlay that is made (blockdev-create), added (blockdev-add) and put over the disk \
             (blockdev-snapshot); it makes nothing durable. A fork of QEMU's is an overlay that qemu-img makes and blockdev-add opens, and an export. Guests are NBD clients on the same machine. Merges are whole \
-            processes: `cowhand forget` makes the merged layer durable, `qemu-img commit -d` writes to the base."
+            processes: `cowhand forget` makes the merged layer durable, `qemu-img commit -d` writes to the base. QEMU publishes nothing: beside a publish stand the same bytes sent by curl to the same store, moto on this machine."
             .to_owned(),
         columns: ["case", "figure", "ratio", "cowhand", "QEMU"].map(str::to_owned).into(),
         ..Table::default()
     };
-    for (rows, verdicts) in [taken::ask(bench)?, density::ask(bench)?, merges::ask(bench)?] {
+    for (rows, verdicts) in
+        [taken::ask(bench)?, density::ask(bench)?, merges::ask(bench)?, published::ask(bench)?]
+    {
         table.rows.extend(rows);
         table.verdicts.extend(verdicts);
     }

@@ -92,7 +92,7 @@ fn guest(
     bench.create("fleece.qcow2", SHAPE, None)?;
     let nodes = [image_node("image", &image), filter(program, "image").to_string()];
     let mut steered = Steered::start(bench, program, &nodes)?;
-    let (nbd, load) = (steered.nbd.clone(), Load { depth: 16, span_bytes: DISK_BYTES, seed });
+    let (nbd, load) = (steered.nbd.clone(), Load { depth: 16, span_bytes: DISK_BYTES, seed, every: None });
     let (time, answers) = beside(&nbd, load, || {
         let begun = Instant::now();
         work(&mut steered)?;

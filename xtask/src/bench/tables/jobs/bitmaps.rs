@@ -91,7 +91,7 @@ fn written(
     pair: &mut Pair,
 ) -> Result<(), String> {
     let mut steered = Steered::start(bench, program, &disk(image))?;
-    let load = Load { depth: 16, span_bytes: SHAPE.disk_bytes, seed: u64::from(round) + 1 };
+    let load = Load { depth: 16, span_bytes: SHAPE.disk_bytes, seed: u64::from(round) + 1, every: None };
     let nbd = steered.nbd.clone();
     let (windows, answers) = beside(&nbd, load, || {
         let mut windows = Vec::new();
@@ -137,7 +137,7 @@ fn killed(bench: &Bench) -> Result<(Vec<String>, Verdict), String> {
         let mut steered = Steered::start(bench, Program::Ours, &disk(&image))?;
         add_bitmap(&mut steered)?;
         let nbd = steered.nbd.clone();
-        let load = Load { depth: 16, span_bytes, seed: 1 };
+        let load = Load { depth: 16, span_bytes, seed: 1, every: None };
         let ((), answers) = beside(&nbd, load, || {
             std::thread::sleep(Duration::from_secs_f64(bench.effort.seconds));
             Ok(())

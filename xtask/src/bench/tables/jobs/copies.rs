@@ -180,7 +180,12 @@ pub fn written(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<
                     let seconds =
                         |sample: Option<Sample>| sample.map_or(f64::INFINITY, |sample| sample.seconds);
                     if has_guest {
-                        let load = Load { depth: 16, span_bytes: DISK_BYTES, seed: u64::from(round) + 1 };
+                        let load = Load {
+                            depth: 16,
+                            span_bytes: DISK_BYTES,
+                            seed: u64::from(round) + 1,
+                            every: None,
+                        };
                         let nbd = steered.nbd.clone();
                         let begun = Instant::now();
                         let (sample, answers) =

@@ -1,4 +1,4 @@
-//! A guest that writes as fast as it is answered.
+//! A guest that writes as fast as it is answered, or at a rate.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,8 @@ pub struct Load {
     pub span_bytes: u64,
     /// Where its random numbers begin.
     pub seed: u64,
+    /// The time from one request to the next; none: as soon as there is room for it.
+    pub every: Option<Duration>,
 }
 
 /// A request that was answered.
@@ -80,8 +82,12 @@ fn keep_writing(socket: &Path, load: Load, ends: &AtomicBool) -> Result<Answers,
     let mut client = Client::connect(socket, "bench").map_err(failed)?;
     let (mut random, data) = (Random::new(load.seed), vec![7; BLOCK_BYTES as usize]);
     let mut sent = std::collections::HashMap::new();
-    let mut answers = Vec::new();
+    let (mut answers, mut due) = (Vec::new(), Instant::now());
     loop {
+        if let Some(every) = load.every {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            due = Instant::now().max(due + every);
+        }
         while sent.len() < load.depth && !ends.load(Ordering::Relaxed) {
             let offset = random.below(load.span_bytes / BLOCK_BYTES) * BLOCK_BYTES;
             let begun = Instant::now();

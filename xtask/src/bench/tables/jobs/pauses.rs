@@ -13,7 +13,7 @@ use crate::bench::table::{Verdict, number};
 use crate::bench::tables::{GIB, MIB};
 
 const SHAPE: Shape = Shape { disk_bytes: GIB, cluster_bytes: 64 << 10, extended: false, allocated: false };
-const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1 };
+const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1, every: None };
 
 /// The 99th percentile of 1,000 pauses may be this long.
 const PAUSE_MAX_MS: f64 = 5.0;

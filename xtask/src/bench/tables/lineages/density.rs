@@ -21,7 +21,7 @@ const QUERIES: [&str; 3] = ["query-block", "query-named-block-nodes", "query-blo
 struct Forked {
     /// Milliseconds of each fork with its export.
     each_ms: Vec<f64>,
-    resident_bytes: f64,
+    resident_mib: f64,
     descriptors: f64,
     /// Milliseconds of each of [`QUERIES`].
     query_ms: [f64; 3],
@@ -33,24 +33,29 @@ pub fn ask(bench: &Bench) -> Part {
     let ours = forks(bench, Program::Ours, count)?;
     let case = format!("{count} forks of one checkpoint, each with an NBD export");
     let median = |forked: &Forked| at_percent(&forked.each_ms, 50);
-    let mib = |forked: &Forked| forked.resident_bytes / MIB as f64;
     let mut rows = vec![
         row(&case, "ms a fork, median", median(&ours), median(&theirs)),
-        row(&case, "memory, MiB", mib(&ours), mib(&theirs)),
+        row(&case, "memory, MiB", ours.resident_mib, theirs.resident_mib),
         row(&case, "descriptors", ours.descriptors, theirs.descriptors),
     ];
     let mut verdicts = vec![
         Verdict::at_most("S: a fork with its export, median", median(&ours), 3.0, " ms"),
-        Verdict::at_most("S: memory of the forks in all", mib(&ours), 256.0, " MiB"),
+        Verdict::at_most("S: memory of the forks in all", ours.resident_mib, 256.0, " MiB"),
     ];
     for ((name, ours), theirs) in QUERIES.iter().zip(ours.query_ms).zip(theirs.query_ms) {
         rows.push(row(&format!("{name} of {count} forks"), "ms", ours, theirs));
         verdicts.push(Verdict::at_most(format!("S: {name} of {count} disks"), ours, 100.0, " ms"));
     }
     let served = served(bench, count)?;
-    let (case, figure) = (format!("start with {count} disks until all are served"), "seconds");
-    rows.push(vec![case, figure.to_owned(), "-".to_owned(), number(served), "-".to_owned()]);
-    verdicts.push(Verdict::at_most(format!("S: start until {count} disks are served"), served, 3.0, " s"));
+    let mut alone = |case: String, figure: &str, found: f64, bound: f64, unit: &str| {
+        rows.push(vec![case.clone(), figure.to_owned(), "-".to_owned(), number(found), "-".to_owned()]);
+        verdicts.push(Verdict::at_most(format!("S: {case}"), found, bound, unit));
+    };
+    alone(format!("start until {count} disks are served"), "seconds", served.seconds, 3.0, " s");
+    alone(format!("memory of an idle disk, of {count}"), "KiB", served.disk_kib, 64.0, " KiB");
+    alone(format!("memory of an NBD export, of {count}"), "KiB", served.export_kib, 32.0, " KiB");
+    let more = "descriptors beyond one for each disk and one for the layer";
+    alone(more.to_owned(), "a disk", served.more_descriptors, 0.01, "");
     for number in 0..count {
         remove(&bench.path(&fork_name(number)))?;
     }
@@ -103,27 +108,55 @@ fn forks(bench: &Bench, program: Program, count: usize) -> Result<Forked, String
         }
         *ms = begun.elapsed().as_secs_f64() * 1e3;
     }
-    let id = steered.daemon.id();
-    let descriptors =
-        std::fs::read_dir(format!("/proc/{id}/fd")).map_or(f64::NAN, |open| open.count() as f64);
-    let resident_bytes = process::resident(id).map_or(f64::NAN, |bytes| bytes as f64);
-    Ok(Forked { each_ms, resident_bytes, descriptors, query_ms })
+    let (resident_kib, descriptors) = taken(&steered);
+    Ok(Forked { each_ms, resident_mib: resident_kib / 1024.0, descriptors, query_ms })
 }
 
-/// Seconds from the start of a server with the forks until it serves all of them.
-fn served(bench: &Bench, count: usize) -> Result<f64, String> {
+/// What a server with the forks was seen to take.
+struct Served {
+    /// From its start until it serves all of them.
+    seconds: f64,
+    disk_kib: f64,
+    export_kib: f64,
+    /// For each disk, beyond its own and that of the layer which all share.
+    more_descriptors: f64,
+}
+
+/// Memory in KiB and descriptors of a daemon.
+fn taken(steered: &Steered) -> (f64, f64) {
+    let id = steered.daemon.id();
+    let open = std::fs::read_dir(format!("/proc/{id}/fd")).map_or(f64::NAN, |open| open.count() as f64);
+    (process::resident(id).map_or(f64::NAN, |bytes| bytes as f64 / 1024.0), open)
+}
+
+fn served(bench: &Bench, count: usize) -> Result<Served, String> {
     let nodes = (0..count).map(|number| {
         let file = json!({ "driver": "file", "filename": bench.path(&fork_name(number)) });
         json!({ "driver": "qcow2", "node-name": format!("n{number}"), "file": file }).to_string()
     });
     let first = disk(&bench.path("forked.qcow2"));
+    let one = Steered::start(bench, Program::Ours, &first)?;
+    let (empty_kib, empty_open) = taken(&one);
+    drop(one);
     let nodes: Vec<String> = nodes.chain(first).collect();
     let begun = Instant::now();
     let mut steered = Steered::start(bench, Program::Ours, &nodes)?;
+    let looking = Instant::now();
+    let (idle_kib, idle_open) = taken(&steered);
+    let looked = looking.elapsed();
     for number in 0..count {
         let node = format!("n{number}");
         let export = json!({ "type": "nbd", "id": node, "node-name": node, "name": node, "writable": true });
         steered.ok("block-export-add", export)?;
     }
-    Ok(begun.elapsed().as_secs_f64())
+    let seconds = (begun.elapsed() - looked).as_secs_f64();
+    let (exported_kib, _) = taken(&steered);
+    let each = |more: f64| more / count as f64;
+    Ok(Served {
+        seconds,
+        disk_kib: each(idle_kib - empty_kib),
+        export_kib: each(exported_kib - idle_kib),
+        // The layer below the first disk is open in both.
+        more_descriptors: each(idle_open - empty_open) - 1.0,
+    })
 }

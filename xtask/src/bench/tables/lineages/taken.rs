@@ -19,7 +19,7 @@ use crate::bench::{Bench, process};
 
 const SHAPE: Shape =
     Shape { disk_bytes: 256 * MIB, cluster_bytes: 64 << 10, extended: false, allocated: false };
-const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1 };
+const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1, every: None };
 /// Where qemu-storage-daemon gets slow, and people stop.
 const THEIR_DEPTH: usize = 200;
 /// With the image that is written: the most that a chain may have.
