@@ -35,8 +35,9 @@ impl Inner {
 
     async fn write_everything(self: &Arc<Self>, pause: &Pause<'_>) -> Result<(), Error> {
         self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
-        let bitmaps = self.store_bitmaps_at_the_end(pause).await;
+        // Before bitmaps are stored: their places would lie behind the reserve, and the file could not end before them.
         self.space.empty_reserve(&self.medium, true).await;
+        let bitmaps = self.store_bitmaps_at_the_end(pause).await;
         self.settle().await?;
         // The barrier for data that was written in place, too.
         self.commit().await?;
