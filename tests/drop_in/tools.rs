@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 40] = [
+const SCRIPTS: [&str; 41] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -91,6 +91,12 @@ const SCRIPTS: [&str; 40] = [
      echo $?; qemu-io -c \"$o -o driver=$d,filename=r\" 2>/dev/null; echo $?; done; done; qemu-img info -U /dev/null | head -3",
     "qemu-img create -q -f qcow2 a 30M; qemu-io -c 'write 20M 10M' -c 'write 0 10M' -c 'write 10M 10M' a >/dev/null; qemu-img resize -q --shrink a 15M; \
      test $(du -k a | cut -f 1) -lt 16000; echo $?; qemu-img check a | head -1",
+    // A colon before the first slash ends a protocol, also of a file that is there.
+    "qemu-img create -q -f qcow2 ./a:b 1M; for n in a:b :x raw:x a=b:c host_device:./a:b file:; do for c in 'create -f qcow2 N 1M' 'create -f raw N 1M' 'info N' 'check N' 'map N' \
+     'snapshot -l N' 'resize N 2M' 'bitmap --add N x' 'measure -O raw N' 'amend -o lazy_refcounts=on N' 'convert -O raw ./a:b N' 'convert -n -O raw ./a:b N' \
+     'convert -O raw N d' 'compare N ./a:b' 'dd if=N of=d' 'dd if=./a:b of=N' 'rebase -b N -F raw ./a:b' 'commit N' 'create -f qcow2 -b N -F raw d 1M' \
+     'create -u -f qcow2 -b N -F raw d 1M'; do qemu-img ${c/N/$n} >/dev/null 2>&1; echo $n $c $?; done; qemu-io -c 'read 0 64k' $n >/dev/null 2>&1; echo $?; done; ls; \
+     qemu-img info file:a:b | head -1; qemu-img create -f qcow2 json:{} 1M 2>/dev/null; echo $?",
     // What bitmaps take when the image is closed lies in the room that the writer had ahead, not behind it.
     "for c in 64k 4k; do qemu-img create -q -f qcow2 -o cluster_size=$c a 1G; qemu-img bitmap --add a x; qemu-io -c 'write 0 64k' a >/dev/null; for i in 1 2; do \
      e=$(qemu-img check --output json a | sed -n 's/.*image-end-offset.: \\([0-9]*\\).*/\\1/p'); echo $((e >> 20)) $(($(stat -c %s a) >> 20)); qemu-io -c 'write 64k 128k' a >/dev/null; \

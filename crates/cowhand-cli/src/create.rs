@@ -13,7 +13,6 @@ use std::process::ExitCode;
 
 use block::SECTOR_BYTES;
 use cowhand::Existing;
-use graph::drive::path_of;
 use graph::names::{Located, Policy, Reason, Refused, Role, beside};
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -26,7 +25,7 @@ use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
 use crate::copying::new_elsewhere::NewElsewhere;
-use crate::drive::{BackingFormat, backing_formats, disk_options, formats};
+use crate::drive::{BackingFormat, backing_formats, check_backing_name, disk_options, formats, new_path};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::policy;
@@ -114,7 +113,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         return Err(Failure::new("--use and --output go with --suggest; creating an image takes neither"));
     }
     let Some(given) = &args.file else { return Err(Failure::new("no FILE is given")) };
-    let file = &path_of(given);
+    let file = &new_path(given)?;
     let refused =
         |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", file.display()), error);
     let parsed = NewImage::parse_whole(&args.options, args.format).map_err(|error| refused(&error));
@@ -272,6 +271,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
         options.layer.format = options.layer.format.or(format);
         return Ok(crate::info::read_image(&options)?.virtual_size);
     }
+    check_backing_name(file, name)?;
     let path = beside(file, name);
     let failed = |error: &dyn std::error::Error| {
         let looked_for = std::path::absolute(&path).unwrap_or_else(|_| path.clone());

@@ -1,19 +1,21 @@
 //! The arguments that every tool takes to name an image, and what they mean together.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
-use graph::drive::{OptionTree, parse_drive, shown};
+use graph::drive::{OptionTree, names_device, parse_drive, path_of, shown, unknown_protocol};
 use graph::drivers::format_names;
-use graph::names::Policy;
+use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
+use crate::copying::new_device::is_device;
 use crate::failure::Failure;
 use crate::policy::policy;
+use crate::voice;
 
 /// How an image is named and opened by a tool.
 #[derive(Clone, Debug, Args)]
@@ -122,7 +124,58 @@ pub fn disk_options(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<
 
 /// The options of one DRIVE, as they were written.
 pub fn option_tree(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<OptionTree, Failure> {
+    check_protocol(drive)?;
     parse_drive(drive, exists).map_err(|error| unreadable(drive, &error))
+}
+
+/// The path of a file to create that a user calls `name`.
+///
+/// # Errors
+/// When it can be no path; under QEMU's names also when it begins with a protocol.
+pub fn new_path(name: &Path) -> Result<PathBuf, Failure> {
+    check_protocol(name.as_os_str())?;
+    let path = path_of(name);
+    let text = name.to_string_lossy();
+    if voice::is_qemu() && text.starts_with("json:") {
+        return Err(Failure::new(format!(
+            "cannot create {}: json: describes what is there",
+            shown(name.as_os_str())
+        )));
+    }
+    if path != *name {
+        check_device(name.as_os_str(), &path)?;
+    }
+    Ok(path)
+}
+
+/// Checks the name of a backing file that is put into `image`.
+///
+/// # Errors
+/// As [`new_path`].
+pub fn check_backing_name(image: &Path, name: &str) -> Result<(), Failure> {
+    check_protocol(name.as_ref())?;
+    check_device(name.as_ref(), &beside(image, name))
+}
+
+fn check_device(name: &OsStr, path: &Path) -> Result<(), Failure> {
+    match names_device(name) && !is_device(path) {
+        true => Err(Failure::new(format!("{}: {} is no device", shown(name), path.display()))),
+        false => Ok(()),
+    }
+}
+
+/// Under QEMU's names a protocol that no driver has is an error, also where a file is called so: nothing is made by a name that QEMU does not open.
+fn check_protocol(drive: &OsStr) -> Result<(), Failure> {
+    match unknown_protocol(drive).filter(|_| voice::is_qemu()) {
+        None => Ok(()),
+        Some(protocol) => {
+            let name = shown(drive);
+            let what = format!(
+                "{name}: {protocol:?} is no protocol of a driver, or names nothing (a file of that name: ./{name})"
+            );
+            Err(Failure::new(what))
+        }
+    }
 }
 
 fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {

@@ -15,7 +15,9 @@ use job::{CopyOptions, Counters, Zeroes};
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
-use crate::drive::{BackingFormat, DriveArgs, backing_formats, cache_modes, disk_options};
+use crate::drive::{
+    BackingFormat, DriveArgs, backing_formats, cache_modes, check_backing_name, disk_options,
+};
 use crate::failure::Failure;
 use crate::voice;
 
@@ -133,6 +135,7 @@ async fn rebase(
 /// How the new backing file is opened: by its name from the overlay's directory, or from the server that the
 /// name leads to.
 fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
+    check_backing_name(&overlay.filename, &args.backing)?;
     let is_drive = args.backing.starts_with("json:") || elsewhere(Path::new(&args.backing)).is_some();
     let mut options = match is_drive {
         true => disk_options(&OsString::from(&args.backing), |_| false)?,

@@ -20,7 +20,8 @@ mod path;
 mod quotes;
 mod shown;
 
-pub use self::path::{path_of, place_of};
+pub(crate) use self::path::{PATH_PROTOCOLS, split_protocol};
+pub use self::path::{names_device, path_of, place_of, unknown_protocol};
 pub use self::shown::shown;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use self::path::called_a_path;
+use self::path::{called_a_device, called_a_path};
 use crate::drivers::storage_of;
 use crate::options::table::{is_file, is_flat, is_option_name};
 
@@ -144,6 +145,11 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
     }
     if let Some(path) = called_a_path(text) {
         return Ok(OptionTree::of_path(path));
+    }
+    if let Some((driver, path)) = called_a_device(text) {
+        let mut tree = OptionTree::of_path(path);
+        tree.insert("file.driver", Entry::Value(driver.into()))?;
+        return Ok(tree);
     }
     if first_key(bytes).is_some_and(is_option_name) {
         return parse_keyed(bytes)?.with_format();
@@ -396,6 +402,8 @@ mod tests {
             ("file:a=b", &[("file.filename", "a=b")]),
             ("file:nbd://a", &[("file.filename", "./nbd://a")]),
             ("file:", &[("file.filename", "file:")]),
+            ("host_device:/dev/a=b", &[("file.driver", "host_device"), ("file.filename", "/dev/a=b")]),
+            ("host_cdrom:x", &[("file.driver", "host_cdrom"), ("file.filename", "x")]),
             ("file=file:a:b", &[("file.filename", "./a:b")]),
             ("file.filename=file:a", &[("file.filename", "file:a")]),
             (
@@ -451,6 +459,34 @@ mod tests {
         for text in ["file=x", "a,cache=none", "floppy://host/x", "cache=none"] {
             let tree = parse_drive(OsStr::new(text), |_| true).unwrap();
             assert_eq!(tree.filename(), Some(PathBuf::from(text)));
+        }
+    }
+
+    #[test]
+    fn a_colon_before_the_first_slash_ends_a_protocol() {
+        let unknown = |text| unknown_protocol(OsStr::new(text));
+        for (text, protocol) in [
+            ("a:b", "a"),
+            (":b", ""),
+            ("floppy://h/x", "floppy"),
+            ("raw:x", "raw"),
+            ("file:", "file"),
+            ("a=b:c", "a=b"),
+        ] {
+            assert_eq!(unknown(text).as_deref(), Some(protocol), "{text}");
+        }
+        for text in [
+            "a",
+            "./a:b",
+            "/a:b",
+            "file:a:b",
+            "host_device:x",
+            "json:{}",
+            "null-co://",
+            "file=a:b",
+            "driver=raw,file=a:b",
+        ] {
+            assert_eq!(unknown(text), None, "{text}");
         }
     }
 

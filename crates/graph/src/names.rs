@@ -31,6 +31,7 @@ pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
 pub use self::refused::{Reason, Refused};
 pub use self::role::Role;
+use crate::drive::{PATH_PROTOCOLS, names_device, split_protocol};
 use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
@@ -144,6 +145,9 @@ impl Policy {
         let Located { descriptor, place: Place { real: path, .. }, .. } = &located;
         let found = FileType::from_raw_mode(rustix::fs::fstat(descriptor).map_err(io::Error::from)?.st_mode);
         let follows = self.follows_backing && role == Role::Backing;
+        if found == FileType::RegularFile && names_device(OsStr::from_bytes(name)) {
+            return Err(Reason::NoDevice { path: path.clone() });
+        }
         if found != FileType::RegularFile && !(follows && found == FileType::BlockDevice) {
             let (path, found) = (path.clone(), kind_words(found));
             return Err(Reason::NotRegular { path, found, hint: role.hint() });
@@ -263,9 +267,11 @@ pub fn beside(image: &Path, name: impl AsRef<OsStr>) -> PathBuf {
     image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(plain))
 }
 
-/// QEMU writes `file:` for "a local file, even if its name has a colon".
+/// QEMU writes `file:` for "a local file, even if its name has a colon"; devices have protocols of their own.
 fn without_protocol(name: &[u8]) -> Option<&[u8]> {
-    name.strip_prefix(b"file:").filter(|plain| !plain.is_empty() && !plain.starts_with(b"//"))
+    let (_, plain) = split_protocol(name)
+        .filter(|(protocol, _)| PATH_PROTOCOLS.iter().any(|known| known.as_bytes() == *protocol))?;
+    Some(plain).filter(|plain| !plain.is_empty() && !plain.starts_with(b"//"))
 }
 
 /// The directory that a file at `path` is in; `.` for a bare name.
@@ -278,15 +284,14 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// A colon before the first slash makes a protocol of what stands before it, as in QEMU.
+/// A name that does not lead to a file of this machine.
 fn refuse_protocol(name: &[u8], role: Role) -> Result<(), Reason> {
-    let Some(colon) = name.iter().position(|byte| matches!(byte, b':' | b'/')) else { return Ok(()) };
-    match (&name[..colon], name[colon]) {
-        (b"json", b':') => Err(Reason::Json { hint: role.hint() }),
-        (protocol, b':') => {
+    match split_protocol(name) {
+        None => Ok(()),
+        Some((b"json", _)) => Err(Reason::Json { hint: role.hint() }),
+        Some((protocol, _)) => {
             Err(Reason::Protocol { protocol: String::from_utf8_lossy(protocol).into_owned() })
         }
-        _ => Ok(()),
     }
 }
 
@@ -412,7 +417,8 @@ mod tests {
             assert!(matches!(follow(name, Role::Data), Err(Reason::Outside { .. })), "{name:?}");
         }
         assert!(matches!(follow(b"/proc/self/maps", Role::Backing), Err(Reason::KernelFile { .. })));
-        for name in [&b"fifo"[..], b"/dev/null", b"../images"] {
+        assert!(matches!(follow(b"host_device:base", Role::Backing), Err(Reason::NoDevice { .. })));
+        for name in [&b"fifo"[..], b"/dev/null", b"host_device:/dev/null", b"../images"] {
             assert!(matches!(follow(name, Role::Backing), Err(Reason::NotRegular { .. })), "{name:?}");
         }
         assert!(matches!(follow(b"json:{}", Role::Backing), Err(Reason::Json { .. })));

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use graph::drive::path_of;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use job::{Content, Counters};
@@ -16,6 +15,7 @@ use super::new_file::NewFile;
 use super::write_behind::writing_behind;
 use crate::create::options::NewImage;
 use crate::create::{check_creatable, foreign};
+use crate::drive::new_path;
 use crate::failure::Failure;
 use crate::voice;
 
@@ -51,7 +51,7 @@ impl Made {
         if NewElsewhere::is_meant(name) {
             return NewElsewhere::make(name, image, size).map(|new| Self::Elsewhere(Box::new(new)));
         }
-        let name = &path_of(name);
+        let name = &new_path(name)?;
         check_creatable(name)?;
         if image.foreign.is_some() {
             foreign::check_place(name)?;

@@ -5,11 +5,18 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::first_key;
 use crate::drivers::storage_of;
 use crate::names::directory_of;
+use crate::options::table::is_option_name;
 
 /// How many links lead to a file at most: Linux follows as many.
 const LINKS_MAX: usize = 40;
+
+/// Drivers that stand before a path: of files, and of devices.
+pub(crate) const PATH_PROTOCOLS: [&str; 3] = [FILE, "host_device", "host_cdrom"];
+
+const FILE: &str = "file";
 
 /// The path in `file:PATH`, which is how QEMU's users write a path with a colon in it; `None` of anything else.
 pub(super) fn called_a_path(text: &OsStr) -> Option<OsString> {
@@ -21,11 +28,42 @@ pub(super) fn called_a_path(text: &OsStr) -> Option<OsString> {
     Some([OsStr::new(here), path].into_iter().collect())
 }
 
+/// The driver and the path in `host_device:PATH` and `host_cdrom:PATH`; `None` of anything else.
+pub(super) fn called_a_device(text: &OsStr) -> Option<(&'static str, OsString)> {
+    let (protocol, path) = split_protocol(text.as_bytes())?;
+    let driver = PATH_PROTOCOLS.into_iter().find(|driver| driver.as_bytes() == protocol)?;
+    (driver != FILE && !path.is_empty()).then(|| (driver, OsStr::from_bytes(path).to_owned()))
+}
+
+/// Whether `text` is the path of a device, and of nothing else.
+pub fn names_device(text: &OsStr) -> bool {
+    called_a_device(text).is_some()
+}
+
 /// The path that `text` of a user's means where only a path can be meant: what is there is meant as it is written, `file:PATH` is PATH.
 pub fn path_of(text: &Path) -> PathBuf {
-    let as_written = text.symlink_metadata().is_ok();
-    let path = called_a_path(text.as_os_str()).filter(|_| !as_written);
-    path.map_or_else(|| text.to_owned(), PathBuf::from)
+    if text.symlink_metadata().is_ok() {
+        return text.to_owned();
+    }
+    let text = text.as_os_str();
+    let device = || called_a_device(text).map(|(_, path)| path);
+    PathBuf::from(called_a_path(text).or_else(device).unwrap_or_else(|| text.to_owned()))
+}
+
+/// What stands before and behind the first colon of a name, if no slash stands before it: QEMU takes the first part for a protocol.
+pub(crate) fn split_protocol(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = name.iter().position(|byte| matches!(byte, b':' | b'/')).filter(|at| name[*at] == b':')?;
+    Some((&name[..colon], &name[colon + 1..]))
+}
+
+/// The protocol that a DRIVE begins with, if no driver has it or no path follows it: QEMU's programs make and open no file by such a name.
+pub fn unknown_protocol(drive: &OsStr) -> Option<String> {
+    let bytes = drive.as_bytes();
+    let (protocol, rest) = split_protocol(bytes)?;
+    let is_of_paths = PATH_PROTOCOLS.iter().any(|known| known.as_bytes() == protocol) && !rest.is_empty();
+    let is_known = is_of_paths || protocol == b"json" || storage_of(Path::new(drive)).is_some();
+    let has_options = || first_key(bytes).is_some_and(is_option_name);
+    (!is_known && !has_options()).then(|| String::from_utf8_lossy(protocol).into_owned())
 }
 
 /// The path of the file `name` with all links resolved, also if no file is there yet.

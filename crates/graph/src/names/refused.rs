@@ -63,6 +63,12 @@ pub enum Reason {
         /// What would be one.
         allowed: String,
     },
+    /// A regular file behind the name of a driver of devices.
+    #[error("{} is no device; a file's name has no such prefix", .path.display())]
+    NoDevice {
+        /// Where the name leads.
+        path: PathBuf,
+    },
     /// FIFO, device, directory, socket.
     #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
     NotRegular {
