@@ -368,3 +368,26 @@ fn the_door_that_a_command_opens_can_have_tls() {
     assert!(Client::connect(nbd.as_ref(), "a").is_err(), "never without");
     server.stop();
 }
+
+#[test]
+fn objects_for_threads_keep_their_numbers() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    qmp.ok("object-add", json!({ "qom-type": "iothread", "id": "io", "poll-max-ns": 5, "poll-weight": 4 }));
+    let get =
+        |qmp: &mut Qmp, name: &str| qmp.ok("qom-get", json!({ "path": "/objects/io", "property": name }));
+    for (name, number) in [("poll-max-ns", 5), ("poll-weight", 4), ("poll-grow", 2), ("thread-pool-max", 64)]
+    {
+        assert_eq!(get(&mut qmp, name), number, "{name}");
+    }
+    let set = |name: &str, value: Value| json!({ "path": "io", "property": name, "value": value });
+    qmp.ok("qom-set", set("poll-max-ns", json!(0)));
+    for (name, value) in [("poll-max-ns", json!(-1)), ("thread-pool-min", json!(65)), ("type", json!("x"))] {
+        drop(qmp.refused("qom-set", set(name, value)));
+    }
+    assert_eq!((get(&mut qmp, "poll-max-ns"), get(&mut qmp, "thread-pool-min")), (json!(0), json!(0)));
+    let none = qmp.ask("qom-get", json!({ "path": "/objects/none", "property": "type" }));
+    assert_eq!(none.expect_err("no such object").0, "DeviceNotFound");
+    assert_eq!(qmp.ok("qom-get", json!({ "path": "/objects", "property": "io" })), "/objects/io");
+    steered.server.stop();
+}

@@ -10,6 +10,7 @@ pub mod exports;
 pub mod fuse;
 mod nodes;
 pub mod objects;
+pub mod threads;
 pub mod ublk;
 pub mod vhost_user;
 

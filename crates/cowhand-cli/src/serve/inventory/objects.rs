@@ -10,6 +10,7 @@ use graph::front::ThrottleGroup;
 
 use super::Inventory;
 use super::authz::Rules;
+use super::threads::Threads;
 
 /// Something with an id.
 #[derive(Debug)]
@@ -30,8 +31,8 @@ pub enum ObjectKind {
         /// It was read from the kernel's keyring.
         in_keyring: bool,
     },
-    /// Says which threads do the work: of this type, and without effect.
-    Threads(&'static str),
+    /// Says which threads do the work, without effect.
+    Threads(Threads),
     /// Says which clients are admitted by their certificates.
     Authorization(Arc<Rules>),
     /// Where certificates lie.
@@ -69,7 +70,7 @@ impl ObjectKind {
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::ThrottleGroup(_) => "throttle-group",
-            Self::Threads(name) => name,
+            Self::Threads(threads) => threads.type_name,
             Self::Secret { in_keyring: false } => "secret",
             Self::Secret { in_keyring: true } => "secret_keyring",
             Self::Authorization(rules) => rules.type_name(),

@@ -52,6 +52,7 @@ pub static OBJECT: Kind = Kind::Union {
                 optional("poll-max-ns", NUMBER),
                 optional("poll-grow", NUMBER),
                 optional("poll-shrink", NUMBER),
+                optional("poll-weight", Kind::Whole(63)),
                 optional("aio-max-batch", NUMBER),
                 optional("thread-pool-min", NUMBER),
                 optional("thread-pool-max", NUMBER),

@@ -1,9 +1,10 @@
 //! object-add, object-del, qom-get, qom-set, qom-list.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{Arguments, Class, QmpError};
 use graph::{SecretOptions, TlsCredentials};
 use serde_json::{Map, Value, json};
 use storage_luks::Secret;
@@ -13,6 +14,7 @@ use tls::ClientFiles;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::authz::Rules;
 use crate::serve::inventory::objects::{Endpoint, Object, ObjectKind};
+use crate::serve::inventory::threads::Threads;
 use crate::serve::qmp::limits::{limits_of, limits_value, put};
 use crate::serve::qmp::schema;
 
@@ -56,16 +58,16 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         kind if kind.starts_with("authz-") => {
             ObjectKind::Authorization(Arc::new(Rules::of(kind, arguments)?))
         }
-        kind if let Some(kind) = threads(kind) => ObjectKind::Threads(kind),
+        kind if let Some(threads) = Threads::of(kind) => {
+            for name in threads.names() {
+                given.get(name).and_then(|value| threads.set(name, value)).transpose()?;
+            }
+            ObjectKind::Threads(threads)
+        }
         _ => add_credentials(&id, arguments)?,
     };
     inventory.add_object(Object { id, kind })?;
     Ok(json!({}))
-}
-
-/// Objects that say which threads do the work. Here these are the program's own loops.
-fn threads(kind: &str) -> Option<&'static str> {
-    ["iothread", "main-loop", "thread-context"].into_iter().find(|name| *name == kind)
 }
 
 /// Moves a node to a thread. It stays where its clients are: the loops are the program's own.
@@ -99,12 +101,17 @@ pub fn del(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     Ok(json!({}))
 }
 
-/// Changes a property: the limits of a throttle group. What is not given stays.
+/// Changes a property: the limits of a throttle group, of which those stay that are not given, or a number of threads.
 pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let object = inventory.object(arguments.text("path")?)?;
+    let object = by_path(inventory, arguments.text("path")?)?;
     let (property, value) = (arguments.text("property")?, &arguments.0["value"]);
-    let ObjectKind::ThrottleGroup(group) = &object.kind else {
-        return Err(QmpError::generic(format!("object {:?} has nothing that can be set", object.id)));
+    let group = match &object.kind {
+        ObjectKind::ThrottleGroup(group) => group,
+        ObjectKind::Threads(threads) => {
+            let set = threads.set(property, value);
+            return set.unwrap_or_else(|| Err(unknown_property(&object, property))).map(|()| json!({}));
+        }
+        _ => return Err(QmpError::generic(format!("object {:?} has nothing that can be set", object.id))),
     };
     let mut newer = Options::new();
     match (property, value) {
@@ -124,10 +131,24 @@ pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
 
 /// A property.
 pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let object = inventory.object(arguments.text("path")?)?;
+    let path = arguments.text("path")?;
+    if path == "/objects" {
+        return Ok(match arguments.text("property")? {
+            "type" => json!("container"),
+            id => json!(format!("/objects/{}", inventory.object(id)?.id)),
+        });
+    }
+    let object = by_path(inventory, path)?;
     match (&object.kind, arguments.text("property")?) {
         (kind, "type") => Ok(json!(kind.type_name())),
+        (ObjectKind::Threads(threads), name) if let Some(number) = threads.get(name) => Ok(json!(number)),
         (ObjectKind::ThrottleGroup(group), "limits") => Ok(limits_value(&group.limits(), Dialect::Limits)),
+        (ObjectKind::ThrottleGroup(group), name)
+            if let Some(limit) = name.strip_prefix("x-")
+                && let Some(value) = limits_value(&group.limits(), Dialect::Limits).get(limit) =>
+        {
+            Ok(value.clone())
+        }
         (ObjectKind::TlsCredentials { directory, .. }, "dir") => Ok(json!(directory.to_string_lossy())),
         (ObjectKind::TlsCredentials { verify_peer, .. }, "verify-peer") => Ok(json!(verify_peer)),
         (ObjectKind::TlsCredentials { endpoint, .. }, "endpoint") => Ok(json!(endpoint.name())),
@@ -140,27 +161,43 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
     let path = arguments.text("path")?;
     if matches!(path, "/objects" | "/objects/") {
         let child = |object: &Object| json!({ "name": object.id, "type": format!("child<{}>", object.kind.type_name()) });
-        return Ok(inventory.objects().iter().map(|object| child(object)).collect());
+        return Ok(std::iter::once(of_type())
+            .chain(inventory.objects().iter().map(|object| child(object)))
+            .collect());
     }
     if path == "/" {
-        return Ok(json!([{ "name": "objects", "type": "child<container>" }]));
+        return Ok(json!([of_type(), { "name": "objects", "type": "child<container>" }]));
     }
-    let object = inventory.object(path)?;
-    Ok(match object.kind {
+    let object = by_path(inventory, path)?;
+    Ok(match &object.kind {
         ObjectKind::ThrottleGroup(_) => {
-            json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
+            json!([of_type(), { "name": "limits", "type": "ThrottleLimits" }])
         }
         // Their values are never shown.
-        ObjectKind::Secret { .. } | ObjectKind::Threads(_) | ObjectKind::Authorization(_) => {
-            json!([{ "name": "type", "type": "string" }])
+        ObjectKind::Secret { .. } | ObjectKind::Authorization(_) => {
+            json!([of_type()])
+        }
+        ObjectKind::Threads(threads) => {
+            let number = |name: &str| json!({ "name": name, "type": "int" });
+            std::iter::once(of_type()).chain(threads.names().map(number)).collect()
         }
         ObjectKind::TlsCredentials { .. } => json!([
-            { "name": "type", "type": "string" },
+            of_type(),
             { "name": "dir", "type": "string" },
             { "name": "verify-peer", "type": "bool" },
             { "name": "endpoint", "type": "QCryptoTLSCredsEndpoint" },
         ]),
     })
+}
+
+/// The object at a path or of a name. QEMU has a class of its own for one that is not there.
+fn by_path(inventory: &Inventory, path: &str) -> Result<Rc<Object>, QmpError> {
+    inventory.object(path).map_err(|error| QmpError { class: Class::DeviceNotFound, ..error })
+}
+
+/// What everything has: its type's name.
+fn of_type() -> Value {
+    json!({ "name": "type", "type": "string" })
 }
 
 fn put_all(options: &mut Options, limits: &Map<String, Value>) -> Result<(), QmpError> {
