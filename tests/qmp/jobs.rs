@@ -230,6 +230,12 @@ fn a_mirror_that_is_ready_and_cancelled_leaves_a_whole_copy() {
         (&jobs[0]["ready"], &jobs[0]["type"], &jobs[0]["io-status"]),
         (&json!(true), &json!("mirror"), &json!("ok"))
     );
+    // What guests wrote meanwhile is copied, then it waits.
+    let rests = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        qmp.ok("query-block-jobs", json!({}))[0]["busy"] == false
+    });
+    assert!(rests, "{jobs}");
     qmp.ok("block-job-cancel", json!({ "device": "m" }));
     completed(&mut qmp, "m");
     assert_eq!(exported(&mut qmp), "a");

@@ -257,12 +257,18 @@ impl Job {
     pub fn block_info(&self) -> Value {
         let (done, total) = self.life.progress();
         let status = self.life.status();
+        let is_at_rest = match status {
+            Status::Paused | Status::Standby | Status::Concluded | Status::Pending => true,
+            // It waits for what guests write.
+            Status::Ready => done >= total,
+            _ => false,
+        };
         let mut value = json!({
             "device": self.life.terms().id,
             "type": self.kind,
             "len": total,
             "offset": done,
-            "busy": !matches!(status, Status::Paused | Status::Standby | Status::Concluded | Status::Pending),
+            "busy": !is_at_rest,
             "paused": self.life.is_paused(),
             "speed": self.life.speed(),
             "io-status": match self.life.io_status() {
