@@ -1,7 +1,8 @@
 //! Checkpoints of disks at work: what the steps of a lineage need of a graph of disks.
 //!
 //! The crate `lineage` knows which files are made in which order; here the images are made, disks that are open are switched to them ([`Batch`]), layers are
-//! merged under disks ([`LayerMerge`]), and two disks are compared by their maps ([`Differences`]). The server and the library do the same by it.
+//! merged under disks ([`LayerMerge`]), and two disks are compared by their maps ([`Differences`]). With the feature `s3` they are published to object stores
+//! (`Publication`), and found there again (`Source`). The server and the library do the same by it.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,8 @@ mod layer_merge;
 mod live;
 mod merged;
 mod new_image;
+#[cfg(feature = "s3")]
+mod published;
 mod sealable;
 mod sealed;
 
@@ -21,5 +24,9 @@ pub use crate::error::Error;
 pub use crate::layer_merge::LayerMerge;
 pub use crate::merged::{first_worth, make as make_merged, worth};
 pub use crate::new_image::make as make_overlay;
+#[cfg(feature = "s3")]
+pub use crate::published::{
+    Follow, NoParent, Outcome, Publication, PublishError, Sent, Session, Source, Target,
+};
 pub use crate::sealable::{Unsealable, place_of, sealable};
 pub use crate::sealed::{Sealed, options_of};

@@ -1,25 +1,22 @@
 //! `cowhand publish`: a checkpoint as a chunked image in an object store.
 
-mod parent;
-pub mod publication;
-
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use checkpoints::{Outcome, Publication, Sent};
 use graph::size::human_size;
 use job::{LoopClock, RateLimit};
 use serde::Serialize;
 
-use self::publication::{OUTCOME_JSON, Outcome, Publication};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DISK_HELP};
 use crate::output::{OutputFormat, printable, with_json, write_json};
-use crate::push::session::{Followed, SENT_JSON, Sent, Session, TargetArgs};
-use crate::push::upload::Pace;
+use crate::push::Signals;
+use crate::push::target::{SENT_JSON, TargetArgs};
 
 /// Arguments of `cowhand publish`.
 #[derive(Debug, clap::Args)]
@@ -67,6 +64,13 @@ const JSON: &str = "  checkpoint              text: the checkpoint, as it was na
   target                  text: the image in the store, as it was named
   dry-run                 bool: nothing was written; read-bytes is what would be read";
 
+/// What [`Outcome`] prints beside [`Sent`].
+const OUTCOME_JSON: &str = "  id                      text: id of the checkpoint's layer
+  image                   text: the name in the store that stays this checkpoint's
+  parent                  text: the published checkpoint of which unchanged chunks were taken, or
+                          null
+  changed                 bool: something was written";
+
 /// What was done.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,28 +85,13 @@ struct Report {
 /// Publishes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let sealed = CheckpointArg::of(&args.checkpoint)?.find()?;
-    // Also refuses a chain with a layer that was written.
-    let chain = sealed.chain()?;
-    let options = sealed.options();
     let rules = Memory::default().rules(args.names.policy()?);
     let watch = args.report.watch()?;
+    let (target, parent) = (args.target.target(), args.parent.clone());
+    let publication = Publication { sealed, target, parent, is_dry: args.dry_run };
     let outcome = copying::reactor()?.run(async {
-        let signals = Followed::Signals(&watch);
-        let session = watch.within_grace(Session::begin("publish to", &args.target, signals)).await??;
-        let disk = copying::open(&options, &rules, "publish").await?;
-        let limit = args.rate.map(|rate| RateLimit::new(rate, LoopClock));
-        let publication = Publication {
-            session: &session,
-            sealed: &sealed,
-            chain,
-            rules: &rules,
-            parent: args.parent.as_deref(),
-            pace: limit.map_or(Pace::Free, Pace::Limited),
-            is_dry: args.dry_run,
-        };
-        let published = watch.within_grace(publication.run(&disk)).await.flatten();
-        session.end().await;
-        copying::finish(&disk, published, |error| copying::because("publish", &options, error)).await
+        let signals = Signals::new(&watch, args.rate.map(|rate| RateLimit::new(rate, LoopClock)));
+        signals.settled(publication.run(&rules, &signals).await)
     })?;
     let checkpoint = args.checkpoint.to_string_lossy().into_owned();
     let report = Report { checkpoint, target: args.target.target.clone(), outcome, dry_run: args.dry_run };

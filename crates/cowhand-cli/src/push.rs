@@ -1,20 +1,20 @@
 //! `cowhand push`: a disk as a chunked image in an object store.
 
-pub mod session;
-pub mod upload;
+mod signals;
+pub mod target;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
+use checkpoints::{Sent, Session};
 use graph::Disk;
 use graph::cache_mode::CacheMode;
 use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
 
-use self::session::{Followed, SENT_JSON, Sent, Session, TargetArgs};
-use self::upload::{Figures, Pace, Upload};
+pub use self::signals::Signals;
+use self::target::{SENT_JSON, TargetArgs};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes};
@@ -88,11 +88,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let rules = Memory::default().rules(args.drive.policy()?);
     let watch = args.report.watch()?;
+    let target = args.target.target();
     let report = copying::reactor()?.run(async {
-        let session =
-            watch.within_grace(Session::begin("push to", &args.target, Followed::Signals(&watch))).await??;
+        let signals = Signals::new(&watch, None);
+        let session = watch.within_grace(Session::begin("push to", &target, &signals)).await??;
         let disk = copying::open(&options, &rules, "push").await?;
-        let pushed = watch.within_grace(push(args, &session, &disk)).await.flatten();
+        let pushing = async {
+            let changed = changed(args, &disk).await?;
+            let (sent, changed) = signals.settled(session.push(&disk, changed.as_ref()).await)?;
+            let filename = block::Block::name(&*disk).to_owned();
+            Ok(Report { filename, target: target.image.clone(), sent, changed })
+        };
+        let pushed = watch.within_grace(pushing).await.flatten();
         session.end().await;
         copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
     })?;
@@ -116,37 +123,8 @@ impl Report {
     }
 }
 
-async fn push(args: &Args, session: &Session<'_>, disk: &Arc<Disk>) -> Result<Report, Failure> {
-    let changed = changed(args, session, disk).await?;
-    let published = session.find().await?;
-    let old = published.as_ref();
-    let mut manifest = session.new_manifest(block::Block::size(&**disk), old.map(|old| &old.manifest))?;
-    let figures = Figures::default();
-    let upload = Upload {
-        disk: &**disk,
-        place: &session.place,
-        old: old.filter(|old| old.manifest.has_objects_for(&manifest)),
-        changed: changed.as_ref(),
-        figures: &figures,
-        // The manifest that is there may be replaced on another condition.
-        how: session.writing(&manifest, old.is_some()),
-        pace: &Pace::Free,
-    };
-    session.upload(&upload, &mut manifest).await?;
-    let is_changed = old.is_none_or(|old| old.manifest != manifest);
-    if is_changed {
-        session.publish(&manifest, old).await?;
-    }
-    Ok(Report {
-        filename: block::Block::name(&**disk).to_owned(),
-        target: args.target.target.clone(),
-        sent: Sent::of(&manifest, &figures),
-        changed: is_changed,
-    })
-}
-
 /// What the bitmap says was changed.
-async fn changed(args: &Args, session: &Session<'_>, disk: &Disk) -> Result<Option<Dirty>, Failure> {
+async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
     let Some(name) = &args.bitmap else { return Ok(None) };
     if disk.inconsistent_bitmaps().iter().any(|entry| entry.name == *name) {
         let what = format!("--bitmap: bitmap {name:?} is inconsistent: it does not say what was changed");
@@ -159,7 +137,8 @@ async fn changed(args: &Args, session: &Session<'_>, disk: &Disk) -> Result<Opti
         return Err(Failure::new(format!("--bitmap: the disk has no bitmap {name:?}; it has: {known}")));
     };
     let marks = Dirty::new(block::Block::size(disk), UNIT_BYTES);
-    let ranges = bitmap.dirty_ranges().await.map_err(|error| session.failed(&error))?;
+    let failed = |error| Failure::because(format!("cannot push to {}", args.target.target), &error);
+    let ranges = bitmap.dirty_ranges().await.map_err(failed)?;
     ranges.into_iter().for_each(|range| marks.mark(range));
     Ok(Some(marks))
 }

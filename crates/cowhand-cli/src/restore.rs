@@ -4,13 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cowhand::{Existing, NewImage};
-use graph::drivers::chunked_place;
+use checkpoints::Source;
+use cowhand::NewImage;
 use graph::probe::Format;
 use graph::size::human_size;
-use qcow2::CreateOptions;
 use serde_json::{Value, json};
-use storage_chunked::{KeyId, Place, Published};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::copying;
@@ -22,13 +20,6 @@ use crate::pull;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
 use crate::serve::qmp::export_schema::SERVE;
-
-/// What stands before the name in a DRIVE.
-const PREFIX: &str = "chunked:";
-/// A disk ends with a sector.
-const SECTOR_BYTES: u64 = 512;
-/// Names that a message lists at most.
-const NAMES_SHOWN_MAX: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,16 +97,6 @@ pub struct Args {
     output: OutputFormat,
 }
 
-/// What is restored.
-pub struct Source {
-    /// The image in the store, which stays what it is.
-    pub name: String,
-    /// Bytes of the disk.
-    pub size: u64,
-    /// The key that it is encrypted with.
-    pub key: Option<KeyId>,
-}
-
 /// What [`run`] prints.
 const JSON: &str = "  filename                text: the new disk
   virtual-size            size of the disk
@@ -136,9 +117,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let source = {
         let watch = Watch::begin(false)?;
-        let key = args.encrypt_key_secret.as_deref();
-        let found = Source::look(&args.name, args.at.as_deref(), key, args.full);
-        copying::reactor()?.run(async { watch.within_grace(found).await.flatten() })?
+        let (at, key) = (args.at.as_deref(), args.encrypt_key_secret.as_deref());
+        copying::reactor()?.run(watch.within_grace(async {
+            match args.full {
+                true => Source::find_any(&args.name, at, key).await,
+                false => Source::find(&args.name, at, key).await,
+            }
+        }))??
     };
     match args.full {
         true => {
@@ -220,100 +205,9 @@ fn on_server(args: &Args, server: &Path, out: &mut dyn Write) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-fn failed(name: &str, error: &dyn std::error::Error) -> Failure {
-    let name = format!("{PREFIX}{name}");
-    Failure::because(format!("cannot restore {}", graph::drive::shown(name.as_ref())), error)
-}
-
-impl Source {
-    /// The checkpoint that `name` leads to, where it stays what it is, or the one `at` below that. `key` is the secret of an encrypted image.
-    ///
-    /// # Errors
-    /// When there is none, or the store does not answer.
-    pub async fn find(name: &str, at: Option<&str>, key: Option<&str>) -> Result<Self, Failure> {
-        Self::look(name, at, key, false).await
-    }
-
-    /// As [`Source::find`]; `is_copied`: of an image that was pushed the one that is there now will do.
-    async fn look(name: &str, at: Option<&str>, key: Option<&str>, is_copied: bool) -> Result<Self, Failure> {
-        let name = name.strip_prefix(PREFIX).unwrap_or(name);
-        let failed = |error: &dyn std::error::Error| failed(name, error);
-        let place = chunked_place(name, key).await.map_err(|error| failed(&error))?;
-        let found = place.read().await.map_err(|error| failed(&error))?;
-        let (place, found) = match lasting(&place, &found, at, is_copied)? {
-            Some(lasting) => {
-                let there = lasting.read().await.map_err(|error| failed(&error))?;
-                (lasting, there)
-            }
-            None => (place, found),
-        };
-        Ok(Self { name: place.image(), size: disk_bytes(&found), key: found.manifest.key_id() })
-    }
-
-    /// The name of the backing file.
-    pub fn backing(&self) -> String {
-        match self.key {
-            None => format!("{PREFIX}{}", self.name),
-            Some(key) => format!("{PREFIX}encrypted={key}:{}", self.name),
-        }
-    }
-
-    /// An overlay that is backed by the image in the store.
-    pub fn overlay(&self) -> NewImage {
-        let options = CreateOptions {
-            size: self.size,
-            backing_file: Some(self.backing()),
-            backing_format: Some(Format::Raw.name().to_owned()),
-            ..CreateOptions::default()
-        };
-        NewImage { format: Format::Qcow2, options, existing: Existing::Refuse, encryption: None }
-    }
-}
-
-/// Where the image is that stays what it is; `None` if it is that already, or is copied at once.
-fn lasting(
-    place: &Place,
-    found: &Published,
-    at: Option<&str>,
-    is_copied: bool,
-) -> Result<Option<Place>, Failure> {
-    let checkpoints = found.manifest.checkpoints();
-    let Some(first) = checkpoints.first() else {
-        if is_copied && at.is_none() {
-            return Ok(None);
-        }
-        let what = match at {
-            Some(_) => "has no checkpoints",
-            None => "may be replaced by the next push, and the disk would change",
-        };
-        let failure = Failure::new(format!("{} was pushed, not published: it {what}", place.image()));
-        return Err(failure
-            .with_hint("--full copies it as it is now; cowhand publish uploads a checkpoint that stays"));
-    };
-    let id = match at {
-        None => &first.id,
-        Some(at) => {
-            let named = checkpoints.iter().find(|one| one.id == at || one.name.as_deref() == Some(at));
-            &named.ok_or_else(|| has_no(at, place, found))?.id
-        }
-    };
-    Ok(Some(place.of_checkpoint(id)))
-}
-
-/// That an image has no such checkpoint.
-fn has_no(at: &str, place: &Place, found: &Published) -> Failure {
-    let known = found.manifest.checkpoints().iter().filter_map(|one| one.name.as_deref());
-    let known: Vec<&str> = known.take(NAMES_SHOWN_MAX).collect();
-    let known = if known.is_empty() { "none has a name".to_owned() } else { known.join(", ") };
-    Failure::new(format!("{} has no checkpoint {}; it has: {known}", place.image(), printable(at)))
-}
-
-fn disk_bytes(found: &Published) -> u64 {
-    found.manifest.size().next_multiple_of(SECTOR_BYTES)
-}
-
 /// Makes an overlay that is backed by the image in the store. Asks no store.
 async fn create(new: &Path, source: &Source) -> Result<(), Failure> {
-    let made = cowhand::create(new, source.overlay()).await;
+    let overlay = NewImage::overlay(source.size, source.backing(), Format::Raw);
+    let made = cowhand::create(new, overlay).await;
     made.map_err(|error| Failure::because(format!("cannot create {}", new.display()), &error))
 }

@@ -8,7 +8,6 @@ mod create;
 mod group;
 mod host;
 mod own_target;
-mod published_checkpoint;
 mod task;
 mod work;
 
@@ -28,7 +27,6 @@ pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::group::Group;
 pub use self::own_target::OwnTarget;
-pub use self::published_checkpoint::PublishedCheckpoint;
 pub use self::work::Work;
 use super::inventory::Inventory;
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use checkpoints::LayerMerge;
+use checkpoints::{LayerMerge, Outcome, Publication};
 use graph::{DiskNode, StepError};
 use job::{Backup, Ended, Life, Task, Tracked};
 
 use super::host::job_host;
 use super::task::Failed;
-use super::{Amendment, BitmapSync, Creation, Job, PublishedCheckpoint};
+use super::{Amendment, BitmapSync, Creation, Job};
+use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 
 /// The work of a job.
@@ -29,7 +30,7 @@ pub enum Work {
     /// Layers of a lineage that nothing needs by themselves become one.
     Merge(LayerMerge),
     /// A sealed layer is uploaded.
-    Publish(PublishedCheckpoint),
+    Publish(Publication),
     /// Nothing: it fails at once.
     Refused {
         /// Of what.
@@ -73,7 +74,7 @@ impl Work {
             Self::Create(creation) => creation.run(inventory, life).await?,
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
             Self::Merge(merge) => merge.run(&inventory.graph, life).await?,
-            Self::Publish(published) => published.run(inventory, life).await?,
+            Self::Publish(publication) => publish(publication, inventory, life).await?,
             Self::Refused { why } => return Err(Failed::Because(why.clone())),
         }
         Ok(Ended::Complete)
@@ -106,5 +107,17 @@ impl Work {
             }
             Self::Amend(_) | Self::Merge(_) | Self::Publish(_) | Self::Refused { .. } => {}
         }
+    }
+}
+
+/// Publishes a checkpoint. Sealed layers are not written: guests wait for nothing.
+async fn publish(publication: &Publication, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+    match publication.run(inventory.graph.rules(), life).await {
+        Ok(Outcome { image, parent, sent, .. }) => {
+            tracing::info!(image, parent, ?sent, "a checkpoint is published");
+            Ok(())
+        }
+        Err(_) if life.is_given_up() => Err(Failed::Cancelled),
+        Err(error) => Err(Failed::Because(Failure::from(error).in_one_line())),
     }
 }

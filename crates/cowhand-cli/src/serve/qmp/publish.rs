@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use checkpoints::Sealed;
+use checkpoints::{Publication, PublishError, Sealed, Target};
 use control::{Arguments, Kind, QmpError, optional, required};
 use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
@@ -11,9 +11,8 @@ use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
 use super::live::new_job;
 use super::schema::NUMBER;
 use crate::failure::Failure;
-use crate::push::session::{TargetArgs, place_of};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, PublishedCheckpoint, Work};
+use crate::serve::jobs::{Jobs, Work};
 
 const KIND: &str = "cowhand-publish";
 
@@ -42,30 +41,30 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let checkpoint = checkpoint_of(arguments)?;
     let target = target_of(arguments)?;
     let new = new_job(inventory, KIND, &node.name(), arguments)?;
-    let failed = |failure: Failure| QmpError::generic(failure.in_one_line());
-    let place = place_of("publish to", &target).await.map_err(failed)?;
+    let failed = |error: PublishError| QmpError::generic(Failure::from(error).in_one_line());
+    let place = target.place("publish to").await.map_err(failed)?;
     let sealed = reactor::blocking(move || Sealed::of_disk(&disk, &checkpoint)).await;
     let sealed = sealed.map_err(|error| refused(inventory, &error))?;
     sealed.chain().map_err(|error| refused(inventory, &error))?;
     let id = sealed.id.to_string();
     let answer = json!({ "image": place.of_checkpoint(&id).image(), "id": id });
     let parent = arguments.maybe_text("parent").map(str::to_owned);
-    let work = Work::Publish(PublishedCheckpoint { sealed, target, parent });
+    let work = Work::Publish(Publication { sealed, target, parent, is_dry: false });
     Jobs::start(inventory, new, work, Vec::new());
     Ok(answer)
 }
 
-fn target_of(arguments: Arguments<'_>) -> Result<TargetArgs, QmpError> {
+fn target_of(arguments: Arguments<'_>) -> Result<Target, QmpError> {
     let chunk_size = arguments.maybe_whole("chunk-size").map(ChunkSize::new).transpose();
-    Ok(TargetArgs {
-        target: arguments.text("target")?.to_owned(),
+    Ok(Target {
+        image: arguments.text("target")?.to_owned(),
         chunk_size: chunk_size
             .map_err(|error| QmpError::generic(format!("argument 'chunk-size': {error}")))?,
-        compress: arguments.maybe_text("compress").map(|how| match how {
+        compression: arguments.maybe_text("compress").map(|how| match how {
             "zstd" => Compression::Zstd,
             _ => Compression::None,
         }),
-        encrypt_key_secret: arguments.maybe_text("encrypt-key-secret").map(str::to_owned),
+        key_secret: arguments.maybe_text("encrypt-key-secret").map(str::to_owned),
         force: arguments.is_on("force"),
     })
 }

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use checkpoints::Source;
 use control::{Argument, Arguments, Kind, QmpError, optional, required};
+use cowhand::NewImage;
 use graph::Change;
+use graph::probe::Format;
 use serde_json::{Map, Value, json};
 
 use super::checkpoints::exported;
 use super::export_schema::SERVE;
 use super::schema::NUMBER;
 use super::shortening;
-use crate::restore::Source;
+use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;
 
@@ -39,7 +42,7 @@ pub const RESTORE: Kind = Kind::Object(&[
 pub async fn source(arguments: Arguments<'_>) -> Result<Source, QmpError> {
     let (at, key) = (arguments.maybe_text("at"), arguments.maybe_text("encrypt-key-secret"));
     let found = Source::find(arguments.text("source")?, at, key).await;
-    found.map_err(|failure| QmpError::generic(failure.in_one_line()))
+    found.map_err(|error| QmpError::generic(Failure::from(error).in_one_line()))
 }
 
 /// Makes the disk, opens and exports it, and begins to fetch what is not read yet. When one of these fails nothing of them is left.
@@ -57,7 +60,7 @@ pub async fn restore(
         (Some(name), _) => name.to_owned(),
         (None, stem) => stem.unwrap_or_default().to_string_lossy().into_owned(),
     };
-    let made = MadeFile::make(new, source.overlay()).await;
+    let made = MadeFile::make(new, NewImage::overlay(source.size, source.backing(), Format::Raw)).await;
     let made = made.map_err(|error| inventory.cannot_open(format!("cannot create {new}"), &error))?;
     let mut below = json!({ "driver": "raw", "file": { "driver": "chunked", "url": source.name } });
     if let Some(key) = source.key {

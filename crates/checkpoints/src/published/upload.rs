@@ -6,8 +6,10 @@ use std::ops::Range;
 use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use job::{Dirty, Life, RateLimit};
+use job::Dirty;
 use storage_chunked::{ChunkName, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
+
+use super::follow::Follow;
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -23,37 +25,9 @@ pub enum UploadError {
     /// The store, or the image that is there.
     #[error(transparent)]
     Image(#[from] Error),
-    /// The job that it is was given up.
-    #[error(transparent)]
-    Job(#[from] job::Error),
-}
-
-/// How fast a disk is read.
-#[derive(Debug)]
-pub enum Pace<'a> {
-    /// As fast as it can be.
-    Free,
-    /// So many bytes a second.
-    Limited(RateLimit),
-    /// As the clients of a job want it.
-    Job(&'a Life),
-}
-
-impl Pace<'_> {
-    /// Waits until so many bytes may be read.
-    async fn wait(&self, bytes: u64) -> Result<(), job::Error> {
-        match self {
-            Self::Free => {}
-            Self::Limited(rate) => rate.take(bytes).await,
-            Self::Job(life) => loop {
-                life.pause_point().await?;
-                if life.charge_unless_paused(bytes).await? {
-                    break;
-                }
-            },
-        }
-        Ok(())
-    }
+    /// It was ended.
+    #[error("cancelled")]
+    Ended,
 }
 
 /// What was done.
@@ -76,8 +50,7 @@ fn add(to: &Cell<u64>, more: u64) {
 }
 
 /// An upload.
-#[derive(Debug)]
-pub struct Upload<'a> {
+pub struct Upload<'a, F> {
     /// The disk.
     pub disk: &'a dyn Block,
     /// Where the image is.
@@ -91,10 +64,10 @@ pub struct Upload<'a> {
     /// How objects are made.
     pub how: Writing,
     /// How fast the disk is read.
-    pub pace: &'a Pace<'a>,
+    pub follow: &'a F,
 }
 
-impl Upload<'_> {
+impl<F: Follow> Upload<'_, F> {
     /// Uploads what `manifest`, of a disk of zeroes, needs to name the disk, and names it there. What is at the store at any moment is
     /// the old image and chunks that nothing leads to.
     ///
@@ -249,7 +222,9 @@ impl Upload<'_> {
         range: Range<u64>,
         known: Option<ChunkName>,
     ) -> Result<Option<ChunkName>, UploadError> {
-        self.pace.wait(len(&range)).await?;
+        if self.follow.take(len(&range)).await.is_break() {
+            return Err(UploadError::Ended);
+        }
         let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
         let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
         result?;

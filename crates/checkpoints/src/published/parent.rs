@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use block::Block;
-use checkpoints::{Differences, Sealed, options_of};
 use graph::{Disk, OpenRules};
 use job::{Above, Dirty, Says};
 use lineage::LayerId;
 use storage_chunked::{CHUNK_BYTES_MIN, Error, Of, Place, Published};
 
-use crate::copying;
-use crate::failure::{Failure, warn};
+use crate::difference::Differences;
+use crate::error::{Error as Refused, with_disk};
+use crate::sealed::{Sealed, options_of};
 
 /// Images that are read at most until one is a parent: the first one is, unless it is not what it is called.
 const READ_MAX: usize = 32;
@@ -70,9 +70,10 @@ impl Search<'_> {
         place: &Place,
         of: Of,
         fits: impl Fn(&Published) -> bool,
+        warn: impl Fn(&str),
     ) -> Result<Option<Parent>, Error> {
         let base = self.base.filter(|_| of == Of::Folder).map(|base| Arc::clone(&base.place));
-        let places = self.listed(place, of).await?.into_iter().map(Arc::new).chain(base);
+        let places = self.listed(place, of, warn).await?.into_iter().map(Arc::new).chain(base);
         let ranked = places.filter_map(|place| {
             let (distance, way) = self.way(&place, place.checkpoint()?)?;
             Some((distance, way, place))
@@ -98,7 +99,7 @@ impl Search<'_> {
     }
 
     /// Where checkpoints of the lineage stay. A folder that may not be listed has none.
-    async fn listed(self, place: &Place, of: Of) -> Result<Vec<Place>, Error> {
+    async fn listed(self, place: &Place, of: Of, warn: impl Fn(&str)) -> Result<Vec<Place>, Error> {
         let layers = &self.sealed.survey.layers;
         let is_known = |id: &str| LayerId::parse(id).is_some_and(|id| layers.contains_key(&id));
         let listed = async {
@@ -140,19 +141,20 @@ impl Parent {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub async fn changed(&self, disk: &Disk, sealed: &Sealed, rules: &OpenRules) -> Result<Dirty, Failure> {
+    pub async fn changed(&self, disk: &Disk, sealed: &Sealed, rules: &OpenRules) -> Result<Dirty, Refused> {
         let marks = Dirty::new(disk.size(), CHUNK_BYTES_MIN);
         match self.way {
             Way::Below(layers) => {
                 let marked = mark_above(disk.root(), layers, &marks).await;
-                marked.map_err(|error| Failure::because("cannot read a map", &error))?;
+                marked.map_err(Refused::image("read the map of", disk.name().as_ref()))?;
             }
             Way::Beside(id) => {
                 let options = options_of(&sealed.survey.place.layer(id));
-                let other = copying::open(&options, rules, "read").await?;
-                let marked = mark_differences(disk, &other, &marks).await;
-                let marked = marked.map_err(|error| Failure::because("cannot read a map", &error));
-                copying::finish(&other, marked, |error| copying::because("close", &options, error)).await?;
+                let mark = async |other: &Disk| {
+                    let marked = mark_differences(disk, other, &marks).await;
+                    marked.map_err(Refused::image("read the map of", disk.name().as_ref()))
+                };
+                with_disk(&options, rules, "read", mark).await?;
             }
         }
         Ok(marks)

@@ -1,0 +1,126 @@
+//! Why an image does not get to a store, or no disk begins as one that is there.
+
+use std::io;
+
+use storage_chunked::{Error as ImageError, ManifestError};
+
+use crate::error::Error;
+
+/// What, where, and why not.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The name means nothing that can be written.
+    #[error("cannot {doing} {image}; allowed: s3://BUCKET/FOLDER/NAME")]
+    NoStore {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+    },
+    /// What is known of the store, its credentials, or the key of the image.
+    #[error("cannot {doing} {image}")]
+    Settings {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The store, or an image there.
+    #[error("cannot {doing} {image}")]
+    Store {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+        /// Why not.
+        source: Box<ImageError>,
+    },
+    /// What is there of the lineage, of which unchanged chunks could be taken, cannot be looked at.
+    #[error("cannot {doing} {image}")]
+    Search {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+        /// Why not.
+        source: Box<ImageError>,
+    },
+    /// No image can be of this disk.
+    #[error("cannot {doing} {image}")]
+    Manifest {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+        /// Why not.
+        source: ManifestError,
+    },
+    /// The disk cannot be read.
+    #[error("cannot read {disk}")]
+    Read {
+        /// Its name.
+        disk: String,
+        /// Why not.
+        source: block::Error,
+    },
+    /// No chunks are taken of the image that was named for that.
+    #[error("parent: {0}")]
+    Parent(#[from] NoParent),
+    /// The image is not one that stays what it is.
+    #[error("{image} was pushed, not published: {}", match at {
+        Some(_) => "it has no checkpoints",
+        None => "it may be replaced by the next push, and the disk would change",
+    })]
+    NotPublished {
+        /// The name.
+        image: String,
+        /// The checkpoint that was asked for.
+        at: Option<String>,
+    },
+    /// None of the checkpoints that were published to the name is called so.
+    #[error("{image} has no checkpoint {at}; it has: {known}")]
+    NoCheckpoint {
+        /// The name.
+        image: String,
+        /// The name or id that was asked for.
+        at: String,
+        /// Names of those that are there.
+        known: String,
+    },
+    /// The lineage, or an image of it.
+    #[error(transparent)]
+    Lineage(#[from] Error),
+    /// It was ended.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why an image is not the one of which chunks are taken.
+#[derive(Debug, thiserror::Error)]
+pub enum NoParent {
+    /// Its chunks are others.
+    #[error("chunks of {0} have another size or key, or are compressed and those of the new image are not")]
+    Unlike(String),
+    /// It is of another disk.
+    #[error("the lineage has no checkpoint of {0}")]
+    OfAnotherLineage(String),
+    /// It is elsewhere.
+    #[error("{name:?} is none; allowed: none, or a name in the folder of {image}")]
+    OfAnotherFolder {
+        /// What was named.
+        name: String,
+        /// What is published.
+        image: String,
+    },
+    /// It is no checkpoint.
+    #[error("{0} is no published checkpoint: it was pushed")]
+    Pushed(String),
+}
+
+impl From<lineage::Error> for PublishError {
+    fn from(error: lineage::Error) -> Self {
+        Self::Lineage(error.into())
+    }
+}
