@@ -88,22 +88,14 @@ impl Change {
                 return Err(Error::Invalid(format!("{} is named twice", disk.path().display())));
             }
         }
-        let needs_survey = |action: &Action| !matches!(action, Action::Checkpoint { .. });
-        let survey = match actions.iter().any(needs_survey) {
-            true => Some(self.survey()?),
-            false => None,
-        };
         let (mut sealings, mut forkings) = (Vec::new(), Vec::new());
         for action in actions {
-            match (action, &survey) {
-                (Action::Rollback { disk, of, to, new }, Some(survey)) => {
-                    sealings.push(self.rollback(survey, disk, (of, to), new)?);
+            match action {
+                Action::Rollback { disk, of, to, new } => {
+                    sealings.push(self.rollback(disk, (of, to), new)?);
                 }
-                (Action::Fork { of, to, disks }, Some(survey)) => {
-                    forkings.push(self.fork(survey, (of, to), disks)?);
-                }
-                (Action::Checkpoint { disk, new }, _) => sealings.push(self.checkpoint(disk, new)?),
-                (Action::Rollback { .. } | Action::Fork { .. }, None) => {}
+                Action::Fork { of, to, disks } => forkings.push(self.fork((of, to), disks)?),
+                Action::Checkpoint { disk, new } => sealings.push(self.checkpoint(disk, new)?),
             }
         }
         Ok(Plan::of(self.place(), self.manifest(), sealings, &forkings))
@@ -160,7 +152,6 @@ impl Change {
 
     fn rollback(
         &self,
-        survey: &Survey,
         disk: &DiskPlace,
         (of, wanted): (&DiskPlace, &CheckpointRef),
         new: &NewCheckpoint,
@@ -171,15 +162,16 @@ impl Change {
                 wanted.shown(&of.path())
             )));
         }
-        let below = survey.find(of, wanted)?;
-        let shape = self.check_base(survey, below)?;
+        let (below, shape) = self.base(of, wanted)?;
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
         active.check_sealable()?;
         Ok(Sealing { disk: disk.clone(), active, new: new.clone(), below, shape })
     }
 
-    /// What an overlay of a layer has of it, if it may have one.
-    fn check_base(&self, survey: &Survey, id: LayerId) -> Result<Shape, Error> {
+    /// The layer of a checkpoint, and what an overlay of it has of it, if it may have one.
+    fn base(&self, of: &DiskPlace, wanted: &CheckpointRef) -> Result<(LayerId, Shape), Error> {
+        let survey = Survey::of_checkpoint(self.place(), self.manifest(), (of, wanted))?;
+        let id = survey.find(of, wanted)?;
         let (chain, _) = survey.sealed_chain(id)?;
         let layer =
             survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })?;
@@ -187,13 +179,12 @@ impl Change {
             true => {
                 Err(Error::TooLong { disk: layer.image.path.clone(), found: chain.len(), max: CHAIN_MAX })
             }
-            false => Ok(layer.image.shape),
+            false => Ok((id, layer.image.shape)),
         }
     }
 
     fn fork(
         &self,
-        survey: &Survey,
         (of, wanted): (&DiskPlace, &CheckpointRef),
         disks: &[DiskPlace],
     ) -> Result<Forking, Error> {
@@ -216,8 +207,7 @@ impl Change {
                 return Err(Error::io("cannot make", &disk.path())(std::io::ErrorKind::AlreadyExists.into()));
             }
         }
-        let over = survey.find(of, wanted)?;
-        let shape = self.check_base(survey, over)?;
+        let (over, shape) = self.base(of, wanted)?;
         // A fork is as private as the disk; of a disk that is gone the layer's readers are known.
         let access = match of.path().metadata() {
             Ok(found) => FileAccess::of(&found),

@@ -33,6 +33,17 @@ pub struct Layer {
     pub changed: Option<String>,
 }
 
+impl Layer {
+    /// Looks at a layer; `None` if its file is no image.
+    fn read(place: &Place, manifest: &Manifest, id: LayerId) -> Result<Option<Self>, Error> {
+        let Some(image) = ImageFacts::read(place, &place.layer(id))? else { return Ok(None) };
+        let entry = manifest.entry(id).cloned();
+        let seal = entry.as_ref().and_then(|entry| entry.seal);
+        let changed = seal.and_then(|seal| seal.difference(image.metadata()));
+        Ok(Some(Self { image, entry, changed }))
+    }
+}
+
 /// A disk: a qcow2 image in the directory, whether or not it has a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Disk {
@@ -50,13 +61,44 @@ impl Survey {
     pub fn take(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
         let mut layers = BTreeMap::new();
         for id in names(place)?.iter().filter_map(|name| LayerId::of_file_name(name)) {
-            let Some(image) = ImageFacts::read(place, &place.layer(id))? else { continue };
-            let entry = manifest.entry(id).cloned();
-            let seal = entry.as_ref().and_then(|entry| entry.seal);
-            let changed = seal.and_then(|seal| seal.difference(image.metadata()));
-            layers.insert(id, Layer { image, entry, changed });
+            layers.extend(Layer::read(place, manifest, id)?.map(|layer| (id, layer)));
         }
         Ok(Self { place: place.clone(), layers, disks: disks(place)? })
+    }
+
+    /// Looks at what a checkpoint of a disk needs alone, and at what the disk needs: a fork costs the same however many others there are. [`Survey::find`] and
+    /// [`Survey::sealed_chain`] give for it what they give for the whole; who uses a layer it does not say. The manifest is in order: it has every layer.
+    ///
+    /// # Errors
+    /// When one of these images cannot be read.
+    pub(crate) fn of_checkpoint(
+        place: &Place,
+        manifest: &Manifest,
+        (disk, wanted): (&DiskPlace, &CheckpointRef),
+    ) -> Result<Self, Error> {
+        let mut survey = Self { place: place.clone(), layers: BTreeMap::new(), disks: Vec::new() };
+        if let Some(image) = if_there(ImageFacts::read(place, &disk.path()))? {
+            survey.add_chain(manifest, image.backing.layer())?;
+            survey.disks.push(Disk { name: disk.name.clone(), image });
+        }
+        let is_wanted = |entry: &&Entry| match wanted {
+            CheckpointRef::Id(id) => entry.id == *id,
+            CheckpointRef::Name(name) => entry.name.as_ref() == Some(name) && entry.disk == disk.name,
+        };
+        for entry in manifest.entries().filter(is_wanted) {
+            survey.add_chain(manifest, Some(entry.id))?;
+        }
+        Ok(survey)
+    }
+
+    /// Looks at a layer and those below it. One that is missing is reported when the chain is asked for.
+    fn add_chain(&mut self, manifest: &Manifest, mut next: Option<LayerId>) -> Result<(), Error> {
+        while let Some(id) = next.filter(|id| !self.layers.contains_key(id)) {
+            let Some(layer) = if_there(Layer::read(&self.place, manifest, id))? else { break };
+            next = layer.image.backing.layer();
+            self.layers.insert(id, layer);
+        }
+        Ok(())
     }
 
     /// Looks at the lineage at `place`. Takes no lock.
@@ -211,17 +253,22 @@ impl Survey {
     }
 }
 
+/// Nothing where there is no file.
+fn if_there<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => read,
+    }
+}
+
 /// The qcow2 images of the directory.
 fn disks(place: &Place) -> Result<Vec<Disk>, Error> {
     let failed = || Error::io("cannot list", place.directory());
     let mut disks = Vec::new();
     for entry in std::fs::read_dir(place.directory()).map_err(failed())? {
         let path = entry.map_err(failed())?.path();
-        let image = match ImageFacts::read(place, &path) {
-            // It went meanwhile.
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
-            read => read?,
-        };
+        // It may have gone meanwhile.
+        let image = if_there(ImageFacts::read(place, &path))?;
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         disks.extend(name.zip(image).map(|(name, image)| Disk { name, image }));
     }

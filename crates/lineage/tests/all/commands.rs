@@ -29,6 +29,30 @@ fn the_path_of_a_disk_names_its_active_layer_and_layers_are_not_written() {
     assert_eq!(survey.users(two), ["d.qcow2"]);
 }
 
+/// Each fork read the header of every image beside it: the 2,000th took ten times as long as the first.
+#[test]
+fn a_fork_and_a_rollback_look_at_no_image_that_they_do_not_need() {
+    let world = World::new();
+    world.checkpoint("d.qcow2", "one");
+    world.fork("d.qcow2", "one", &["f.qcow2"]);
+    world.write("f.qcow2", 2);
+    let other = world.checkpoint("f.qcow2", "other");
+    // A survey ends at this image, and so does every command that looks at all.
+    std::fs::write(world.path("wrong.qcow2"), b"QFI\xfb and no header").unwrap();
+    let layer = world.place().layer(other);
+    std::fs::set_permissions(&layer, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::write(&layer, b"QFI\xfb and no header").unwrap();
+    assert!(world.begin().survey().is_err() && world.begin().collect(true, usize::MAX).is_err());
+    world.fork("d.qcow2", "one", &["g.qcow2"]);
+    world.rollback("d.qcow2", "one");
+    assert_eq!((world.read("d.qcow2"), world.read("g.qcow2")), (1, 1));
+    // What they need they look at.
+    let fork = world.fork_of("f.qcow2", "other", &["h.qcow2"]);
+    assert!(world.begin().plan(&[fork]).is_err());
+    let taken = world.fork_of("d.qcow2", "one", &["g.qcow2"]);
+    assert!(world.begin().plan(&[taken]).is_err());
+}
+
 #[test]
 fn a_disk_that_only_its_owner_reads_has_such_layers() {
     let world = World::new();
