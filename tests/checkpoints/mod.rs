@@ -7,6 +7,7 @@ mod live;
 mod meetings;
 mod merged;
 mod python_client;
+mod sealed;
 mod served_forks;
 mod together;
 

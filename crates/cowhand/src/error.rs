@@ -331,6 +331,7 @@ fn kind_of_open(error: &OpenError) -> ErrorKind {
         OpenError::Format { .. } | OpenError::BackingFormat { .. } | OpenError::Filters { .. } => {
             ErrorKind::Unsupported
         }
+        OpenError::Storage(storage::OpenError::SealedLayer { .. }) => ErrorKind::ReadOnly,
         OpenError::Find { .. } | OpenError::Storage(_) | OpenError::Lock { .. } => {
             system_of_open(error).map_or(ErrorKind::Invalid, kind_of_system)
         }

@@ -313,17 +313,11 @@ fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
     Ok(KERNEL_FILE_SYSTEMS.contains(&found))
 }
 
-/// Whether one of the directories is that of a lineage (crate `lineage`), and the other its layers'
-/// directory. A layers' directory has a link `layers` to itself. A user who can only put files into a
-/// directory cannot make it the layers' directory of another lineage.
+/// Whether one of the directories is that of a lineage (crate `lineage`), and the other its layers'.
 fn are_one_lineage(one: &Path, other: &Path) -> bool {
-    const LAYERS: &str = "layers";
     let layers = if other.parent() == Some(one) { other } else { one };
     let is_below = layers.parent() == Some(one) || layers.parent() == Some(other);
-    let leads_to = || std::fs::read_link(layers.join(LAYERS));
-    is_below
-        && layers.file_name() == Some(OsStr::new(LAYERS))
-        && leads_to().is_ok_and(|path| path == Path::new("."))
+    is_below && storage::is_layers_directory(layers)
 }
 
 fn kind_words(found: FileType) -> &'static str {

@@ -63,7 +63,7 @@ impl Place {
 
     /// Whether it has layers, or could: the directory and the link are there.
     pub fn is_lineage(&self) -> bool {
-        std::fs::read_link(self.link()).is_ok_and(|leads_to| leads_to == Path::new("."))
+        storage::is_layers_directory(&self.layers())
     }
 
     /// A layer's file.

@@ -20,6 +20,7 @@ mod opening;
 mod page_cache;
 mod range_lock;
 mod reach;
+mod sealed;
 mod steps;
 mod unflushed;
 
@@ -36,5 +37,6 @@ pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use page_cache::is_cached;
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
 pub use reach::Reach;
+pub use sealed::{is_layers_directory, is_sealed_layer};
 pub use steps::{Step, StepWatcher, about_to};
 pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode};

@@ -15,7 +15,7 @@ use graph::names::directory_of;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use storage::{FileLock, FileOptions, Role, UnlockedFile};
+use storage::{FileLock, FileOptions, OpenError, Role, UnlockedFile, is_sealed_layer};
 
 use super::made::to_be_filled;
 use crate::create::make;
@@ -59,6 +59,10 @@ impl NewFile {
             Failure::because(format!("cannot create {}", name.display()), error)
         };
         let place = place_of(name).map_err(|error| failed(&error))?;
+        let found = place.canonicalize();
+        if found.is_ok_and(|found| is_sealed_layer(&found)) {
+            return Err(failed(&OpenError::SealedLayer { path: name.display().to_string() }));
+        }
         let replaced = match place.exists() {
             true => Some(Replaced::lock(&place).map_err(|error| failed(&error))?),
             false => None,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cowhand::{
-    Backup, Checkpoint, Collect, Difference, Differences, Disk, ErrorKind, Forget, Format, NewCheckpoint,
-    NewImage, OpenOptions, Removal, Says, Stream, create,
+    Backup, Checkpoint, Collect, Commit, Difference, Differences, Disk, ErrorKind, Existing, Forget, Format,
+    NewCheckpoint, NewImage, OpenOptions, Removal, Says, Stream, create,
 };
 
 use crate::peers::{qemu_img, text};
@@ -60,6 +60,25 @@ fn the_example_of_checkpoints_runs() {
     let directory = scratch.file("of-the-example");
     std::fs::create_dir(&directory).unwrap();
     example::run(&directory).unwrap();
+}
+
+/// As root a commit wrote into a checkpoint, and its forks were lost.
+#[test]
+fn nothing_is_written_into_a_sealed_layer() {
+    let scratch = Scratch::new();
+    let disk = scratch.open();
+    fill(&disk, 0, 1);
+    let layer = layer(&scratch, &take(&disk, "one"));
+    let content = std::fs::read(&layer).unwrap();
+    fill(&disk, 0, 2);
+    let refused = disk.commit(Commit::default()).wait().unwrap_err().to_string();
+    assert!(refused.contains("sealed layer"), "{refused}");
+    assert_eq!(kind(Disk::open(&layer).wait()), ErrorKind::ReadOnly);
+    let replaced = NewImage { existing: Existing::Replace, ..NewImage::qcow2(SIZE_BYTES) };
+    assert!(create(&layer, replaced).wait().is_err());
+    OpenOptions::new(&layer).read_only(true).open().wait().unwrap().close().wait().unwrap();
+    disk.close().wait().unwrap();
+    assert!(std::fs::read(&layer).unwrap() == content);
 }
 
 /// A writer counts in each part of the disk; a checkpoint may fall between two writes, never lose one that completed before it, nor have one that came after.

@@ -59,6 +59,15 @@ pub enum OpenError {
         /// The path as given.
         path: String,
     },
+    /// A layer that checkpoints are made of.
+    #[error(
+        "{path} is a sealed layer of checkpoints and stays as it is; for a disk that can be written, fork the checkpoint (cowhand fork); \
+         cowhand forget merges and removes layers"
+    )]
+    SealedLayer {
+        /// The path as given.
+        path: String,
+    },
     /// A directory, a pipe, a terminal.
     #[error("{path} is a {found}; storage must be a regular file or a block device")]
     NotStorage {
@@ -74,9 +83,10 @@ impl OpenError {
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             OpenError::Io { source, .. } => Some(source),
-            OpenError::NoDirect { .. } | OpenError::ReadOnlyDevice { .. } | OpenError::NotStorage { .. } => {
-                None
-            }
+            OpenError::NoDirect { .. }
+            | OpenError::ReadOnlyDevice { .. }
+            | OpenError::SealedLayer { .. }
+            | OpenError::NotStorage { .. } => None,
         }
     }
 }

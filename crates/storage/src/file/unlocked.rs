@@ -23,6 +23,7 @@ use super::{FileOptions, FileStorage, Kind, OpenError, Shared, extent};
 use crate::flushes::Flushes;
 use crate::opening::Unlocked;
 use crate::range_lock::RangeLocks;
+use crate::sealed::is_open_sealed_layer;
 use crate::{FileLock, LockError, Role};
 
 /// A file that is open, of which nothing is known yet but that it can serve as storage.
@@ -74,6 +75,11 @@ impl UnlockedFile {
         let kind = kind_of(&fd, &name)?;
         if kind == Kind::BlockDevice && !options.read_only && extent::is_read_only(&fd) {
             return Err(OpenError::ReadOnlyDevice { path: name });
+        }
+        // One that is created has no checkpoint yet.
+        let is_there = !flags.contains(OFlags::EXCL);
+        if kind == Kind::Regular && !options.read_only && is_there && is_open_sealed_layer(&fd) {
+            return Err(OpenError::SealedLayer { path: name });
         }
         match set_flags(&fd, flags, options.direct) {
             Ok(()) => {}
