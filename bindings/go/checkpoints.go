@@ -78,6 +78,42 @@ type MergedLayers struct {
 	Bytes  uint64   `json:"bytes"`
 }
 
+// Publish is where a checkpoint is uploaded, and how.
+type Publish struct {
+	// Target is s3://BUCKET/FOLDER/NAME.
+	Target string
+	// Parent is an image of the lineage in the same folder of which unchanged chunks are taken, or "none"; one is looked
+	// for where it is empty.
+	Parent string
+	// KeySecret is the secret that holds the key of an encrypted image.
+	KeySecret string
+	// ChunkSize is in bytes; 0 is that of the image that is there, or 1 MiB.
+	ChunkSize uint64
+	// Uncompressed sends chunks as they are.
+	Uncompressed bool
+	// Force also writes to a store that cannot detect another upload to the same name at the same time.
+	Force bool
+	// Speed is in bytes of the disk a second; 0 is no limit.
+	Speed uint64
+}
+
+// Published is a checkpoint on its way to a store.
+type Published struct {
+	ID string `json:"id"`
+	// Image is the name in the store that stays this checkpoint's, once the job has ended.
+	Image string `json:"image"`
+	Job   *Job   `json:"-"`
+}
+
+// Restored is a disk that begins as a published checkpoint.
+type Restored struct {
+	// Image is the name in the store that stays this checkpoint's.
+	Image string `json:"image"`
+	// Backing is the backing file of the disk: Open needs it as the option "allow-name".
+	Backing string `json:"backing"`
+	Size    uint64 `json:"size"`
+}
+
 // Says is what one of two disks says of a range in which they may differ.
 type Says uint32
 
@@ -237,15 +273,52 @@ func (d *Disk) Forget(policy Forget) (forgotten Forgotten, err error) {
 		err = parsed(&forgotten, func(json **C.char) C.int { return forget(nil, unsafe.Pointer(json)) })
 		return forgotten, err
 	}
+	forgotten.Job, err = begun(&forgotten, func(job **C.cowhand_job, json **C.char) C.int {
+		return forget(unsafe.Pointer(job), unsafe.Pointer(json))
+	})
+	return forgotten, err
+}
+
+// begun gives a job that work begins, and what the library says of it.
+func begun(found any, work func(**C.cowhand_job, **C.char) C.int) (*Job, error) {
 	var text *C.char
-	job, err := begin(func(job **C.cowhand_job) C.int { return forget(unsafe.Pointer(job), unsafe.Pointer(&text)) })
+	job, err := begin(func(job **C.cowhand_job) C.int { return work(job, &text) })
 	if err != nil {
-		return forgotten, err
+		return nil, err
 	}
-	err = parsed(&forgotten, func(json **C.char) C.int {
+	return job, parsed(found, func(json **C.char) C.int {
 		*json = text
 		return 0
 	})
-	forgotten.Job = job
-	return forgotten, err
+}
+
+// Publish begins to upload a checkpoint to an object store, while the disk is in use; only what the store lacks is sent.
+func (d *Disk) Publish(checkpoint string, publish Publish) (published Published, err error) {
+	texts := texts{}
+	defer texts.free()
+	flags := C.uint32_t(0)
+	if publish.Uncompressed {
+		flags |= C.COWHAND_PUBLISH_UNCOMPRESSED
+	}
+	if publish.Force {
+		flags |= C.COWHAND_PUBLISH_FORCE
+	}
+	published.Job, err = begun(&published, func(job **C.cowhand_job, json **C.char) C.int {
+		return C.cowhand_publish(d.handle, texts.of(checkpoint), texts.of(publish.Target),
+			texts.optional(filled(publish.Parent)), texts.optional(filled(publish.KeySecret)),
+			C.uint64_t(publish.ChunkSize), flags, C.uint64_t(publish.Speed), job, json)
+	})
+	return published, err
+}
+
+// Restore makes a disk at path that begins as a published checkpoint: what is read is fetched, and Stream fetches the rest.
+// at is one of the checkpoints below source, or empty; keySecret is empty where the image is not encrypted.
+func Restore(path, source, at, keySecret string) (restored Restored, err error) {
+	texts := texts{}
+	defer texts.free()
+	err = parsed(&restored, func(json **C.char) C.int {
+		return C.cowhand_restore(texts.of(path), texts.of(source), texts.optional(filled(at)),
+			texts.optional(filled(keySecret)), json)
+	})
+	return restored, err
 }

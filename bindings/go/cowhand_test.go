@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -343,6 +344,43 @@ func TestCheckpoints(t *testing.T) {
 	if len(removed.Needed) != 1 || removed.Needed[0].ID != one {
 		t.Fatal(removed)
 	}
+}
+
+func TestACheckpointIsPublishedAndADiskBeginsAsIt(t *testing.T) {
+	if os.Getenv("AWS_ENDPOINT_URL") == "" {
+		t.Skip("there is no store")
+	}
+	const name = "s3://images/vms/go"
+	path := image(t)
+	disk, err := Open(path, nil)
+	must(t, err)
+	defer disk.Close()
+	write(t, disk, 0, "first")
+	one, err := disk.Checkpoint("one", nil)
+	must(t, err)
+	write(t, disk, 0, "later")
+	published, err := disk.Publish("one", Publish{Target: name, Uncompressed: true})
+	must(t, err)
+	if published.ID != one || published.Image != name+"@"+one {
+		t.Fatal(published)
+	}
+	must(t, published.Job.Wait())
+	_, err = disk.Publish("none", Publish{Target: name})
+	fails(t, err, syscall.ENOENT, "none")
+	restored, err := Restore(path+".new", name, "one", "")
+	must(t, err)
+	if restored.Image != published.Image || restored.Size != size {
+		t.Fatal(restored)
+	}
+	begun, err := Open(path+".new", Options{"allow-name": restored.Backing})
+	must(t, err)
+	defer begun.Close()
+	if read(t, begun, 0, 5) != "first" {
+		t.Fatal("the disk is not as the checkpoint")
+	}
+	job, err := begun.Stream(Lowest, 0)
+	must(t, err)
+	must(t, job.Wait())
 }
 
 func TestJobsCopyADiskInUse(t *testing.T) {

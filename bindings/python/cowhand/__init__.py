@@ -5,7 +5,7 @@ thread and may be called from any; `cowhand.aio` has the same for asyncio.
 """
 
 from ._call import Error, version
-from ._checkpoints import Checkpoint, Difference, Forgotten, Removed
+from ._checkpoints import Checkpoint, Difference, Forgotten, Published, Removed, Restored, restore
 from ._disk import Disk, Extent, Snapshot, create, open
 from ._jobs import Job, JobInfo
 
@@ -18,9 +18,12 @@ __all__ = [
     "Forgotten",
     "Job",
     "JobInfo",
+    "Published",
     "Removed",
+    "Restored",
     "Snapshot",
     "create",
     "open",
+    "restore",
     "version",
 ]

@@ -78,6 +78,38 @@ class Difference:
     other: str
 
 
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint on its way to a store."""
+
+    id: str
+    #: The name in the store that stays this checkpoint's, once the job has ended.
+    image: str
+    #: Uploads.
+    job: Job
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A disk that begins as a published checkpoint."""
+
+    #: The name in the store that stays this checkpoint's.
+    image: str
+    #: The backing file of the disk: `open` needs it as `allow_name`.
+    backing: str
+    #: Bytes of the disk.
+    size: int
+
+
+def restore(path: PathLike, source: str, *, at: Optional[str] = None, key_secret: Optional[str] = None) -> Restored:
+    """Makes a disk that begins as a published checkpoint (s3://BUCKET/FOLDER/NAME): what is read is fetched.
+
+    `at` is one of the checkpoints below it. `Disk.stream` fetches the rest."""
+    names = (source.encode(), _optional(at), _optional(key_secret))
+    made = parsed(lib.cowhand_restore, os.fsencode(path), *names)
+    return Restored(made["image"], made["backing"], made["size"])
+
+
 class Checkpoints:
     """The checkpoints of a disk."""
 
@@ -142,6 +174,25 @@ class Checkpoints:
         merged = {merge["into"]: merge["layers"] for merge in found["merged"]}
         begun = None if list_only else Job(job)
         return Forgotten(found["forgotten"], _removed(found), merged, found["too-deep"], begun)
+
+    def publish(
+        self,
+        checkpoint: str,
+        target: str,
+        *,
+        parent: Optional[str] = None,
+        key_secret: Optional[str] = None,
+        chunk_size: int = 0,
+        compress: bool = True,
+        force: bool = False,
+        speed: int = 0,
+    ) -> Published:
+        """Uploads a checkpoint to s3://BUCKET/FOLDER/NAME as a job, while the disk is in use; only what the store lacks."""
+        job = ffi.new("cowhand_job **")
+        flags = (0 if compress else lib.COWHAND_PUBLISH_UNCOMPRESSED) | (lib.COWHAND_PUBLISH_FORCE if force else 0)
+        names = (checkpoint.encode(), target.encode(), _optional(parent), _optional(key_secret))
+        made = parsed(lib.cowhand_publish, self._disk, *names, chunk_size, flags, speed, job)
+        return Published(made["id"], made["image"], Job(job))
 
 
 def _optional(text: Optional[str]) -> Any:

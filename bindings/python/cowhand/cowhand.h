@@ -151,6 +151,16 @@
 #define COWHAND_DIFFERENCE_NOTHING 3
 
 /**
+ * Chunks are not compressed; otherwise they are as in the image that is there, or by zstd.
+ */
+#define COWHAND_PUBLISH_UNCOMPRESSED 1
+
+/**
+ * Also a store is written to that cannot detect another upload to the same name at the same time.
+ */
+#define COWHAND_PUBLISH_FORCE 2
+
+/**
  * A disk.
  */
 typedef struct cowhand_disk cowhand_disk;
@@ -345,9 +355,9 @@ int cowhand_destroy(struct cowhand_disk **disk);
  * Sets a property to a text.
  *
  * Before cowhand_connect: "path" (the image), or instead of it "drive" (a drive as cowhand serve takes it, such as
- * "json:{...}"); "allow-path" and "allow-name" (directories and NBD servers to which names inside images may lead; each
- * call adds one); and every option of a drive by its name, such as "cache", "read-only", "discard", "l2-cache-size" or
- * "throttling.iops-total". Wrong names and values of options are found by cowhand_connect.
+ * "json:{...}"); "allow-path" and "allow-name" (directories, and NBD servers or images in stores, to which names inside
+ * images may lead; each call adds one); and every option of a drive by its name, such as "cache", "read-only", "discard",
+ * "l2-cache-size" or "throttling.iops-total". Wrong names and values of options are found by cowhand_connect.
  *
  * Before cowhand_start: "num-queues" (1 to 1024, 1 unless set) and "queue-size" (requests in flight in a queue, 1 to
  * 32768, 256 unless set).
@@ -744,6 +754,40 @@ int cowhand_differences(struct cowhand_disk *disk,
                         uint64_t offset,
                         struct cowhand_difference *differences,
                         size_t max);
+
+/**
+ * Begins to upload a checkpoint to an object store, as a chunked image, while the disk is in use; only what the store
+ * lacks is sent. target is s3://BUCKET/FOLDER/NAME: that name is the checkpoint when the job has ended, and the "image" of
+ * *json, an object with "id" and "image", is it for ever. Where the store is, and the credentials, AWS's environment
+ * variables and files say. parent is an image of the lineage in the same folder of which unchanged chunks are taken, "none",
+ * or null: one is looked for. key_secret is the secret with the key of an encrypted image, or null. chunk_size is 0, or
+ * 512 KiB to 4 MiB. speed is in bytes of the disk a second, 0 is no limit. Other jobs and checkpoints go on meanwhile. json
+ * may be null; the caller releases *json with cowhand_free.
+ */
+int cowhand_publish(struct cowhand_disk *disk,
+                    const char *checkpoint,
+                    const char *target,
+                    const char *parent,
+                    const char *key_secret,
+                    uint64_t chunk_size,
+                    uint32_t flags,
+                    uint64_t speed,
+                    struct cowhand_job **job,
+                    char **json);
+
+/**
+ * Makes a disk at path, where nothing is, that begins as a published checkpoint: a qcow2 overlay whose backing file is the
+ * image in the store. It is ready at once, and what is read is fetched. source is s3://BUCKET/FOLDER/NAME, or a URL of a web
+ * server; at is one of the checkpoints below it that were published to the name, by its name or id, or null; key_secret is
+ * as for cowhand_publish. *json is an object with "image", "backing" and "size": the disk is opened with the property
+ * "allow-name" set to "backing". cowhand_stream fetches the rest. json may be null; the caller releases *json with
+ * cowhand_free.
+ */
+int cowhand_restore(const char *path,
+                    const char *source,
+                    const char *at,
+                    const char *key_secret,
+                    char **json);
 
 #ifdef __cplusplus
 }  // extern "C"

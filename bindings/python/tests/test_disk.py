@@ -1,6 +1,7 @@
 """Disks, used by threads that wait."""
 
 import errno
+import os
 import subprocess
 import sys
 import tempfile
@@ -207,6 +208,28 @@ class Disks(Scratch):
             removed = disk.delete_checkpoint("one")
             self.assertEqual((removed.layers, list(removed.needed)), ([], [taken]))
 
+    @unittest.skipUnless("AWS_ENDPOINT_URL" in os.environ, "there is no store")
+    def test_a_checkpoint_is_published_and_a_disk_begins_as_it(self) -> None:
+        name = "s3://images/vms/python"
+        with cowhand.open(self.path) as disk:
+            disk.write(0, b"first")
+            taken = disk.checkpoint("one")
+            disk.write(0, b"later")
+            published = disk.publish("one", name, chunk_size=1 << 20)
+            self.assertEqual((published.id, published.image), (taken, f"{name}@{taken}"))
+            published.job.wait()
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.publish("none", name)
+            self.assertEqual(caught.exception.errno, errno.ENOENT)
+        new = self.directory / "new.qcow2"
+        restored = cowhand.restore(new, name, at="one")
+        self.assertEqual((restored.image, restored.size), (published.image, SIZE))
+        with cowhand.open(new, allow_name=restored.backing) as disk:
+            self.assertEqual(disk.read(0, 5), b"first")
+            disk.stream().wait()
+        with cowhand.open(new) as disk:
+            self.assertEqual(disk.read(0, 5), b"first")
+
     def test_the_example_lists_what_an_overlay_has_of_its_own(self) -> None:
         with cowhand.open(self.path) as disk:
             disk.write(0, b"x" * (1 << 20))
@@ -226,7 +249,7 @@ class Disks(Scratch):
                 function = member.fget if isinstance(member, property) else member
                 if callable(function) and not name.startswith("_"):
                     self.assertIn("return", typing.get_type_hints(function), f"{holder}.{name}")
-        for function in (cowhand.open, cowhand.create, cowhand.version, cowhand.aio.open):
+        for function in (cowhand.open, cowhand.create, cowhand.restore, cowhand.version, cowhand.aio.open):
             self.assertIn("return", typing.get_type_hints(function))
         self.assertTrue((Path(cowhand.__file__).parent / "py.typed").exists())
 

@@ -20,3 +20,4 @@ mod queue;
 mod requests;
 mod settings;
 mod snapshots;
+mod stores;

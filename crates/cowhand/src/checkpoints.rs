@@ -4,6 +4,8 @@
 
 mod kinds;
 mod refused;
+#[cfg(feature = "s3")]
+mod stores;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ pub use self::kinds::{
     Checkpoint, Collect, Difference, Differences, Forget, Forgotten, Keep, MergedLayers, NeededLayer,
     NewCheckpoint, Removal, Removed, Says,
 };
+#[cfg(feature = "s3")]
+pub use self::stores::{Publish, Published, Restore, Restored, restore};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
 use crate::inside::{Inside, Shared};

@@ -72,6 +72,13 @@ impl NewImage {
 /// that fails. Starts a thread for as long as it takes.
 pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
     let path = path.into();
+    apart(async move || make(&path, &image).await)
+}
+
+/// Does `work` on a thread that ends with it.
+pub(crate) fn apart<T: Send + 'static>(
+    work: impl AsyncFnOnce() -> Result<T, Error> + Send + 'static,
+) -> Pending<T> {
     // A few writes and a flush: a ring costs more to set up than it saves, and a sandbox may refuse it.
     let loops = match Loops::over(1, Backend::Threads) {
         Ok(loops) => loops,
@@ -81,7 +88,7 @@ pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
     let on = loops.clone();
     let start = move || {
         let task = async move {
-            reply.send(make(&path, &image).await);
+            reply.send(work().await);
             drop(on);
         };
         reactor::spawn(task).detach();
@@ -90,7 +97,8 @@ pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
     pending
 }
 
-async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
+/// Makes an image at `path`.
+pub(crate) async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
     let place = match image.existing {
         Existing::Replace => {
             place_of(path).map_err(|error| Error::of_system(path.display().to_string(), error))?

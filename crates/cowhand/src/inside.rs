@@ -172,12 +172,12 @@ impl Shared {
         closed.map_err(Error::from)
     }
 
-    /// Ends the job, if there is one, and with it the graph, which has the disk.
+    /// Ends the jobs, if there are some, and with them the graph, which has the disk.
     #[cfg(feature = "jobs")]
     async fn end_jobs(&self) {
         let site = self.site.lock().take();
         if let Some(site) = site {
-            crate::jobs::end_job(&site).await;
+            crate::jobs::end_jobs(&site).await;
         }
     }
 

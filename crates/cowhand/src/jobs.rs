@@ -1,6 +1,6 @@
 //! Jobs on a disk in use: commit, stream, mirror and backup, without a server.
 //!
-//! A job runs on the disk's first loop. Its [`Job`] is a handle; dropping it changes nothing. A disk has one job at a time.
+//! A job runs on the disk's first loop. Its [`Job`] is a handle; dropping it changes nothing. A disk has one job at a time that uses its layers.
 
 mod begin;
 mod options;
@@ -16,10 +16,13 @@ pub use job::Status as JobStatus;
 use self::begin::Started;
 #[cfg(feature = "checkpoints")]
 pub(crate) use self::begin::merge_of;
+#[cfg(all(feature = "checkpoints", feature = "s3"))]
+pub(crate) use self::begin::publish_of;
 pub use self::options::{Backup, Commit, Copied, Mirror, Stream};
-pub(crate) use self::run::end_job;
+pub(crate) use self::run::end_jobs;
 use self::run::{Running, State};
 pub(crate) use self::site::Site;
+use self::site::Uses;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "checkpoints")]
@@ -108,7 +111,18 @@ impl Disk {
         inside: &Inside,
         begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
     ) -> Result<Job, Error> {
-        let state = run::begin(&shared, inside, begin).await?;
+        let state = run::begin(&shared, inside, Uses::Layers, begin).await?;
+        Ok(Job { shared, state })
+    }
+
+    /// As [`Disk::begin_inside`], of a job that is none of the disk's layers: others run meanwhile.
+    #[cfg(all(feature = "checkpoints", feature = "s3"))]
+    pub(crate) async fn begin_beside(
+        shared: Arc<Shared>,
+        inside: &Inside,
+        begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
+    ) -> Result<Job, Error> {
+        let state = run::begin(&shared, inside, Uses::Sealed, begin).await?;
         Ok(Job { shared, state })
     }
 
@@ -125,7 +139,7 @@ impl Disk {
         let loops = shared.loops().clone();
         let start = move || {
             let task = async move {
-                let begun = run::begin(&shared, &inside, begin).await;
+                let begun = run::begin(&shared, &inside, Uses::Layers, begin).await;
                 drop(inside);
                 reply.send(begun.map(|state| Job { shared, state }));
             };

@@ -122,8 +122,8 @@ impl OpenOptions {
         self
     }
 
-    /// Follows names in the images also where they lead to this NBD server (`nbd://HOST[:PORT]`), or to this export of one
-    /// (`nbd://HOST/EXPORT`). Without it they lead to files only.
+    /// Follows names in the images also where they lead to this NBD server (`nbd://HOST[:PORT]`), to this export of one
+    /// (`nbd://HOST/EXPORT`), or to this image in a store (`chunked:s3://BUCKET/FOLDER/NAME@ID`). Without it they lead to files only.
     pub fn allow_name(mut self, name: impl Into<String>) -> Self {
         self.allowed_names.push(name.into());
         self

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::installed::{compile, here, scratch, succeed, with_library};
+use crate::store::Store;
 
 /// Programs in `tests/c`, each of which makes an image and prints that all is well.
-const PROGRAMS: [&str; 6] = ["requests", "disk", "jobs", "checkpoints", "wrong", "threads"];
+const PROGRAMS: [&str; 7] = ["requests", "disk", "jobs", "checkpoints", "stores", "wrong", "threads"];
 
 fn program(name: &str, options: &[&str], directory: &Path) -> PathBuf {
     let built = directory.join(name);
@@ -16,6 +17,7 @@ fn program(name: &str, options: &[&str], directory: &Path) -> PathBuf {
 
 /// Runs every program, compiled with `options`, with the words of `runner` before it.
 fn run_all(options: &[&str], runner: &[&str]) {
+    let store = Store::start();
     for name in PROGRAMS {
         let directory = scratch();
         let built = program(name, options, directory.path());
@@ -24,7 +26,7 @@ fn run_all(options: &[&str], runner: &[&str]) {
         let (first, rest) = words.split_first().unwrap();
         let mut command = Command::new(first);
         command.args(rest).arg(directory.path().join("disk.qcow2"));
-        let printed = succeed(with_library(&mut command));
+        let printed = succeed(store.below(with_library(&mut command)));
         assert_eq!(printed, format!("{name}: ok\n"));
     }
 }

@@ -8,7 +8,7 @@ use cbindgen::{Builder, Config};
 use crate::installed::{here, prefix, project, succeed};
 
 /// Sources in the order in which the header has their functions.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "failure",
     "pointers",
     "image",
@@ -22,6 +22,7 @@ const SOURCES: [&str; 13] = [
     "snapshots",
     "jobs",
     "checkpoints",
+    "stores",
 ];
 
 /// Writes the header rather than compare it, when set.

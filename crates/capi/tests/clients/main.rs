@@ -9,3 +9,5 @@ mod header;
 mod installed;
 mod page;
 mod python;
+#[path = "../../../cowhand/tests/all/store.rs"]
+mod store;

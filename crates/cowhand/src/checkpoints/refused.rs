@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+#[cfg(feature = "s3")]
+use ::checkpoints::PublishError;
 use ::checkpoints::{Error as Refused, Unsealable};
 use graph::NodeError;
 use lineage::Error as LineageError;
@@ -19,6 +21,49 @@ impl Error {
             Refused::Lineage(error) => Self::said(kind, error.to_string()),
             error => Self::said(kind, with_sources(error)),
         }
+    }
+}
+
+#[cfg(feature = "s3")]
+impl Error {
+    /// Why a checkpoint of the disk at `path` is not published, or the disk there not made of one.
+    pub(crate) fn of_publishing(path: &Path, error: &PublishError) -> Self {
+        let kind = match error {
+            PublishError::Lineage(error) => return Self::of_checkpoints(path, error),
+            PublishError::Store { source, .. } | PublishError::Search { source, .. } => kind_of_store(source),
+            PublishError::Settings { source, .. } => kind_of_system(source),
+            PublishError::NoCheckpoint { .. } => ErrorKind::NotFound,
+            PublishError::Read { .. } => kind_of_steps(error),
+            PublishError::NoStore { .. }
+            | PublishError::Manifest { .. }
+            | PublishError::Parent(_)
+            | PublishError::NotPublished { .. } => ErrorKind::Invalid,
+            PublishError::Cancelled => ErrorKind::Cancelled,
+        };
+        Self::said(kind, with_sources(error))
+    }
+}
+
+/// The kind of what a store says, or an image there.
+#[cfg(feature = "s3")]
+fn kind_of_store(error: &storage_chunked::Error) -> ErrorKind {
+    use storage_chunked::Error as Image;
+    match error {
+        Image::NoImage { .. } => ErrorKind::NotFound,
+        Image::Removing { .. } | Image::Pushing { .. } => ErrorKind::InUse,
+        Image::Encrypted { .. } | Image::OtherKey { .. } | Image::NotEncrypted { .. } | Image::Key(_) => {
+            ErrorKind::Invalid
+        }
+        Image::ReadOnly { .. } => ErrorKind::ReadOnly,
+        Image::Manifest { .. }
+        | Image::Missing { .. }
+        | Image::Length { .. }
+        | Image::Frame { .. }
+        | Image::Content { .. }
+        | Image::Encryption { .. }
+        | Image::Unproven { .. } => ErrorKind::Corrupt,
+        error if error.is_forbidden() => ErrorKind::Denied,
+        Image::Store(_) | Image::Server(_) | Image::RemovalTooLong | Image::Output(_) => ErrorKind::Io,
     }
 }
 

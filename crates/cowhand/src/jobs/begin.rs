@@ -20,6 +20,9 @@ pub(super) enum Work {
     /// Layers of its lineage that nothing needs by themselves become one.
     #[cfg(feature = "checkpoints")]
     Merge(::checkpoints::LayerMerge),
+    /// A sealed layer is uploaded.
+    #[cfg(all(feature = "checkpoints", feature = "s3"))]
+    Publish(Box<::checkpoints::Publication>),
 }
 
 impl Work {
@@ -35,6 +38,12 @@ impl Work {
                 Ok(()) => Ok(Ended::Complete),
                 Err(error) => Err(Error::of_checkpoints(merge.place.directory(), &error)),
             },
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Publish(publication) => match publication.run(host.graph.rules(), life).await {
+                Ok(_) => Ok(Ended::Complete),
+                Err(_) if life.is_given_up() => Err(of_job(job::Error::Cancelled)),
+                Err(error) => Err(Error::of_publishing(publication.sealed.survey.place.directory(), &error)),
+            },
         }
     }
 
@@ -47,6 +56,8 @@ impl Work {
             }),
             #[cfg(feature = "checkpoints")]
             Self::Merge(_) => Ok(()),
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Publish(_) => Ok(()),
         }
     }
 
@@ -56,6 +67,8 @@ impl Work {
             Self::Task(task) => task.abort(host).await,
             #[cfg(feature = "checkpoints")]
             Self::Merge(_) => {}
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Publish(_) => {}
         }
     }
 }
@@ -189,6 +202,12 @@ pub(super) async fn backup(
 #[cfg(feature = "checkpoints")]
 pub(crate) fn merge_of(merge: ::checkpoints::LayerMerge, speed_bytes: u64) -> Started {
     Started { kind: "forget", work: Work::Merge(merge), speed_bytes, target: None }
+}
+
+/// The job that uploads a checkpoint.
+#[cfg(all(feature = "checkpoints", feature = "s3"))]
+pub(crate) fn publish_of(publication: ::checkpoints::Publication, speed_bytes: u64) -> Started {
+    Started { kind: "publish", work: Work::Publish(Box::new(publication)), speed_bytes, target: None }
 }
 
 /// A job with a target, which is closed if the job did not begin.

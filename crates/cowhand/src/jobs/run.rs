@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::JobInfo;
 use super::begin::{Started, Work, close_target, of_job};
-use super::site::Site;
+use super::site::{Site, Uses};
 use crate::error::{Error, ErrorKind};
 use crate::inside::{Inside, Shared};
 use crate::pending::Reply;
@@ -131,18 +131,19 @@ impl Running {
 pub(crate) async fn begin(
     shared: &Arc<Shared>,
     inside: &Inside,
+    uses: Uses,
     begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
 ) -> Result<Arc<State>, Error> {
     let site = shared.site()?;
     let state = State::new();
-    site.claim(&state)?;
+    site.claim(&state, uses)?;
     let begun = async {
         let disk = site.node(inside.shared_disk()).await?;
         let change = site.graph.change().await;
         let begun = begin(&site, &change, &disk).await?;
         Ok::<_, Error>((disk, begun))
     };
-    let (disk, begun) = begun.await.inspect_err(|_| site.release())?;
+    let (disk, begun) = begun.await.inspect_err(|_| site.release(&state))?;
     state.inner.lock().kind = begun.kind;
     let terms = Terms { id: begun.kind.to_owned(), ..Terms::default() };
     let running = Rc::new(Running { life: Life::new(terms, begun.speed_bytes, |_| ()) });
@@ -153,7 +154,7 @@ pub(crate) async fn begin(
         drop(disk);
         let info = running.info();
         RUNNING.with_borrow_mut(|all| all.remove(&job.number));
-        site.release();
+        site.release(&job);
         // A caller that waits for the end may close the disk.
         drop(site);
         job.end(Ending { result, info });
@@ -195,15 +196,17 @@ async fn done(life: &Life, work: &Work, host: &Host<'_>) -> Result<(), Error> {
     work.finish(host, ended).await
 }
 
-/// Ends the job of a disk that closes, by force, and waits until it has cleaned up. On the disk's loop.
-pub(crate) async fn end_job(site: &Site) {
-    let Some(state) = site.current() else { return };
-    if let Some(running) = Running::of(&state) {
+/// Ends the jobs of a disk that closes, by force, and waits until they have cleaned up. On the disk's loop.
+pub(crate) async fn end_jobs(site: &Site) {
+    let jobs = site.jobs();
+    for running in jobs.iter().filter_map(|state| Running::of(state)) {
         // One that has ended refuses.
         let _ = running.life.ask_to_end(End::Force);
     }
-    let (reply, ended) = crate::Pending::new();
-    state.when_ended(reply);
-    // Whatever it ended with.
-    let _ = ended.await;
+    for state in jobs {
+        let (reply, ended) = crate::Pending::new();
+        state.when_ended(reply);
+        // Whatever it ended with.
+        let _ = ended.await;
+    }
 }

@@ -11,6 +11,16 @@ use parking_lot::Mutex;
 use super::run::State;
 use crate::error::{Error, ErrorKind};
 
+/// What a job has to do with the layers of its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Uses {
+    /// It reads, changes or counts them: a disk has one such job at a time.
+    Layers,
+    /// It reads sealed ones, which it has opened itself.
+    #[cfg(all(feature = "checkpoints", feature = "s3"))]
+    Sealed,
+}
+
 /// The graph of one disk.
 pub(crate) struct Site {
     pub(crate) graph: Graph,
@@ -18,16 +28,16 @@ pub(crate) struct Site {
     tree: OptionTree,
     /// The disk in the graph, from its first job on.
     node: Mutex<Option<Arc<DiskNode>>>,
-    /// The job that is at work or begins.
-    current: Mutex<Option<Arc<State>>>,
+    /// The jobs that are at work or begin.
+    jobs: Mutex<Vec<(Uses, Arc<State>)>>,
     names: AtomicU64,
 }
 
 impl Site {
     /// Of a disk that was opened with these options.
     pub(crate) fn new(path: PathBuf, tree: OptionTree, rules: OpenRules) -> Self {
-        let (node, current, names) = Default::default();
-        Self { graph: Graph::new(rules), path, tree, node, current, names }
+        let (node, jobs, names) = Default::default();
+        Self { graph: Graph::new(rules), path, tree, node, jobs, names }
     }
 
     /// The disk in the graph.
@@ -36,6 +46,10 @@ impl Site {
             return Ok(Arc::clone(node));
         }
         let change = self.graph.change().await;
+        // Another task may have added it meanwhile.
+        if let Some(node) = &*self.node.lock() {
+            return Ok(Arc::clone(node));
+        }
         let new = DiskNode::new(self.name(), self.path.clone(), self.tree.clone(), Arc::clone(disk));
         let added = self.graph.add_disk(&change, new);
         let refused = |error: graph::NodeError| Error::said(ErrorKind::Invalid, error.to_string());
@@ -49,22 +63,22 @@ impl Site {
         format!("disk{}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Has `state` be the disk's job, unless it has one.
-    pub(super) fn claim(&self, state: &Arc<State>) -> Result<(), Error> {
-        let mut current = self.current.lock();
-        if current.is_some() {
+    /// Has `state` be a job of the disk, unless that has one that does not go with it.
+    pub(super) fn claim(&self, state: &Arc<State>, uses: Uses) -> Result<(), Error> {
+        let mut jobs = self.jobs.lock();
+        if uses == Uses::Layers && jobs.iter().any(|(other, _)| *other == Uses::Layers) {
             return Err(Error::said(ErrorKind::InUse, "the disk has a job; it takes one at a time"));
         }
-        *current = Some(Arc::clone(state));
+        jobs.push((uses, Arc::clone(state)));
         Ok(())
     }
 
     /// Refuses what a job of the disk would not expect.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn check_free(&self) -> Result<(), Error> {
-        match self.current() {
-            Some(_) => Err(Error::said(ErrorKind::InUse, format!("{} has a job", self.path.display()))),
-            None => Ok(()),
+        match self.jobs.lock().iter().any(|(uses, _)| *uses == Uses::Layers) {
+            true => Err(Error::said(ErrorKind::InUse, format!("{} has a job", self.path.display()))),
+            false => Ok(()),
         }
     }
 
@@ -74,13 +88,19 @@ impl Site {
         Error::of_checkpoints(&self.path, error)
     }
 
-    /// The disk has no job any more.
-    pub(super) fn release(&self) {
-        self.current.lock().take();
+    /// Why a checkpoint of the disk is not published.
+    #[cfg(all(feature = "checkpoints", feature = "s3"))]
+    pub(crate) fn not_published(&self, error: &::checkpoints::PublishError) -> Error {
+        Error::of_publishing(&self.path, error)
     }
 
-    /// The job at work, if any.
-    pub(super) fn current(&self) -> Option<Arc<State>> {
-        self.current.lock().clone()
+    /// A job has ended, or did not begin.
+    pub(super) fn release(&self, state: &Arc<State>) {
+        self.jobs.lock().retain(|(_, job)| !Arc::ptr_eq(job, state));
+    }
+
+    /// The jobs at work.
+    pub(super) fn jobs(&self) -> Vec<Arc<State>> {
+        self.jobs.lock().iter().map(|(_, job)| Arc::clone(job)).collect()
     }
 }

@@ -16,3 +16,7 @@ mod opening;
 mod peers;
 mod scratch;
 mod steering;
+#[cfg(all(feature = "checkpoints", feature = "s3"))]
+mod store;
+#[cfg(all(feature = "checkpoints", feature = "s3"))]
+mod stores;

@@ -1,0 +1,74 @@
+/* stores PATH: a checkpoint of a disk in use goes to a store, and a disk begins as it. */
+#include "blocks.h"
+
+#define NAME "s3://images/vms/c"
+
+/* The text that follows a key, as JSON writes that; the caller releases it. */
+static char *value_of(const char *json, const char *key) {
+    const char *at = strstr(json, key);
+    CHECK(at != NULL);
+    at += strlen(key);
+    return strndup(at, strcspn(at, "\""));
+}
+
+static void refused(cowhand_disk *disk, const char *path) {
+    cowhand_job *job = NULL;
+    EQUAL(cowhand_publish(disk, "none", NAME, NULL, NULL, 0, 0, 0, &job, NULL), -ENOENT);
+    EQUAL(cowhand_publish(disk, "one", "here", NULL, NULL, 0, 0, 0, &job, NULL), -EINVAL);
+    EQUAL(cowhand_publish(disk, "one", NAME, NULL, NULL, 5, 0, 0, &job, NULL), -EINVAL);
+    EQUAL(cowhand_publish(disk, "one", NAME, NULL, NULL, 0, 4, 0, &job, NULL), -EINVAL);
+    EQUAL(cowhand_publish(disk, "one", NAME, NULL, "none", 0, 0, 0, &job, NULL), -EINVAL);
+    EQUAL(cowhand_publish(disk, "one", NULL, NULL, NULL, 0, 0, 0, &job, NULL), -EFAULT);
+    EQUAL(cowhand_publish(disk, "one", NAME, NULL, NULL, 0, 0, 0, NULL, NULL), -EFAULT);
+    EQUAL(cowhand_publish(NULL, "one", NAME, NULL, NULL, 0, 0, 0, &job, NULL), -EBADF);
+    CHECK(job == NULL);
+    EQUAL(cowhand_restore(path, "s3://images/vms/none", NULL, NULL, NULL), -ENOENT);
+    EQUAL(cowhand_restore(path, NULL, NULL, NULL, NULL), -EFAULT);
+    EQUAL(cowhand_restore(NULL, NAME, NULL, NULL, NULL), -EFAULT);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    char path[4096];
+    snprintf(path, sizeof path, "%s.new.qcow2", argv[1]);
+    new_image(argv[1], SIZE);
+    cowhand_disk *disk = connected(argv[1]);
+    fill(disk, 0, 1);
+    EQUAL(cowhand_checkpoint(disk, "one", NULL, 0, NULL), 0);
+    fill(disk, 0, 2);
+    refused(disk, path);
+
+    cowhand_job *job = NULL;
+    char *json = NULL;
+    EQUAL(cowhand_publish(disk, "one", NAME, "none", NULL, 1 << 20, COWHAND_PUBLISH_UNCOMPRESSED, 0, &job, &json), 0);
+    /* The layer is sealed: checkpoints go on. */
+    EQUAL(cowhand_checkpoint(disk, "two", NULL, 0, NULL), 0);
+    EQUAL(cowhand_job_wait(job), 0);
+    EQUAL(cowhand_job_destroy(&job), 0);
+    char *image = value_of(json, "\"image\":\"");
+    CHECK(strncmp(image, NAME "@", strlen(NAME) + 1) == 0);
+    cowhand_free(json);
+
+    EQUAL(cowhand_restore(path, NAME, "none", NULL, NULL), -ENOENT);
+    EQUAL(cowhand_restore(path, NAME, "one", NULL, &json), 0);
+    char *again = value_of(json, "\"image\":\""), *backing = value_of(json, "\"backing\":\"");
+    CHECK(strcmp(image, again) == 0);
+    cowhand_free(json);
+    EQUAL(cowhand_restore(path, NAME, NULL, NULL, NULL), -EEXIST);
+    cowhand_disk *new = NULL;
+    EQUAL(cowhand_create("qcow2", &new), 0);
+    EQUAL(cowhand_set_str(new, "path", path), 0);
+    EQUAL(cowhand_set_str(new, "allow-name", backing), 0);
+    EQUAL(cowhand_connect(new), 0);
+    EQUAL(byte_at(new, 0), 1);
+    EQUAL(byte_at(disk, 0), 2);
+    EQUAL(cowhand_stream(new, COWHAND_LOWEST, 0, &job), 0);
+    EQUAL(cowhand_job_wait(job), 0);
+    EQUAL(cowhand_job_destroy(&job), 0);
+    EQUAL(cowhand_destroy(&new), 0);
+    free(image);
+    free(again);
+    free(backing);
+    EQUAL(cowhand_destroy(&disk), 0);
+    puts("stores: ok");
+}
