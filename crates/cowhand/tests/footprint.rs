@@ -20,7 +20,16 @@ const SIZE_BYTES: u64 = 1 << 30;
 const MARK: &str = "/cowhand-phase/";
 
 /// The phases of a disk's life, as the columns of the page have them.
-const PHASES: [&str; 3] = ["open", "use", "close"];
+const PHASES: [&str; 4] = ["open", "use", "close", CHECKPOINTS];
+
+/// The one that only a build with that feature has, between use and close.
+const CHECKPOINTS: &str = "checkpoints";
+
+/// The phases after a disk is open.
+fn phases_of_open_disk() -> Vec<&'static str> {
+    let later = PHASES.into_iter().skip(1);
+    later.filter(|phase| *phase != CHECKPOINTS || cfg!(feature = "checkpoints")).collect()
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,17 +58,22 @@ fn work(kind: &str, aio: &str, image: &Path) -> Result<(), Error> {
     let page = (kind == "filter-all" || kind == "filter-use").then(Page::read);
     let before = (kind == "measure").then(Process::now);
     if kind == "filter-all" {
-        page.as_ref().unwrap().confine(&PHASES);
+        page.as_ref().unwrap().confine(&[vec![PHASES[0]], phases_of_open_disk()].concat());
     }
     mark(kind, "open");
     let options = OpenOptions::new(image).discard(true);
     let options = if aio == "threads" { options.set("aio", "threads") } else { options };
     let disk = options.open().wait()?;
     if kind == "filter-use" {
-        page.as_ref().unwrap().confine(&["use", "close"]);
+        page.as_ref().unwrap().confine(&phases_of_open_disk());
     }
     mark(kind, "use");
     use_disk(&disk)?;
+    #[cfg(feature = "checkpoints")]
+    {
+        mark(kind, CHECKPOINTS);
+        use_checkpoints(&disk, image)?;
+    }
     let during = (kind == "measure").then(Process::now);
     mark(kind, "close");
     disk.close().wait()?;
@@ -97,6 +111,26 @@ fn use_disk(disk: &Disk) -> Result<(), Error> {
     disk.resize(2 * SIZE_BYTES, ResizeOptions::default()).wait()?;
     disk.apply_snapshot("one").wait()?;
     disk.delete_snapshot("one").wait()?;
+    disk.flush().wait()
+}
+
+/// Takes, lists, compares, forks, leaves, merges and deletes checkpoints.
+#[cfg(feature = "checkpoints")]
+fn use_checkpoints(disk: &Disk, image: &Path) -> Result<(), Error> {
+    use cowhand::{Collect, Forget, NewCheckpoint, Removal};
+
+    for number in 0..4u8 {
+        disk.write(0, vec![number; 1 << 20]).wait()?;
+        disk.checkpoint(NewCheckpoint::named(format!("c{number}"))).wait()?;
+    }
+    disk.fork("c1", image.with_file_name("footprint-disk-fork.qcow2"), Some(2)).wait()?;
+    disk.rollback("c1").wait()?;
+    assert_eq!(disk.checkpoints().wait()?.len(), 5);
+    disk.differences("c0", None, 0).wait()?;
+    disk.delete_checkpoints(["c0"], Removal::Remove).wait()?;
+    disk.collect_layers(Collect { unnamed: true, ..Collect::default() }).wait()?;
+    let merging = disk.forget(Forget::default()).wait()?.job;
+    merging.unwrap().ended().wait()?;
     disk.flush().wait()
 }
 
@@ -247,14 +281,14 @@ fn numbers() -> BTreeMap<&'static str, i64> {
         };
     }
     numbers! {
-        SYS_brk SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close SYS_copy_file_range SYS_epoll_create1 SYS_epoll_ctl
-        SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_exit SYS_exit_group SYS_fallocate SYS_fcntl SYS_fdatasync SYS_flock SYS_fstat SYS_fstatfs
+        SYS_brk SYS_chmod SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close SYS_copy_file_range SYS_epoll_create1 SYS_epoll_ctl
+        SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_exit SYS_exit_group SYS_fadvise64 SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fchown SYS_fcntl SYS_fdatasync SYS_flock SYS_fstat SYS_fstatfs
         SYS_fsync SYS_ftruncate SYS_futex SYS_get_mempolicy SYS_getcwd SYS_getdents64 SYS_getpid SYS_getrandom SYS_gettid SYS_io_uring_enter
-        SYS_io_uring_register SYS_io_uring_setup SYS_ioctl SYS_kill SYS_lseek SYS_lstat SYS_madvise SYS_mlock SYS_mmap SYS_mprotect SYS_mremap
+        SYS_io_uring_register SYS_io_uring_setup SYS_ioctl SYS_kill SYS_link SYS_linkat SYS_lseek SYS_lstat SYS_madvise SYS_mkdir SYS_mkdirat SYS_mlock SYS_mmap SYS_mprotect SYS_mremap
         SYS_munlock SYS_munmap SYS_newfstatat SYS_open SYS_openat SYS_poll SYS_ppoll SYS_prctl SYS_pread64 SYS_preadv SYS_preadv2 SYS_prlimit64
-        SYS_pwrite64 SYS_pwritev SYS_pwritev2 SYS_read SYS_readlink SYS_readlinkat SYS_readv SYS_rseq SYS_rt_sigaction SYS_rt_sigprocmask
-        SYS_rt_sigreturn SYS_sched_getaffinity SYS_sched_yield SYS_set_robust_list SYS_sigaltstack SYS_stat SYS_statfs SYS_statx SYS_sync_file_range
-        SYS_sysinfo SYS_timerfd_create SYS_timerfd_settime SYS_uname SYS_unlinkat SYS_write SYS_writev
+        SYS_pwrite64 SYS_pwritev SYS_pwritev2 SYS_read SYS_readlink SYS_readlinkat SYS_readv SYS_rename SYS_renameat SYS_renameat2 SYS_rseq SYS_rt_sigaction SYS_rt_sigprocmask
+        SYS_rt_sigreturn SYS_sched_getaffinity SYS_sched_yield SYS_set_robust_list SYS_sigaltstack SYS_stat SYS_statfs SYS_statx SYS_symlink SYS_symlinkat SYS_sync_file_range
+        SYS_sysinfo SYS_timerfd_create SYS_timerfd_settime SYS_uname SYS_unlink SYS_unlinkat SYS_write SYS_writev
     }
 }
 
@@ -373,7 +407,7 @@ fn traced(aio: &str) -> Result<Option<Trace>, String> {
 
 /// Runs this program on a new image; gives what it prints.
 fn run(kind: &str, aio: &str, by: impl FnOnce(Command) -> Command) -> Result<String, String> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::Builder::new().prefix("footprint-disk").tempdir().unwrap();
     let image = directory.path().join("footprint-disk.qcow2");
     create(&image, NewImage::qcow2(SIZE_BYTES)).wait().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
