@@ -139,10 +139,41 @@ fn what_the_sandbox_does_not_allow_is_refused_with_the_way_out() {
     let steered = Steered::new();
     let elsewhere = Scratch::new();
     let path = create(&elsewhere, "b.qcow2", "1M");
-    let refused = steered.talk().refused("blockdev-add", qcow2("b", &path));
     let landlocked =
         std::fs::read_to_string("/sys/kernel/security/lsm").is_ok_and(|lsm| lsm.contains("landlock"));
-    assert!(refused.contains("--allow-path") || !landlocked, "{refused}");
+    let rules = elsewhere.write("rules", b"{}").display().to_string();
+    let file = |name: &str, path: &str| json!({ "driver": "file", "node-name": name, "filename": path });
+    let over =
+        |driver: &str, path: &str| json!({ "driver": driver, "node-name": "f", "file": qcow2("b", path) });
+    let socket = json!({ "type": "unix", "data": { "path": elsewhere.name("nbd") } });
+    let (new, mut qmp) = (elsewhere.name("new.qcow2"), steered.talk());
+    qmp.ok("blockdev-add", file("bare", &path));
+    for (command, arguments) in [
+        ("blockdev-add", qcow2("b", &path)),
+        ("blockdev-add", over("copy-on-read", &path)),
+        ("blockdev-add", json!({ "driver": "raw", "node-name": "r", "file": "bare" })),
+        ("blockdev-snapshot-sync", json!({ "device": "a", "snapshot-file": new })),
+        ("drive-backup", json!({ "device": "a", "sync": "full", "target": new })),
+        (
+            "blockdev-create",
+            json!({ "job-id": "j", "options": { "driver": "file", "filename": new, "size": 0 } }),
+        ),
+        ("object-add", json!({ "qom-type": "authz-listfile", "id": "z", "filename": rules })),
+        ("object-add", json!({ "qom-type": "secret", "id": "s", "file": rules })),
+        (
+            "object-add",
+            json!({ "qom-type": "tls-creds-x509", "id": "t", "endpoint": "client", "dir": elsewhere.path() }),
+        ),
+        ("nbd-server-start", json!({ "addr": socket })),
+        ("cowhand-fork", json!({ "node-name": "a", "checkpoint": "none", "new": new })),
+    ] {
+        let refused = qmp.refused(command, arguments.clone());
+        let hints = refused.matches("--allow-path").count();
+        assert!(hints == 1 || !landlocked, "{command} {arguments}: {refused}");
+    }
+    let server = json!({ "type": "inet", "host": "127.0.0.1", "port": "1" });
+    let refused = qmp.refused("blockdev-add", json!({ "driver": "nbd", "node-name": "n", "server": server }));
+    assert!(refused.contains("--allow-connect"), "{refused}");
     steered.server.stop();
 }
 

@@ -1,6 +1,9 @@
 //! What a client receives when a command cannot be done.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 /// The kinds of errors that QMP's clients tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +37,29 @@ pub struct QmpError {
     pub class: Class,
     /// For people.
     pub desc: String,
+    /// Whether the system denied an access, and no hint says yet what to do about it.
+    pub is_denied: bool,
 }
 
 impl QmpError {
     /// Of the general class.
     pub fn generic(desc: impl Into<String>) -> Self {
-        Self { class: Class::GenericError, desc: desc.into() }
+        Self { class: Class::GenericError, desc: desc.into(), is_denied: false }
     }
 
     /// A command that there is not.
     pub fn not_found(desc: impl Into<String>) -> Self {
-        Self { class: Class::CommandNotFound, desc: desc.into() }
+        Self { class: Class::CommandNotFound, ..Self::generic(desc) }
     }
 
     /// A device or node that there is not.
     pub fn no_device(name: &str) -> Self {
-        Self { class: Class::DeviceNotFound, desc: format!("there is no device or node {name:?}") }
+        Self { class: Class::DeviceNotFound, ..Self::generic(format!("there is no device or node {name:?}")) }
     }
 
     /// A failure with its causes in one line, each said once: a cause may begin with what it is the cause of.
-    pub fn because(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
+    pub fn because(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
+        let is_denied = is_denied(error);
         let mut last = what.into();
         let mut desc = last.clone();
         let mut cause = Some(error);
@@ -67,8 +73,34 @@ impl QmpError {
             cause = error.source();
             last = text;
         }
-        Self::generic(desc)
+        Self { is_denied, ..Self::generic(desc) }
     }
+
+    /// A failure and its causes in one line.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        Self::because(error.to_string(), error)
+    }
+
+    /// The same with what to do about it, if an access was denied and no other hint is there.
+    #[must_use]
+    pub fn hinted_if_denied(mut self, hint: &str) -> Self {
+        if std::mem::take(&mut self.is_denied) {
+            self.desc.push_str(&format!(" ({hint})"));
+        }
+        self
+    }
+}
+
+/// Whether the system denied an access for what failed with `error`: the user has no such right, or the sandbox dropped it.
+pub fn is_denied(error: &(dyn Error + 'static)) -> bool {
+    let denied = |error: &(dyn Error + 'static)| {
+        let kept = error.downcast_ref::<io::Error>();
+        let shared = || error.downcast_ref::<Arc<io::Error>>().map(Arc::as_ref);
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        // A server's refusal, or the broker's, has no number of the system.
+        kept.or_else(shared).is_some_and(|error| is_denied(error) && error.raw_os_error().is_some())
+    };
+    std::iter::successors(Some(error), |&error| error.source()).any(denied)
 }
 
 impl fmt::Display for QmpError {
@@ -77,12 +109,10 @@ impl fmt::Display for QmpError {
     }
 }
 
-impl std::error::Error for QmpError {}
+impl Error for QmpError {}
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]
@@ -93,5 +123,15 @@ mod tests {
         assert_eq!(told("cannot open x", "no answer"), "cannot open x: no answer");
         assert_eq!(told("cannot open x", "cannot open xy: no"), "cannot open x: cannot open xy: no");
         assert_eq!(told("cannot open x: no answer", "no answer"), "cannot open x: no answer");
+    }
+
+    #[test]
+    fn the_first_hint_about_a_denied_access_is_the_only_one() {
+        let denied = io::Error::from_raw_os_error(13);
+        let hinted = QmpError::because("cannot open x", &denied).hinted_if_denied("do this");
+        assert_eq!(hinted.desc, "cannot open x: Permission denied (os error 13) (do this)");
+        assert_eq!(hinted.clone().hinted_if_denied("do that"), hinted);
+        let missing = QmpError::of(&io::Error::from_raw_os_error(2));
+        assert_eq!(missing.clone().hinted_if_denied("do this"), missing);
     }
 }

@@ -25,7 +25,7 @@ pub mod wire;
 
 pub use arguments::Arguments;
 pub use client::{Client, ClientError};
-pub use error::{Class, QmpError};
+pub use error::{Class, QmpError, is_denied};
 pub use events::Events;
 pub use framer::{Frame, Framer};
 pub use message::Command;

@@ -46,7 +46,7 @@ pub fn greeting(version: &Value) -> Vec<u8> {
 pub fn reply(outcome: Result<Value, QmpError>, id: Option<Value>) -> Vec<u8> {
     let (key, value) = match outcome {
         Ok(value) => ("return", value),
-        Err(QmpError { class, desc }) => {
+        Err(QmpError { class, desc, .. }) => {
             ("error", json!({ "class": class.name(), "desc": secret::without_credentials(&desc) }))
         }
     };

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use graph::OpenError;
 use storage::LockError;
@@ -149,18 +148,6 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Whether permission was missing for what failed with `error`.
-pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
-    let denied = |error: &(dyn Error + 'static)| {
-        let kept = error.downcast_ref::<io::Error>();
-        let shared = || error.downcast_ref::<Arc<io::Error>>().map(Arc::as_ref);
-        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-        // A server's refusal, or the broker's, has no number of the system.
-        kept.or_else(shared).is_some_and(|error| is_denied(error) && error.raw_os_error().is_some())
-    };
-    std::iter::successors(Some(error), |&error| error.source()).any(denied)
-}
-
 /// `cause` without its subject, if `what` has named that: errors of the libraries name their image, for the
 /// log.
 fn without_subject<'a>(cause: &'a str, what: &str) -> &'a str {
@@ -218,6 +205,10 @@ pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use control::is_denied;
+
     use super::*;
 
     #[derive(Debug)]
@@ -308,14 +299,12 @@ mod tests {
         let read = qcow2::Error::Io { image: "a".into(), action: "reading", source: Arc::new(denied()) };
         let forbidden: [&(dyn Error + 'static); 5] =
             [&denied(), &find, &OpenError::Storage(open), &lock, &OpenError::Image(read)];
-        assert!(forbidden.into_iter().all(is_forbidden));
+        assert!(forbidden.into_iter().all(is_denied));
         assert!(Failure::of_system("cannot listen on a", &denied()).is_forbidden());
         let by_a_server = io::Error::new(io::ErrorKind::PermissionDenied, "403 Forbidden");
-        assert!(!is_forbidden(&by_a_server));
+        assert!(!is_denied(&by_a_server));
         let missing = io::Error::new(io::ErrorKind::NotFound, "Permission denied/not permitted.qcow2");
-        assert!(
-            !is_forbidden(&missing) && !Failure::of_system("cannot listen on a", &missing).is_forbidden()
-        );
+        assert!(!is_denied(&missing) && !Failure::of_system("cannot listen on a", &missing).is_forbidden());
     }
 
     #[test]

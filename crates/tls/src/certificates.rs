@@ -1,23 +1,32 @@
 //! Certificates and keys in PEM files.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
 use rustls::client::verify_server_name;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A file cannot be read, or holds nothing of what it should.
+    /// A file cannot be read.
+    #[error("{path}: {source}", path = path.display())]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file holds nothing of what it should.
     #[error("{path}: {cause}", path = path.display())]
     File {
         /// Which one.
         path: PathBuf,
         /// What is wrong with it.
-        cause: rustls::pki_types::pem::Error,
+        cause: pem::Error,
     },
     /// A client CA that can verify no client.
     #[error("{path}: {cause}", path = path.display())]
@@ -60,17 +69,25 @@ pub fn certificate_names(file: &Path, name: &str) -> bool {
 }
 
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let failed = |cause| ConfigError::File { path: path.to_owned(), cause };
+    let failed = |cause| of_file(path, cause);
     let found: Vec<_> =
         CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
     match found.is_empty() {
-        true => Err(failed(rustls::pki_types::pem::Error::NoItemsFound)),
+        true => Err(failed(pem::Error::NoItemsFound)),
         false => Ok(found),
     }
 }
 
+fn of_file(path: &Path, cause: pem::Error) -> ConfigError {
+    let path = path.to_owned();
+    match cause {
+        pem::Error::Io(source) => ConfigError::Read { path, source },
+        cause => ConfigError::File { path, cause },
+    }
+}
+
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|cause| ConfigError::File { path: path.to_owned(), cause })
+    PrivateKeyDer::from_pem_file(path).map_err(|cause| of_file(path, cause))
 }
 
 /// The authorities of a file.

@@ -296,7 +296,7 @@ impl Handler for Steering {
 
     fn execute<'a>(&'a self, command: &'a Command, passed: &'a Passed) -> Outcome<'a> {
         Box::pin(async move {
-            let mut outcome = self.run(command, passed).await;
+            let mut outcome = self.run(command, passed).await.map_err(|error| self.inventory.hinted(error));
             if let (true, Err(error)) = (self.inventory.as_qemu, &mut outcome) {
                 // Scripts read answers line by line, and take `\"` apart.
                 error.desc = error.desc.replace('"', "'");

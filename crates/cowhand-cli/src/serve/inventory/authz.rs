@@ -115,7 +115,8 @@ impl List {
     /// Those of a file: a JSON object with `policy` and `rules`.
     fn read(path: &Path) -> Result<Self, QmpError> {
         let failed = |why: String| QmpError::generic(format!("the rules of {}: {why}", path.display()));
-        let text = read(path).map_err(|error| failed(error.to_string()))?;
+        let text = read(path)
+            .map_err(|error| QmpError::because(format!("the rules of {}", path.display()), &error))?;
         let value: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| failed("it holds no JSON object".to_owned()))?;
         super::super::qmp::object_schema::LIST

@@ -18,8 +18,7 @@ use qcow2::ResizeOptions;
 use super::Inventory;
 use super::export_view::Shown;
 use super::exports::{ExportDoor, ExportRecord, NewExport};
-use crate::failure::{is_forbidden, warn};
-use crate::serve::sandbox::Sandbox;
+use crate::failure::warn;
 
 /// An export's mount.
 #[derive(Debug)]
@@ -195,12 +194,10 @@ impl Inventory {
 
     /// Why a disk is not mounted, and what to do about it.
     fn no_mount(&self, point: &Path, error: &(dyn std::error::Error + 'static)) -> QmpError {
-        let mut failed = QmpError::because(format!("cannot mount a disk at {}", point.display()), error);
-        if self.sandbox == Sandbox::On && is_forbidden(error) {
-            failed.desc.push_str(
-                " (the sandbox lets nothing be mounted while disks are served; give --fuse at the start, or --sandbox off)",
-            );
-        }
-        failed
+        let failed = QmpError::because(format!("cannot mount a disk at {}", point.display()), error);
+        self.hinted_with(
+            failed,
+            "the sandbox lets nothing be mounted while disks are served; give --fuse at the start, or --sandbox off",
+        )
     }
 }

@@ -1,6 +1,5 @@
 //! The graph's operations in the control socket's words: names of exports lead to their disks, errors have QMP's classes.
 
-use std::error::Error;
 use std::sync::Arc;
 
 use control::QmpError;
@@ -8,11 +7,13 @@ use graph::{Change, DiskNode, NodeError};
 use serde_json::{Map, Value};
 
 use super::Inventory;
-use crate::failure::is_forbidden;
 use crate::serve::qmp::bitmaps;
 use crate::serve::qmp::corruption;
 use crate::serve::qmp::errors::io_error;
 use crate::serve::sandbox::Sandbox;
+
+/// What allows files.
+const FILES: &str = "the sandbox lets files be opened and sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off";
 
 impl Inventory {
     /// The disk that `name` leads to: that of a node, or of an export of this id.
@@ -85,29 +86,20 @@ impl Inventory {
 
     /// The answer to a client for `error`.
     pub fn refused(&self, error: &NodeError) -> QmpError {
-        match error {
-            NodeError::Open { source, .. } => self.cannot_open(error.to_string(), &**source),
-            NodeError::Find { source, .. } => QmpError::because(error.to_string(), source),
-            NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),
-            NodeError::Close { source, .. } => QmpError::because(error.to_string(), source),
-            NodeError::NotMoved { source, .. }
-            | NodeError::NewBacking { source, .. }
-            | NodeError::Access { source, .. }
-            | NodeError::Activity { source, .. } => QmpError::because(error.to_string(), &**source),
-            NodeError::Reopen { source, .. } => QmpError::because(error.to_string(), source),
-            _ => QmpError::generic(error.to_string()),
-        }
+        self.hinted(QmpError::of(error))
     }
 
-    /// The answer to a client whose file cannot be opened or made.
-    pub fn cannot_open(&self, what: String, cause: &(dyn Error + 'static)) -> QmpError {
-        let mut told = QmpError::because(what, cause);
-        if is_forbidden(cause) && self.sandbox == Sandbox::On {
-            told.desc.push_str(
-                " (the sandbox lets files be opened only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off)",
-            );
+    /// `error` with the option of the sandbox that allows what it was denied.
+    pub fn hinted(&self, error: QmpError) -> QmpError {
+        self.hinted_with(error, FILES)
+    }
+
+    /// `error` with `hint`, if the sandbox is on and an access was denied.
+    pub fn hinted_with(&self, error: QmpError, hint: &str) -> QmpError {
+        match self.sandbox {
+            Sandbox::On => error.hinted_if_denied(hint),
+            Sandbox::Off => error,
         }
-        told
     }
 
     /// Emits the last events about bitmaps, for disks that are about to be closed.

@@ -12,8 +12,6 @@ use export::Removal;
 use super::Inventory;
 use super::export_view::Shown;
 use super::exports::{ExportDoor, ExportRecord, NewExport};
-use crate::failure::is_forbidden;
-use crate::serve::sandbox::Sandbox;
 
 /// An export's block device.
 #[derive(Debug)]
@@ -100,12 +98,10 @@ impl Inventory {
 
     /// Why a disk is no block device, and what to do about it.
     fn no_device(&self, error: &(dyn std::error::Error + 'static)) -> QmpError {
-        let mut failed = QmpError::because("cannot make a block device of the disk", error);
-        if self.sandbox == Sandbox::On && is_forbidden(error) {
-            failed.desc.push_str(
-                " (the sandbox lets no device be opened while disks are served; give --ublk at the start, or --sandbox off)",
-            );
-        }
-        failed
+        let failed = QmpError::because("cannot make a block device of the disk", error);
+        self.hinted_with(
+            failed,
+            "the sandbox lets no device be opened while disks are served; give --ublk at the start, or --sandbox off",
+        )
     }
 }

@@ -16,7 +16,6 @@ use crate::failure::Failure;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::exports::shown_serial;
 use crate::serve::listening::Listening;
-use crate::serve::sandbox::Sandbox;
 use crate::serve::take_over::sockets::Handed;
 
 /// An export's socket, and the server that accepts there.
@@ -144,12 +143,7 @@ impl Inventory {
 
     /// Why a socket cannot be had, and what to do about it.
     pub fn no_socket(&self, failure: &Failure) -> QmpError {
-        let mut text = failure.to_string().replace("\n  because", "");
-        if self.sandbox == Sandbox::On && failure.is_forbidden() {
-            text.push_str(
-                " (the sandbox lets sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off)",
-            );
-        }
-        QmpError::generic(text)
+        let text = failure.to_string().replace("\n  because", "");
+        self.hinted(QmpError { is_denied: failure.is_forbidden(), ..QmpError::generic(text) })
     }
 }

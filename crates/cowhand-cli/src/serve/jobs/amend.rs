@@ -67,7 +67,7 @@ impl Amendment {
         life.set_progress(0, 1);
         let made = self.make(inventory).await;
         life.set_progress(1, 1);
-        made.map_err(|error| Failed::Because(error.desc))?;
+        made.map_err(|error| Failed::Because(inventory.hinted(error).desc))?;
         match life.is_given_up() {
             true => Err(Error::Cancelled.into()),
             false => Ok(()),

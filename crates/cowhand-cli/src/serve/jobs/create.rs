@@ -47,7 +47,7 @@ impl Creation {
     ///
     /// # Errors
     /// When the system, or the sandbox, does not let us.
-    pub fn check_reach(&self, inventory: &Inventory) -> Result<(), QmpError> {
+    pub fn check_reach(&self) -> Result<(), QmpError> {
         let Some(path) = self.text("filename").ok().filter(|_| self.text("driver").ok() == Some("file"))
         else {
             return Ok(());
@@ -58,7 +58,7 @@ impl Creation {
         match opened {
             Ok(_) if !is_there => drop(std::fs::remove_file(path)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(inventory.cannot_open(format!("cannot create {path}"), &error));
+                return Err(QmpError::because(format!("cannot create {path}"), &error));
             }
             // The job reports it.
             Ok(_) | Err(_) => {}
@@ -73,13 +73,13 @@ impl Creation {
     pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
         life.set_progress(0, 1);
         let made = match self.text("driver") {
-            Ok("file") => self.make_file(inventory).await,
+            Ok("file") => self.make_file().await,
             Ok("luks") => self.make_image(inventory, Format::Luks).await,
             Ok(_) => self.make_image(inventory, Format::Qcow2).await,
             Err(error) => Err(error),
         };
         life.set_progress(1, 1);
-        made.map_err(|error| Failed::Because(error.desc))?;
+        made.map_err(|error| Failed::Because(inventory.hinted(error).desc))?;
         match life.is_given_up() {
             true => Err(Error::Cancelled.into()),
             false => Ok(()),
@@ -95,13 +95,13 @@ impl Creation {
         Arguments(&self.options).text(name)
     }
 
-    async fn make_file(&self, inventory: &Inventory) -> Result<(), QmpError> {
+    async fn make_file(&self) -> Result<(), QmpError> {
         let path = self.text("filename")?;
         let options = self.wanted(Format::Raw)?.options;
         let new =
             cowhand::NewImage { format: Format::Raw, options, existing: Existing::Replace, encryption: None };
         let made = MadeFile::make(path, new).await;
-        let made = made.map_err(|error| inventory.cannot_open(format!("cannot create {path}"), &error))?;
+        let made = made.map_err(|error| QmpError::because(format!("cannot create {path}"), &error))?;
         self.made.replace(Some(made));
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Creation {
         let data = self.open(inventory, "data-file").await?;
         image.options.data_file = data.as_ref().map(|data| data.full_name.clone());
         let options = &image.options;
-        let failed = |error: &dyn std::error::Error| {
+        let failed = |error: &(dyn std::error::Error + 'static)| {
             QmpError::because(format!("cannot make a {format} image of {}", file.storage.name()), error)
         };
         let data = data.as_ref().map(|data| &*data.storage as &dyn Storage);

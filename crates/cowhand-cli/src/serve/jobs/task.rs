@@ -68,7 +68,7 @@ fn said_by_system(error: &(dyn std::error::Error + 'static)) -> Option<String> {
 }
 
 /// An error with its causes in one line.
-fn said(error: &dyn std::error::Error) -> String {
+fn said(error: &(dyn std::error::Error + 'static)) -> String {
     control::QmpError::because(String::new(), error).desc.trim_start_matches(": ").to_owned()
 }
 

@@ -179,19 +179,12 @@ fn fork(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request, Val
 
 /// What a lineage refuses: the sandbox may be the reason.
 pub(super) fn refused(inventory: &Inventory, error: &Error) -> QmpError {
-    match error {
-        Error::Io { source, .. } => inventory.cannot_open(error.to_string(), source),
-        _ => QmpError::because(error.to_string(), error),
-    }
+    inventory.hinted(QmpError::of(error))
 }
 
 /// What is refused of a disk at work and its checkpoints.
 pub(super) fn refused_checkpoint(inventory: &Inventory, error: &checkpoints::Error) -> QmpError {
-    match error {
-        checkpoints::Error::Lineage(error) => refused(inventory, error),
-        checkpoints::Error::Node(error) => inventory.refused(error),
-        error => inventory.cannot_open(error.to_string(), error),
-    }
+    inventory.hinted(QmpError::of(error))
 }
 
 /// The disk, and the place of its image.

@@ -93,7 +93,7 @@ pub fn create(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Val
     let mut new = new_job(inventory, "create", id, arguments)?;
     new.terms.waits_for_dismiss = true;
     let creation = Creation::new(id, options.0);
-    creation.check_reach(inventory)?;
+    creation.check_reach()?;
     Jobs::start(inventory, new, Work::Create(creation), Vec::new());
     Ok(json!({}))
 }

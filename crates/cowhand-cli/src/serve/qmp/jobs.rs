@@ -60,7 +60,10 @@ fn find(inventory: &Inventory, id: &str, is_older: bool) -> Result<Rc<Job>, QmpE
     // What makes images is of no disk: the older commands do not see it.
     let found = inventory.jobs.find(id).filter(|job| job.is_of_disk || !is_older);
     found.ok_or_else(|| match is_older {
-        true => QmpError { class: Class::DeviceNotActive, desc: format!("there is no block job {id:?}") },
+        true => QmpError {
+            class: Class::DeviceNotActive,
+            ..QmpError::generic(format!("there is no block job {id:?}"))
+        },
         false => QmpError::generic(format!("there is no job {id:?}")),
     })
 }

@@ -74,7 +74,7 @@ pub(super) fn name_filter(
     Ok(())
 }
 
-pub(super) fn not_begun(error: &dyn std::error::Error) -> QmpError {
+pub(super) fn not_begun(error: &(dyn std::error::Error + 'static)) -> QmpError {
     QmpError::because("the job is not begun", error)
 }
 
@@ -253,7 +253,7 @@ fn replaced_child(
     };
     let checked = inventory.graph.check_replaced_child(disk, child);
     checked.map_err(|error| {
-        let error = inventory.refused(&error).desc;
+        let error = inventory.refused(&error);
         QmpError::generic(format!(
             "argument 'replaces' is {child:?}: only the uppermost image of the source can be replaced, or what its filter is over, if nothing else uses that; {error}"
         ))

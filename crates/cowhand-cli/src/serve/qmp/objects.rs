@@ -52,7 +52,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
                 keyid: false,
             };
             let added = inventory.graph.rules().secrets.add(&id, options);
-            added.map_err(|error| QmpError::generic(error.to_string()))?;
+            added.map_err(|error| QmpError::of(&error))?;
             ObjectKind::Secret { in_keyring: kind == "secret_keyring" }
         }
         kind if kind.starts_with("authz-") => {
@@ -88,7 +88,7 @@ fn add_credentials(id: &str, arguments: Arguments<'_>) -> Result<ObjectKind, Qmp
         _ => {
             let files = ClientFiles::of_directory(&directory, verify_peer);
             let added = TlsCredentials::default().add(id, &files);
-            added.map_err(|error| QmpError::generic(error.to_string()))?;
+            added.map_err(|error| QmpError::of(&error))?;
             Endpoint::Client
         }
     };

@@ -205,7 +205,8 @@ pub async fn make_image(
     backing: Option<(String, String)>,
     as_qemu: bool,
 ) -> Result<MadeFile, QmpError> {
-    let failed = |error: &dyn std::error::Error| QmpError::because(format!("cannot create {file}"), error);
+    let failed =
+        |error: &(dyn std::error::Error + 'static)| QmpError::because(format!("cannot create {file}"), error);
     let is_there = |name: &str| name.starts_with("json:") || Path::new(name).exists();
     if backing.as_ref().is_some_and(|(name, _)| !is_there(name)) {
         return Err(QmpError::generic(

@@ -61,7 +61,7 @@ pub async fn restore(
         (None, stem) => stem.unwrap_or_default().to_string_lossy().into_owned(),
     };
     let made = MadeFile::make(new, NewImage::overlay(source.size, source.backing(), Format::Raw)).await;
-    let made = made.map_err(|error| inventory.cannot_open(format!("cannot create {new}"), &error))?;
+    let made = made.map_err(|error| QmpError::because(format!("cannot create {new}"), &error))?;
     let mut below = json!({ "driver": "raw", "file": { "driver": "chunked", "url": source.name } });
     if let Some(key) = source.key {
         below["file"]["encrypt-key-id"] = json!(key.to_string());
