@@ -11,8 +11,17 @@ use black_box::{Run, Scratch, program};
 /// How long the daemon may take to listen: it starts QEMU to see what it can do.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What libvirt's daemon would write to, each a file system of its own here.
-const STATE: [&str; 4] = ["/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt"];
+/// What libvirt's daemon would write to, and where our package has files of machines; each a file system of its own here.
+const STATE: [&str; 8] = [
+    "/run/libvirt",
+    "/var/lib/libvirt",
+    "/var/cache/libvirt",
+    "/var/log/libvirt",
+    "/run/cowhand",
+    "/run/cowhand-vm1",
+    "/var/lib/cowhand",
+    "/etc/cowhand",
+];
 
 /// Machines are processes of root without confinement: there is neither systemd nor a user of their own.
 const MACHINES: &str = "user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\ncgroup_controllers = []\n\
@@ -58,6 +67,16 @@ impl Libvirt {
         let probe = || socket.exists();
         ready::until("libvirtd", &mut libvirt.child, PATIENCE, probe);
         libvirt
+    }
+
+    /// Where `virsh` finds it.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// The number of a process in its mount namespace.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// `virsh` with words.

@@ -3,5 +3,6 @@
 
 mod daemon;
 mod machine;
+mod page;
 mod printed;
 mod volumes;

@@ -10,7 +10,7 @@ mod gone;
 mod main_job;
 mod names;
 mod no_memory;
-mod pages;
+pub mod pages;
 mod pasted;
 mod printed;
 mod refused;

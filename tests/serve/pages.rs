@@ -20,12 +20,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const NOT_RUN: &str = "not run by our tests";
 
 /// Pages and the tests that run them; every other page of docs/guide says that it is not run.
-const RUN: [(&str, &str); 12] = [
+const RUN: [(&str, &str); 13] = [
     ("backup", include_str!("../../docs/guide/backup.md")),
     ("checkpoints", include_str!("../../docs/guide/checkpoints.md")),
     ("encryption", include_str!("../../docs/guide/encryption.md")),
     ("first-disk", include_str!("../../docs/guide/first-disk.md")),
     ("from-qemu", include_str!("../../docs/guide/from-qemu.md")),
+    // By the suite `libvirt`.
+    ("libvirt", include_str!("../../docs/guide/libvirt.md")),
     ("limits", include_str!("../../docs/guide/limits.md")),
     ("monitoring", include_str!("../../docs/guide/monitoring.md")),
     ("moving", include_str!("../../docs/guide/moving.md")),
@@ -132,7 +134,8 @@ fn a_page_that_no_test_runs_says_so() {
     }
 }
 
-fn page(name: &str) -> &'static str {
+/// The text of a page.
+pub fn page(name: &str) -> &'static str {
     RUN.iter().find(|&&(page, _)| page == name).expect("a page").1
 }
 
@@ -142,7 +145,7 @@ fn runs(name: &str) {
 }
 
 /// The lines that a reader types.
-fn session(text: &str) -> Vec<&str> {
+pub fn session(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim_start().strip_prefix("$ ")).collect()
 }
 
@@ -165,11 +168,9 @@ fn walk(text: &str, environment: &[(&str, &str)]) -> Scratch {
     let lines = session(text);
     assert!(lines.len() > 3, "{lines:?}");
     let scratch = Scratch::new();
-    let mut shell = Shell::start(&scratch, environment);
+    let mut shell = Shell::start(&scratch, &[], environment);
     for (number, line) in lines.iter().enumerate() {
-        shell.types(line);
-        shell.types(&format!(": > {}", scratch.name(&format!("line-{number}"))));
-        shell.waits(line, || scratch.file(&format!("line-{number}")).exists());
+        shell.runs(line, &scratch.file(&format!("line-{number}")));
         if line.ends_with('&') {
             // A person sees that it serves before the next line is typed.
             shell.waits(line, || sockets(line).all(|name| listens(&scratch.file(name))));
@@ -180,7 +181,7 @@ fn walk(text: &str, environment: &[(&str, &str)]) -> Scratch {
 }
 
 /// bash, with a keyboard; what it started ends with it.
-struct Shell {
+pub struct Shell {
     child: Child,
     end: OwnedFd,
     keyboard: Option<ChildStdin>,
@@ -190,14 +191,16 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(scratch: &Scratch, environment: &[(&str, &str)]) -> Self {
+    /// Starts one in a directory; `enter` is the program, with its words, that starts it.
+    pub fn start(scratch: &Scratch, enter: &[&str], environment: &[(&str, &str)]) -> Self {
         std::fs::create_dir(scratch.file("bin")).expect("a directory");
         std::os::unix::fs::symlink(program::path(), scratch.file("bin/cowhand")).expect("a link");
         let path = format!("{}:{}", scratch.name("bin"), std::env::var("PATH").expect("a path"));
         let log = File::create(scratch.file("said")).expect("a file");
-        let mut child = Command::new("bash")
-            // Each line is shown before it runs, and the first that fails ends it.
-            .args(["-e", "-v"])
+        // Each line is shown before it runs, and the first that fails ends it.
+        let words = [enter, &["bash", "-e", "-v"]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .current_dir(scratch.path())
             .env("PATH", path)
             .envs(environment.iter().copied())
@@ -211,19 +214,28 @@ impl Shell {
         Self { child, end, keyboard, failed: true, log: scratch.file("said") }
     }
 
+    /// Types a line and waits until the next one could be typed, by the file `done`.
+    pub fn runs(&mut self, line: &str, done: &Path) {
+        self.types(line);
+        self.types(&format!(": > {}", done.display()));
+        self.waits(line, || done.exists());
+    }
+
     fn types(&mut self, line: &str) {
         let keyboard = self.keyboard.as_mut().expect("a keyboard");
         // A shell that has ended is noticed by `waits`, which knows what it said.
         drop(writeln!(keyboard, "{line}"));
     }
 
-    fn waits(&self, line: &str, mut happens: impl FnMut() -> bool) {
+    /// Waits until something happens that `line` leads to; fails when the shell ends before.
+    pub fn waits(&self, line: &str, mut happens: impl FnMut() -> bool) {
         while !happens() {
             assert!(!ended(&self.end, Duration::from_millis(1)), "{line}\n{}", self.said());
         }
     }
 
-    fn finish(mut self) {
+    /// Ends it: all lines have succeeded.
+    pub fn finish(mut self) {
         self.keyboard = None;
         let status = self.child.wait().expect("wait");
         self.failed = !status.success();
