@@ -41,7 +41,12 @@ impl Lineage {
     }
 
     fn serve_disk(&self, disk: &str) -> Server {
-        let start = Start::new(["--qmp", &self.name("qmp"), disk]);
+        self.serve_with(&[disk])
+    }
+
+    /// Serves what `arguments` say.
+    fn serve_with(&self, arguments: &[&str]) -> Server {
+        let start = Start::new(["--qmp", &self.name("qmp")]).args(arguments);
         let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
         server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
         server

@@ -3,6 +3,7 @@
 use black_box::bytes::are_all;
 use black_box::peer::dirty;
 use black_box::qmp::Qmp;
+use black_box::vhost_user::{Ask, FrontEnd, Machine, Ways};
 use black_box::{Run, cowhand};
 use serde_json::{Value, json};
 
@@ -72,6 +73,42 @@ fn forks_are_served_at_once_or_not_made_at_all() {
     }
     server.stop();
     lineage.reads("f-2.qcow2", &["read -P 7 0 4k"]);
+    lineage.is_sound();
+}
+
+#[test]
+fn forks_are_served_to_machines_each_at_its_own_socket() {
+    const SECTORS: u64 = 4096 / 512;
+    let lineage = Lineage::new();
+    // In the sandbox a server makes sockets there alone.
+    let server = lineage.serve_with(&["--allow-path", &lineage.name(""), &lineage.name("d.qcow2")]);
+    let control = lineage.name("qmp");
+    server.client("d").write(0, &[1; 4096]).expect("a write");
+    cowhand(["checkpoint", "-q", &format!("{control}:d"), "one"]).ok();
+    let fork = |name: &str| {
+        let socket = lineage.scratch.file(name);
+        let serve = format!("--serve=vhost-user-blk,addr.type=unix,addr.path={}", socket.display());
+        let new = lineage.name(&format!("{name}.qcow2"));
+        cowhand(["fork", "-q", &format!("{control}:d@one"), &new, &serve]).ok();
+        socket
+    };
+    let sockets = [fork("a"), fork("b")];
+    let mut machines = [Machine::new(Ways::default()), Machine::new(Ways::default())];
+    for ((socket, machine), own) in sockets.iter().zip(&mut machines).zip([5, 6]) {
+        let _front = FrontEnd::start(socket, machine);
+        assert!(are_all(&machine.read(0, 4096), 1));
+        machine.ok(0, &Ask::Write(SECTORS, &[own; 4096]));
+        machine.ok(0, &Ask::Flush);
+        // Its machine may have what it read in its caches.
+        let node = if own == 5 { "a" } else { "b" };
+        let rollback = ["rollback", "-q", &format!("{control}:{node}"), "@one"];
+        let refused = cowhand(rollback).fails();
+        assert!(refused.contains("--live"), "{refused}");
+    }
+    cowhand(["rollback", "-q", &format!("{control}:b"), "@one"]).ok();
+    server.stop();
+    lineage.reads("a.qcow2", &["read -P 1 0 4k", "read -P 5 4k 4k"]);
+    lineage.reads("b.qcow2", &["read -P 1 0 4k", "read -P 0 4k 4k"]);
     lineage.is_sound();
 }
 
