@@ -1,6 +1,7 @@
 //! `cargo xtask package`: Debian packages from the tree, and their test in a clean Debian.
 
 mod chroot;
+mod container;
 mod debian;
 mod library;
 mod licences;

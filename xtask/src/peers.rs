@@ -96,6 +96,8 @@ fn has_library(name: &str) -> bool {
 /// What packages are made and tested with.
 const PACKAGING: &[Peer] = &[
     Peer { package: "binutils", found: || all(&["strip"]) },
+    Peer { package: "gcc", found: || all(&["cc"]) },
+    Peer { package: "pkg-config", found: || all(&["pkg-config"]) },
     Peer { package: "dpkg-dev", found: || all(&["dpkg-shlibdeps"]) },
     Peer { package: "lintian", found: || all(&["lintian"]) },
     Peer { package: "mmdebstrap", found: || all(&["mmdebstrap"]) },

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{directory, failed, output, remove};
+use super::{container, debian, directory, failed, library, output, remove};
 
 /// Seconds that any one step may take: a mirror may be slow.
 const STEP_SECONDS: &str = "600";
@@ -38,6 +38,7 @@ pub fn test(packages: &[PathBuf]) -> Result<(), String> {
     let root = directory().join("chroot");
     remove(&root)?;
     in_clean_debian(&root, packages)?;
+    container::test(&root, packages)?;
     remove(&root)
 }
 
@@ -60,6 +61,7 @@ fn in_clean_debian(root: &Path, packages: &[PathBuf]) -> Result<(), String> {
         println!("# {line}");
         print!("{}", inside(root, line)?);
     }
+    compile_and_run(root)?;
     inside(
         root,
         &format!(
@@ -75,15 +77,38 @@ fn in_clean_debian(root: &Path, packages: &[PathBuf]) -> Result<(), String> {
     }
 }
 
+/// A program in C, built with the installed header, library and pkg-config file by the compiler of this machine, and run inside.
+fn compile_and_run(root: &Path) -> Result<(), String> {
+    let (libraries, source) = (root.join("usr/lib").join(library::multiarch()?), root.join("tmp/version.c"));
+    std::fs::write(&source, VERSION_OF_LIBRARY).map_err(|error| failed(&source, &error))?;
+    let mut flags = limited("pkg-config");
+    flags.env("PKG_CONFIG_SYSROOT_DIR", root).env("PKG_CONFIG_LIBDIR", libraries.join("pkgconfig"));
+    let flags = output(flags.args(["--cflags", "--libs", "cowhand"]))?;
+    let mut compiler = limited("cc");
+    compiler.args(["-Wall", "-Werror", "-o"]).arg(source.with_extension("")).arg(&source);
+    output(compiler.args(flags.split_whitespace()))?;
+    println!("# a program in C");
+    let said = inside(root, "/tmp/version && rm /tmp/version*")?;
+    print!("{said}");
+    match said.trim() == debian::VERSION {
+        true => Ok(()),
+        false => Err(format!("the library says version {said:?}, and its package {}", debian::VERSION)),
+    }
+}
+
+/// Prints the version of the library.
+const VERSION_OF_LIBRARY: &str = "#include <cowhand.h>\n#include <stdio.h>\n\
+    int main(void) { puts(cowhand_version()); return 0; }\n";
+
 /// The release that this machine is of.
-fn release() -> Result<String, String> {
+pub fn release() -> Result<String, String> {
     let text = super::tree::read(Path::new("/etc/os-release"))?;
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(str::to_owned).ok_or_else(|| "/etc/os-release does not name the release".to_owned())
 }
 
 /// A program with mounts and processes of its own: whatever ends it, none of them stays.
-fn apart(program: &str) -> Command {
+pub fn apart(program: &str) -> Command {
     let mut command = limited("unshare");
     command.args(["--mount", "--propagation=private", "--pid", "--fork", "--kill-child", program]);
     command
@@ -95,7 +120,7 @@ fn limited(program: &str) -> Command {
     command
 }
 
-fn inside(root: &Path, line: &str) -> Result<String, String> {
+pub fn inside(root: &Path, line: &str) -> Result<String, String> {
     let mut command = apart("sh");
     // Nothing of this machine's environment is in there.
     let enter = "mount -t proc proc \"$0/proc\" && exec chroot \"$0\" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -ec \"$1\"";

@@ -86,7 +86,7 @@ fn strip(options: &[&str], file: &Path) -> Result<(), String> {
 }
 
 /// Debian's name of this machine's kind, under which libraries are.
-fn multiarch() -> Result<String, String> {
+pub fn multiarch() -> Result<String, String> {
     let name = output(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?;
     Ok(name.trim().to_owned())
 }
