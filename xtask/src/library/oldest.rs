@@ -8,7 +8,11 @@ use crate::workspace::root;
 /// What a crate says of its compiler.
 const KEY: &str = "rust-version = \"";
 
-/// Checks the library with all its features by that compiler, which rustup brings if it is not there.
+/// The packages that programs link.
+const LINKED: [&str; 3] = ["cowhand", "cowhand-adapters", "cowhand-capi"];
+
+/// Checks the library, its adapters and its C interface with all their features by that compiler, which rustup brings if it is not there: Debian has no
+/// package of it.
 pub fn check() -> Result<(), String> {
     let manifest = root().join("Cargo.toml");
     let text =
@@ -16,9 +20,10 @@ pub fn check() -> Result<(), String> {
     let version = named(&text).ok_or_else(|| format!("{}: no {KEY}VERSION\"", manifest.display()))?;
     run(rustup().args(["toolchain", "install", version, "--profile", "minimal", "--no-self-update"]))?;
     let mut check = rustup();
-    check.args(["run", version, "cargo", "check", "--locked", "--package", "cowhand", "--all-features"]);
+    check.args(["run", version, "cargo", "check", "--locked", "--all-features"]);
+    check.args(LINKED.iter().flat_map(|package| ["--package", package]));
     run(check.args(["--target-dir", "target/oldest"]))?;
-    println!("Rust {version} links the library with all its features");
+    println!("Rust {version} builds {} with all features", LINKED.join(", "));
     Ok(())
 }
 
