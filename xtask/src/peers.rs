@@ -85,6 +85,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "golang-go", found: || all(&["go", "gofmt"]) },
     Peer { package: "python3-cffi", found: || imports("cffi") },
     Peer { package: "python3-pip", found: || imports("pip") },
+    Peer { package: "python3-venv", found: || imports("ensurepip") },
 ];
 
 /// Whether a file is where Debian has libraries of this machine's kind.
@@ -110,6 +111,9 @@ const QMP_CLIENT: &str = "qemu.qmp==0.0.6";
 /// An S3-compatible store in memory, and what makes it a server: from PyPI into a directory of the build.
 const MOTO: [&str; 3] = ["moto[s3]==5.2.5", "flask", "flask-cors"];
 
+/// What wheels of our packages for Python are built, installed and checked with: from PyPI into a directory of the build, as wheels.
+const WHEELS: [&str; 4] = ["mypy==1.18.2", "types-cffi==2.1.0.20260827", "cffi", "setuptools>=61"];
+
 /// Makes sure that everything is there: installs what is missing where that is allowed.
 ///
 /// # Errors
@@ -120,8 +124,15 @@ pub fn ensure() -> Result<(), String> {
     fio_sources::ensure()?;
     qemu_releases::ensure_one_for_tests()?;
     let (python, moto) = (python_packages(), target_directory().join("moto"));
-    ensure_from_pypi(&[QMP_CLIENT], "--no-deps", &python, &python.join("qemu").join("qmp"))?;
-    ensure_from_pypi(&MOTO, "--no-cache-dir", &moto, &moto.join("moto"))
+    ensure_from_pypi(
+        &["install", "--no-deps", "--target"],
+        &[QMP_CLIENT],
+        &python,
+        &python.join("qemu").join("qmp"),
+    )?;
+    ensure_from_pypi(&["install", "--no-cache-dir", "--target"], &MOTO, &moto, &moto.join("moto"))?;
+    let wheels = target_directory().join("wheels");
+    ensure_from_pypi(&["download", "--only-binary=:all:", "--dest"], &WHEELS, &wheels, &wheels)
 }
 
 /// The same for what packages are made and tested with.
@@ -170,22 +181,23 @@ fn python_packages() -> PathBuf {
     target_directory().join("python")
 }
 
-/// Installs packages of PyPI into a directory, unless `found` is there.
-fn ensure_from_pypi(packages: &[&str], option: &str, into: &Path, found: &Path) -> Result<(), String> {
+/// Brings packages of PyPI into a directory by a command of pip, unless `found` is there.
+fn ensure_from_pypi(command: &[&str], packages: &[&str], into: &Path, found: &Path) -> Result<(), String> {
     if found.is_dir() {
         return Ok(());
     }
     let named = packages.join(" ");
-    println!("installing {named} for the tests");
+    println!("bringing {named} for the tests");
     let status = Command::new("/usr/bin/python3")
-        .args(["-m", "pip", "install", "--quiet", option, "--target"])
+        .args(["-m", "pip", "--quiet"])
+        .args(command)
         .arg(into)
         .args(packages)
         .stdin(Stdio::null())
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("pip install --target {} {named}: {status}", into.display())),
+        Ok(status) => Err(format!("pip {} {} {named}: {status}", command.join(" "), into.display())),
         Err(error) => Err(format!("/usr/bin/python3: {error}")),
     }
 }

@@ -13,7 +13,7 @@ import cffi
 PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Option = Union[bool, int, str, bytes, "os.PathLike[str]"]
 
-ffi = cffi.FFI()
+ffi: Any = cffi.FFI()
 
 
 def _declarations() -> str:
@@ -38,14 +38,19 @@ class Error(OSError):
 
 def version() -> str:
     """The version of the library."""
-    return ffi.string(lib.cowhand_version()).decode()
+    return _text(lib.cowhand_version())
 
 
 def check(result: int) -> int:
     """Gives the result of a call, or raises what it says."""
     if result < 0:
-        raise Error(-result, ffi.string(lib.cowhand_error_message()).decode("utf-8", "replace"))
+        raise Error(-result, _text(lib.cowhand_error_message()))
     return result
+
+
+def _text(place: Any) -> str:
+    """A text of the library's."""
+    return bytes(ffi.string(place)).decode("utf-8", "replace")
 
 
 def text_of(function: Any, *arguments: Any) -> str:
@@ -53,7 +58,7 @@ def text_of(function: Any, *arguments: Any) -> str:
     text = ffi.new("char **")
     check(function(*arguments, text))
     try:
-        return ffi.string(text[0]).decode()
+        return _text(text[0])
     finally:
         lib.cowhand_free(text[0])
 
@@ -67,7 +72,7 @@ def number(disk: Any, name: str) -> int:
     """A property that is a number."""
     value = ffi.new("uint64_t *")
     check(lib.cowhand_get_u64(disk, name.encode(), value))
-    return value[0]
+    return int(value[0])
 
 
 def prepare(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Generic, Iterator, List, Mapping, Optional, Tuple, TypeVar
 
 from ._call import PathLike, check, ffi, lib, parsed, text_of
 from ._jobs import Job
+
+# A job that blocks, or that is awaited.
+_J = TypeVar("_J")
 
 # Ranges that one call of the library is asked for.
 _RANGES = 256
@@ -55,7 +58,7 @@ class Removed:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Forgotten(Generic[_J]):
     """What a policy came to."""
 
     checkpoints: List[str]
@@ -65,7 +68,7 @@ class Forgotten:
     #: Layers that the disk is backed by where fewer were wanted.
     too_deep: Optional[int]
     #: Merges; None where all was only listed.
-    job: Optional[Job]
+    job: Optional[_J]
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Generic[_J]):
     """A checkpoint on its way to a store."""
 
     id: str
     #: The name in the store that stays this checkpoint's, once the job has ended.
     image: str
     #: Uploads.
-    job: Job
+    job: _J
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Checkpoints:
         max_waste: Optional[int] = None,
         speed: int = 0,
         list_only: bool = False,
-    ) -> Forgotten:
+    ) -> Forgotten[Job]:
         """Forgets checkpoints that a policy ("hourly:24,daily:7") does not keep; a job merges layers under the disk."""
         job = ffi.NULL if list_only else ffi.new("cowhand_job **")
         waste = lib.COWHAND_ANY_WASTE if max_waste is None else max_waste
@@ -186,7 +189,7 @@ class Checkpoints:
         compress: bool = True,
         force: bool = False,
         speed: int = 0,
-    ) -> Published:
+    ) -> Published[Job]:
         """Uploads a checkpoint to s3://BUCKET/FOLDER/NAME as a job, while the disk is in use; only what the store lacks."""
         job = ffi.new("cowhand_job **")
         flags = (0 if compress else lib.COWHAND_PUBLISH_UNCOMPRESSED) | (lib.COWHAND_PUBLISH_FORCE if force else 0)

@@ -186,7 +186,8 @@ class Disk(Checkpoints):
 
     def limits(self) -> Dict[str, int]:
         """The limits in force, by QEMU's names."""
-        return parsed(lib.cowhand_get_limits, self._disk)
+        limits: Dict[str, int] = parsed(lib.cowhand_get_limits, self._disk)
+        return limits
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """Puts limits in force instead of all that were; none lifts them."""
@@ -196,7 +197,8 @@ class Disk(Checkpoints):
 
     def statistics(self) -> Dict[str, Any]:
         """What has passed since the disk was opened: of each kind of request count, failures, bytes and time."""
-        return parsed(lib.cowhand_statistics, self._disk)
+        figures: Dict[str, Any] = parsed(lib.cowhand_statistics, self._disk)
+        return figures
 
     def resize(self, size: int, *, shrink: bool = False) -> None:
         """Changes the size; a smaller one is meant only with `shrink`."""

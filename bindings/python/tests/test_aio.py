@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import inspect
 import unittest
+from typing import Any, Dict
 
 import cowhand
 import cowhand.aio
@@ -32,7 +34,7 @@ class Awaited(Scratch):
                 with self.assertRaises(cowhand.Error) as caught:
                     await disk.read(SIZE, 512)
                 self.assertEqual(caught.exception.errno, errno.EINVAL)
-                self.assertIn("past the end", caught.exception.strerror)
+                self.assertIn("past the end", str(caught.exception))
                 await disk.write(0, b"x", fua=True)
                 self.assertEqual(await disk.read(0, 1), b"x")
 
@@ -65,6 +67,76 @@ class Awaited(Scratch):
                 await disk.read(0, 1)
             self.assertEqual(caught.exception.errno, errno.ESHUTDOWN)
             await disk.close()
+
+        asyncio.run(run())
+
+
+class Complete(Scratch):
+    def test_each_call_that_blocks_has_one_that_is_awaited(self) -> None:
+        def public(holder: Any) -> Dict[str, Any]:
+            return {name: member for name, member in inspect.getmembers(holder) if not name.startswith("_")}
+
+        def parameters(function: Any) -> Any:
+            return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
+
+        compared = 0
+        for blocking, awaited in [(cowhand.Disk, cowhand.aio.Disk), (cowhand.Job, cowhand.aio.Job), (cowhand, cowhand.aio)]:
+            there = public(awaited)
+            for name, member in public(blocking).items():
+                if isinstance(member, property):
+                    self.assertIsInstance(there[name], property, name)
+                elif inspect.isfunction(member) and name != "version":
+                    self.assertEqual(parameters(there[name]), parameters(member), name)
+                    is_iterator = inspect.isgeneratorfunction(member)
+                    self.assertEqual(inspect.iscoroutinefunction(there[name]), not is_iterator, name)
+                    compared += 1
+        self.assertGreater(compared, 35)
+
+    def test_maps_snapshots_limits_and_checkpoints_are_awaited(self) -> None:
+        async def run() -> None:
+            fork = self.directory / "fork.qcow2"
+            async with await cowhand.aio.open(self.path, discard=True) as disk:
+                await disk.write(1 << 20, b"x" * 65536)
+                await disk.create_snapshot("s")
+                self.assertEqual([one.name for one in await disk.snapshots()], ["s"])
+                data = [(one.offset, one.length) async for one in disk.map() if one.data]
+                self.assertEqual(data, [(1 << 20, 65536)])
+                await disk.delete_snapshot("s")
+                await disk.set_limits({"iops-total": 5000})
+                self.assertEqual((await disk.limits())["iops-total"], 5000)
+                await disk.checkpoint("c")
+                await disk.write(0, b"y" * 65536)
+                self.assertEqual([one.offset async for one in disk.differences("c")], [0])
+                await disk.fork("c", fork)
+                await disk.rollback("c")
+                self.assertEqual(await disk.read(0, 1), b"\0")
+                forgotten = await disk.forget(keep="last:1")
+                assert forgotten.job is not None
+                await forgotten.job.wait()
+                with self.assertRaises(cowhand.Error):
+                    await disk.delete_snapshot("none")
+            with self.assertRaises(cowhand.Error) as caught:
+                await disk.snapshots()
+            self.assertEqual(caught.exception.errno, errno.ESHUTDOWN)
+
+        asyncio.run(run())
+
+    def test_more_jobs_are_awaited_than_asyncio_has_threads(self) -> None:
+        async def run() -> None:
+            target = self.directory / "mirror.qcow2"
+            await cowhand.aio.create(target, SIZE)
+            async with await cowhand.aio.open(self.path) as disk:
+                await disk.write(0, b"x" * 65536)
+                job = await disk.mirror(target)
+                await job.wait_ready()
+                waits = [asyncio.ensure_future(job.wait()) for _ in range(64)]
+                await asyncio.sleep(0)
+                self.assertEqual((await job.info()).status, "ready")
+                await job.complete()
+                await asyncio.gather(*waits)
+                await disk.write(0, b"y")
+            with cowhand.open(target) as copy:
+                self.assertEqual(copy.read(0, 2), b"yx")
 
         asyncio.run(run())
 

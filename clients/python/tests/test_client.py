@@ -112,7 +112,7 @@ class Served(unittest.IsolatedAsyncioTestCase):
         asked = [self.server.execute("query-version"), self.server.execute("query-status-of-nothing")]
         version, unknown = await asyncio.gather(*asked, return_exceptions=True)
         self.assertEqual(version, self.server.version)
-        self.assertIsInstance(unknown, QMPError)
+        assert isinstance(unknown, QMPError)
         self.assertEqual(unknown.error_class, "CommandNotFound")
         limits = {f"{unit}_{kind}": 0 for unit in ("bps", "iops") for kind in ("rd", "wr")} | {"bps": 0, "iops": 100}
         await self.server.execute("block_set_io_throttle", {"id": "disk", **limits})

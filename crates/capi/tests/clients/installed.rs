@@ -17,7 +17,7 @@ pub fn project() -> PathBuf {
 }
 
 /// Where cargo has built the static library: examples are beside the directory of test programs.
-fn built() -> PathBuf {
+pub fn built() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(Path::parent).unwrap();
     profile.join("examples")
