@@ -11,6 +11,7 @@ pub mod ceph;
 pub mod client;
 pub mod cutter;
 pub mod default_signals;
+pub mod fake_cloud;
 pub mod fault_server;
 pub mod faulty_store;
 pub mod holder;
@@ -36,6 +37,7 @@ pub mod wire;
 
 pub use ceph::Ceph;
 pub use client::Client;
+pub use fake_cloud::{Cloud, FakeCloud};
 pub use fault_server::{Fault, FaultServer};
 pub use faulty_store::{FaultyStore, Planned, StoreFault};
 pub use holder::Holder;

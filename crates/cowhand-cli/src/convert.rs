@@ -46,7 +46,7 @@ use crate::voice;
         A new image has the name TARGET when it is whole and on disk: whatever happens before, there is what was there \
         before. On a block device what was there is lost, and is no image before the new one is whole. With -n the disk that is \
         there is written.\n\n\
-        TARGET may be a new object of a store, s3://BUCKET/KEY, raw or qcow2: it is uploaded in parts and visible when it is whole. An \
+        TARGET may be a new object of a store, s3://BUCKET/KEY (or gs, or az), raw or qcow2: it is uploaded in parts and visible when it is whole. An \
         object that is there stays, unless --force is given.\n\n\
         A vpc image (for Azure: -o subformat=fixed,force_size) or a vmdk (for an OVA: -o subformat=streamOptimized) is written in order, \
         such a vmdk and a fixed vpc also to a pipe.\n\n\

@@ -25,14 +25,34 @@ const REFUSED: [(&str, &str); 2] = [
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Variables in which keys of object stores are, or their files' names.
-const STORE_KEYS: [&str; 4] =
-    ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"];
+const STORE_KEYS: [&str; 11] = [
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_BEARER_TOKEN",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
 
 /// Adds all of them to the process's secrets and credentials.
 ///
 /// # Errors
 /// For the first that is of another type, or cannot be read. Its text is not shown: it may hold a password.
 pub fn add_all(objects: &[OsString]) -> Result<(), Failure> {
+    // Those of services are fetched when a store is opened.
+    storage_s3::when_read(|| {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            if let Err(failure) = leave_no_core_dump() {
+                warn(&failure.in_one_line());
+            }
+        });
+    });
     if !objects.is_empty() || std::env::var_os(CREDENTIALS).is_some() || has_keys_of_a_store() {
         leave_no_core_dump()?;
     }

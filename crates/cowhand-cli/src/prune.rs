@@ -30,7 +30,7 @@ docs/reference/object-stores.md has what is at the store.";
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "List the chunks in a folder of an object store that no chunked image of the folder leads to any more, or that a push \
-        left when it was interrupted; --remove removes them. FOLDER is s3://BUCKET/FOLDER, where images are FOLDER/NAME.json.\n\n\
+        left when it was interrupted; --remove removes them. FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
         chunks are removed no push to the folder runs: a push that goes on has the removal refused, and a push that begins is refused. \
         A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: what it \
@@ -228,7 +228,9 @@ async fn folder(args: &Args) -> Result<Folder, Failure> {
         Some(Err(error)) => Err(Failure::because(format!("cannot prune {}", args.folder), &error)),
         None => {
             let shown = graph::drive::shown(args.folder.as_ref());
-            Err(Failure::new(format!("cannot prune {shown}; allowed: s3://BUCKET/FOLDER, or s3://BUCKET")))
+            Err(Failure::new(format!(
+                "cannot prune {shown}; allowed: s3://BUCKET/FOLDER, or s3://BUCKET, or the same with gs or az"
+            )))
         }
     }
 }

@@ -72,7 +72,7 @@ pub use self::over::{Over, Wrap, Wrapped};
 #[cfg(feature = "rbd")]
 pub use self::rbd::{RBD_OPTIONS, Rbd};
 #[cfg(feature = "s3")]
-pub use self::s3::{S3, S3_OPTIONS, object_store};
+pub use self::s3::{AZ_OPTIONS, GS_OPTIONS, S3, S3_OPTIONS, object_store};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 
@@ -97,6 +97,14 @@ pub const STORAGE: &[&StorageDriver] = &[
     &s3::S3,
     #[cfg(not(feature = "s3"))]
     &not_built::S3,
+    #[cfg(feature = "s3")]
+    &s3::GS,
+    #[cfg(not(feature = "s3"))]
+    &not_built::GS,
+    #[cfg(feature = "s3")]
+    &s3::AZ,
+    #[cfg(not(feature = "s3"))]
+    &not_built::AZ,
     #[cfg(feature = "s3")]
     &chunked::CHUNKED,
     #[cfg(not(feature = "s3"))]

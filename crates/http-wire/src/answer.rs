@@ -9,8 +9,9 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 const FIELDS_MAX: usize = 100;
 /// Bytes of a value that is kept, at most.
 const VALUE_BYTES_MAX: usize = 8 << 10;
-/// The field of an object that says which upload made it.
-pub const UPLOAD_FIELD: &str = "x-amz-meta-cowhand-upload";
+/// The fields of an object that say which upload made it: at S3, Google Cloud Storage and Azure.
+pub const UPLOAD_FIELDS: [&str; 3] =
+    ["x-amz-meta-cowhand-upload", "x-goog-meta-cowhand-upload", "x-ms-meta-cowhand_upload"];
 /// Bytes of a validator at most: it is sent with each request.
 const VALIDATOR_BYTES_MAX: usize = 1 << 10;
 
@@ -89,8 +90,10 @@ pub struct Answer {
     pub bucket_region: Option<String>,
     /// `Date`: when the server answered, in seconds since 1970.
     pub date_s: Option<u64>,
-    /// [`UPLOAD_FIELD`]: which upload made the object.
+    /// [`UPLOAD_FIELDS`]: which upload made the object.
     pub upload: Option<String>,
+    /// `x-goog-generation`: the version of the object, as conditions name it at Google Cloud Storage.
+    pub generation: Option<String>,
     /// The server takes no further request over the connection.
     pub closes: bool,
 }
@@ -128,7 +131,8 @@ impl Answer {
             bucket_region: found.text("x-amz-bucket-region")?.filter(|region| is_word(region)),
             // Two of them are no reason to refuse the file.
             date_s: found.text("Date").ok().flatten().and_then(|date| date::of_field(&date)),
-            upload: found.text(UPLOAD_FIELD)?,
+            upload: found.first_text(&UPLOAD_FIELDS)?,
+            generation: found.text("x-goog-generation")?.filter(|generation| whole(generation).is_some()),
             closes,
         };
         Ok(Some((bytes_of_head, answer)))
@@ -181,6 +185,11 @@ impl Fields<'_> {
         let text = std::str::from_utf8(first).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
         let wrong = || refused(name, first, "UTF-8 text of at most 8 KiB");
         Ok(Some(text.ok_or_else(wrong)?.trim().to_owned()))
+    }
+
+    /// The value of the first of these fields that is there.
+    fn first_text(&self, names: &[&'static str]) -> Result<Option<String>, AnswerError> {
+        names.iter().find_map(|name| self.text(name).transpose()).transpose()
     }
 
     fn has_word(&self, name: &str, word: &str) -> bool {

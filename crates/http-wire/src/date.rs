@@ -43,22 +43,22 @@ fn at((year, month, day): (u64, u64, u64), time: &str) -> Option<u64> {
     (is_time && is_date).then_some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
-pub(crate) fn day(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March, in eras of 400 years: 146,097 days each.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
+    fn day(days: u64) -> (u64, u64, u64) {
+        // Years that begin in March, in eras of 400 years: 146,097 days each.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    }
 
     #[test]
     fn a_date_is_the_same_second_in_both_forms() {

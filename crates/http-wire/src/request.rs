@@ -126,7 +126,12 @@ impl Request<'_> {
 
     /// The bytes of the head, with `more` fields behind its own.
     pub fn head(&self, more: &Fields) -> Vec<u8> {
-        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.url.target());
+        self.head_to(&self.url.target(), more)
+    }
+
+    /// As [`Request::head`], with another name of the file in the first line.
+    pub fn head_to(&self, target: &str, more: &Fields) -> Vec<u8> {
+        let mut head = format!("{} {target} HTTP/1.1\r\n", self.method);
         for (name, value) in self.signed().iter().chain(more.iter()) {
             head.extend([name, ": ", value, "\r\n"]);
         }

@@ -173,7 +173,7 @@ impl Url {
     }
 
     /// What a request asks its server for.
-    pub(crate) fn target(&self) -> String {
+    pub fn target(&self) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http_wire::signature::hash;
+use http_wire::hash::hash;
 
 use crate::key::ImageKey;
 

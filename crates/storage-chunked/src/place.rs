@@ -378,39 +378,43 @@ impl fmt::Display for Place {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use storage_s3::{Place as StorePlace, StoreOptions};
-
-    use super::*;
-
-    fn place(key: &str) -> Place {
-        let endpoint = Some("http://127.0.0.1:1".to_owned());
-        let place = StorePlace { endpoint, region: "us-east-1".to_owned(), addressing: None };
-        let (bucket, timeout) = ("images".to_owned(), Duration::from_secs(1));
-        let options =
-            StoreOptions { place, bucket, credentials: None, tls: None, timeout, remote_timeout: None };
-        Place::in_bucket(Arc::new(Store::new(options).unwrap()), key)
+impl Place {
+    /// In a bucket that no server has.
+    pub(crate) fn nowhere(key: &str) -> Self {
+        let (service, endpoint) = (storage_s3::Service::S3, Some("http://127.0.0.1:1".to_owned()));
+        let options = storage_s3::StoreOptions {
+            place: storage_s3::Place { service, endpoint, region: "us-east-1".to_owned(), addressing: None },
+            bucket: "images".to_owned(),
+            credentials: storage_s3::Credentials::none(service),
+            tls: None,
+            timeout: std::time::Duration::from_secs(1),
+            remote_timeout: None,
+        };
+        Self::in_bucket(Arc::new(Store::new(options).unwrap()), key)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_checkpoint_stays_beside_the_name_that_it_was_published_to() {
         let (one, other) = ("0123456789abcdef", "fedcba9876543210");
-        let image = place("vms/d");
+        let image = Place::nowhere("vms/d");
         assert_eq!((image.image(), image.checkpoint()), ("s3://images/vms/d".to_owned(), None));
         let lasting = image.of_checkpoint(one);
         assert_eq!(lasting.to_string(), format!("s3://images/vms/d@{one}.json"));
         assert_eq!(lasting.checkpoint(), Some(one));
         assert_eq!(lasting.of_checkpoint(other).image(), format!("s3://images/vms/d@{other}"));
         // What only looks like one is part of the name.
-        assert_eq!(place("a@b").of_checkpoint(one).image(), format!("s3://images/a@b@{one}"));
-        assert_eq!(place("a@b").checkpoint(), None);
+        assert_eq!(Place::nowhere("a@b").of_checkpoint(one).image(), format!("s3://images/a@b@{one}"));
+        assert_eq!(Place::nowhere("a@b").checkpoint(), None);
     }
 
     #[test]
     fn only_images_of_one_folder_are_beside_each_other() {
-        let image = place("vms/d");
+        let image = Place::nowhere("vms/d");
         let beside = |name: &str| image.beside(name).map(|place| place.image());
         for name in ["s3://images/vms/e@0123456789abcdef", "s3://images/vms/d"] {
             assert_eq!(beside(name), Some(name.to_owned()));

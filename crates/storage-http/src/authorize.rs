@@ -1,18 +1,33 @@
 //! What a request brings to be authorised.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::future::{Future, ready};
+use std::pin::Pin;
 
 use http_wire::{FieldError, Fields, Request, basic_authorization};
 use secret::Secret;
 
+use crate::errors::Error;
+
+/// What a request brings besides its own fields.
+#[derive(Debug, Default)]
+pub struct Authorization {
+    /// Fields.
+    pub fields: Fields,
+    /// What is added to the URL's query, escaped. It may be a signature: it is not shown.
+    pub query: Option<Secret>,
+}
+
+/// An answer that may take requests of its own.
+pub type Authorizing<'a> = Pin<Box<dyn Future<Output = Result<Authorization, Error>> + Send + 'a>>;
+
 /// What knows credentials.
 pub trait Authorize: fmt::Debug + Send + Sync {
-    /// The fields that this request needs besides its own, sent at `now`.
+    /// What this request needs, which is sent at once. Credentials that end are renewed.
     ///
     /// # Errors
-    /// When what is known fits into no field.
-    fn fields(&self, request: &Request<'_>, now: SystemTime) -> Result<Fields, FieldError>;
+    /// When what is known fits into no field, or there are no credentials any more.
+    fn authorize<'a>(&'a self, request: &'a Request<'a>) -> Authorizing<'a>;
 
     /// Whether a request may be sent to where an answer says.
     fn follows_redirects(&self) -> bool {
@@ -33,10 +48,8 @@ impl Fixed {
         let authorization = login.map(|(user, password)| basic_authorization(user, password.bytes()));
         Self { cookie, authorization }
     }
-}
 
-impl Authorize for Fixed {
-    fn fields(&self, _request: &Request<'_>, _now: SystemTime) -> Result<Fields, FieldError> {
+    fn fields(&self) -> Result<Fields, FieldError> {
         let mut fields = Fields::default();
         for (name, value) in [("Cookie", &self.cookie), ("Authorization", &self.authorization)] {
             if let Some(value) = value {
@@ -45,5 +58,12 @@ impl Authorize for Fixed {
             }
         }
         Ok(fields)
+    }
+}
+
+impl Authorize for Fixed {
+    fn authorize<'a>(&'a self, _request: &'a Request<'a>) -> Authorizing<'a> {
+        let fields = self.fields().map_err(Error::from);
+        Box::pin(ready(fields.map(|fields| Authorization { fields, query: None })))
     }
 }

@@ -49,6 +49,8 @@ pub struct Sent<'a> {
 pub struct Reply {
     /// The version of the file (`ETag`).
     pub etag: Option<String>,
+    /// The same as conditions name it at Google Cloud Storage.
+    pub generation: Option<String>,
     /// When the file was made or changed (`Last-Modified`), in seconds since 1970.
     pub modified_s: Option<u64>,
     /// When the server answered (`Date`), by the same clock.

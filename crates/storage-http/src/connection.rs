@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use buffer::{IoBuf, IoBytes};
 use dial::{Address, Target};
 use futures_util::future::{Either, select};
-use http_wire::{Answer, AnswerError, Length, Origin, Url, next_piece};
+use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
+
+use crate::proxy::Proxy;
 
 /// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
 const PIECE_BYTES: usize = 64 << 10;
@@ -38,6 +40,8 @@ pub(crate) struct Connection {
     timeout: Duration,
     /// Since when nothing was asked over it.
     pub(crate) idle_since: Instant,
+    /// It leads to a proxy that reads requests.
+    pub(crate) proxy: Option<&'static Proxy>,
 }
 
 /// What `work` gives, unless it takes longer than `timeout`.
@@ -49,21 +53,46 @@ async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>)
 }
 
 impl Connection {
-    /// Connects to a server. Each step of it, and of what is asked later, takes `timeout` at most.
-    pub(crate) async fn open(origin: &Origin, timeout: Duration) -> Result<Self, Ended> {
-        let address = address_of(origin).map_err(Ended::Lost)?;
+    /// Connects to a server, or to `proxy` on the way there. Each step of it, and of what is asked later, takes `timeout` at most.
+    pub(crate) async fn open(
+        origin: &Origin,
+        proxy: Option<&'static Proxy>,
+        timeout: Duration,
+    ) -> Result<Self, Ended> {
+        // A proxy leads nowhere that this process may not connect to.
+        dial::check(&address_of(origin).map_err(Ended::Lost)?).map_err(Ended::Lost)?;
+        let address = address_of(proxy.map_or(origin, |proxy| &proxy.origin)).map_err(Ended::Lost)?;
         let connected = dial::connect(&address, timeout).await;
         let stream = connected.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => Ended::Silent,
             _ => Ended::Lost(error),
         })?;
-        Ok(Self {
+        let mut connection = Self {
             origin: origin.clone(),
             transport: Transport::Plain(Arc::new(stream)),
             inbox: Inbox::default(),
             timeout,
             idle_since: Instant::now(),
-        })
+            proxy,
+        };
+        if origin.scheme == Scheme::Https {
+            connection.lead_through().await?;
+        }
+        Ok(connection)
+    }
+
+    /// Has the proxy pass on what follows (RFC 9110, 9.3.6).
+    async fn lead_through(&mut self) -> Result<(), Ended> {
+        let Some(proxy) = self.proxy.take() else { return Ok(()) };
+        self.send(&proxy.connect_to(&self.origin), &IoBytes::zeroed(0)).await?;
+        let refused =
+            |what: &str| Ended::Lost(io::Error::other(format!("the proxy {} {what}", proxy.origin)));
+        match self.answer().await?.status {
+            200..300 if self.inbox.bytes().is_empty() => Ok(()),
+            200..300 => Err(refused("sends more than its answer")),
+            407 => Err(refused("wants a user and a password, or others")),
+            status => Err(refused(&format!("answers {status}"))),
+        }
     }
 
     /// Encrypts it, before anything is asked.
@@ -172,7 +201,6 @@ impl Connection {
     }
 }
 
-/// Where a server listens.
 /// Whether this process may connect to the server of `url`. Nothing is connected.
 ///
 /// # Errors
@@ -181,6 +209,7 @@ pub fn check_reachable(url: &Url) -> io::Result<()> {
     dial::check(&address_of(url.origin())?)
 }
 
+/// Where a server listens.
 pub(crate) fn address_of(origin: &Origin) -> io::Result<Target> {
     let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{origin} is no {error}"));
     Address::new(&origin.host, origin.port).map(Target::Tcp).map_err(wrong)

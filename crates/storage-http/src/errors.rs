@@ -96,6 +96,22 @@ pub enum Error {
         /// Where it led, and what is wrong with that.
         what: String,
     },
+    /// There are no credentials, or none any more.
+    #[error("{url}: no credentials: {reason}")]
+    Credentials {
+        /// What was asked for.
+        url: Url,
+        /// Where they were looked for, and why they are not there.
+        reason: String,
+    },
+    /// The variable names no proxy.
+    #[error("{variable} names no proxy that can be used; allowed: {allowed}")]
+    Proxy {
+        /// Which.
+        variable: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
     /// A credential that no request can have.
     #[error("{0}")]
     Field(#[from] http_wire::FieldError),
@@ -147,7 +163,8 @@ impl From<Error> for io::Error {
             Error::Refused { status: 404 | 410, .. } => io::ErrorKind::NotFound,
             Error::Refused { .. } => io::ErrorKind::Other,
             Error::NoRanges { .. } | Error::NoVersion { .. } => io::ErrorKind::Unsupported,
-            Error::Field(_) => io::ErrorKind::InvalidInput,
+            Error::Credentials { .. } => io::ErrorKind::PermissionDenied,
+            Error::Field(_) | Error::Proxy { .. } => io::ErrorKind::InvalidInput,
             Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
         };
         io::Error::new(kind, error)

@@ -15,6 +15,7 @@ use crate::authorize::Authorize;
 use crate::connection::address_of;
 use crate::errors::Error;
 use crate::judge::Pinned;
+use crate::proxy;
 use crate::readahead::{Readahead, Window};
 use crate::remote::{Remote, Timeouts};
 
@@ -142,6 +143,9 @@ pub(crate) fn name_addresses(url: &Url) -> Result<(), Error> {
     let origin = url.origin();
     let wrong = |error: io::Error| Error::Broken { url: url.clone(), what: error.to_string() };
     dial::name(address_of(origin).map_err(wrong)?);
+    if let Some(proxy) = proxy::of(origin)? {
+        dial::name(address_of(&proxy.origin).map_err(wrong)?);
+    }
     let encrypted = Origin { scheme: Scheme::Https, port: Scheme::Https.port_default(), ..origin.clone() };
     if origin.port == Scheme::Http.port_default() {
         dial::name(address_of(&encrypted).map_err(wrong)?);

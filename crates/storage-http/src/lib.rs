@@ -18,6 +18,9 @@
 //! Up to five are followed, never from https to http; later requests go where the last one led, and back to the name that
 //! was given when they are refused there. Credentials go to the server of that name alone.
 //!
+//! # Proxies
+//! `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy` of the environment, as curl takes them.
+//!
 //! # Reading ahead
 //! A short read that begins where another one ended fetches a quarter of what was read there in order, at least a quarter of `readahead` and at most
 //! all of it, and keeps it; eight such windows are kept.
@@ -30,10 +33,11 @@ mod connection;
 mod errors;
 mod file;
 mod judge;
+mod proxy;
 mod readahead;
 mod remote;
 
-pub use authorize::{Authorize, Fixed};
+pub use authorize::{Authorization, Authorize, Authorizing, Fixed};
 pub use client::{Client, ClientOptions, Reply, Sent};
 pub use connection::check_reachable;
 pub use errors::Error;

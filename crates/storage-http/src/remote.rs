@@ -1,6 +1,7 @@
 //! A file's server: connections that are kept, and requests that are tried again.
 
 pub(crate) mod exchange;
+mod heads;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,20 +9,22 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use async_lock::Semaphore;
 use buffer::{IoBuf, IoBytes};
 use dial::Reach;
 use futures_util::future::{Either, select};
-use http_wire::{Fields, Get, Origin, Payload, Request, Scheme, Url};
+use http_wire::{Origin, Scheme, Url};
 use parking_lot::Mutex;
 use tls::{ClientCredentials, ClientTls};
 
+use self::heads::failed_head;
 use crate::authorize::Authorize;
 use crate::connection::{Connection, Ended, address_of};
 use crate::errors::{Error, connect_error, tls_error};
 use crate::judge::{Pinned, RangeRequest, Verdict, code, judge, words};
+use crate::proxy;
 
 /// Requests on their way at a time, each over a connection of its own: servers limit what one client may have.
 const REQUESTS_MAX: usize = 16;
@@ -160,9 +163,10 @@ impl Remote {
                 Err(Failure::Final(_)) if redirects == 0 && url != self.url => url = self.url.clone(),
                 Err(Failure::Final(error)) => return (Err(error), buf),
                 // A task that opens it sees at once that no server is there.
-                Err(Failure::Again { error: error @ Error::Connect { .. }, .. }) if pinned.is_none() => {
-                    return (Err(error), buf);
-                }
+                Err(Failure::Again {
+                    error: error @ (Error::Connect { .. } | Error::Credentials { .. }),
+                    ..
+                }) if pinned.is_none() => return (Err(error), buf),
                 Err(Failure::Again { error, after }) => {
                     self.failed(&error);
                     *last.borrow_mut() = Some(error);
@@ -224,9 +228,9 @@ impl Remote {
             Ok(connection) => connection,
             Err(failure) => return (Err(failure), buf),
         };
-        let head = match self.head(asked) {
+        let head = match self.head(asked, &connection).await {
             Ok(head) => head,
-            Err(error) => return (Err(Failure::Final(error)), buf),
+            Err(error) => return (Err(failed_head(error)), buf),
         };
         let answer = match connection.ask(&head, &IoBytes::zeroed(0)).await {
             Ok(answer) => answer,
@@ -277,24 +281,6 @@ impl Remote {
         Some(body)
     }
 
-    fn head(&self, asked: RangeRequest<'_>) -> Result<Vec<u8>, Error> {
-        let last = asked.first + asked.len.max(1) - 1;
-        let version = asked.pinned.map(|pinned| &pinned.version);
-        let get = Get { url: asked.url, first: asked.first, last, version };
-        let fields = get.fields();
-        let request = Request { method: "GET", url: asked.url, fields: &fields, payload: Payload::Nothing };
-        self.head_of(&request)
-    }
-
-    fn head_of(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
-        // Credentials are for the server that the user named.
-        let fields = match request.url.origin() == self.url.origin() {
-            true => self.authorize.fields(request, SystemTime::now())?,
-            false => Fields::default(),
-        };
-        Ok(request.head(&fields))
-    }
-
     fn ended(&self, url: &Url, ended: Ended) -> Failure {
         let server = url.origin().clone();
         let error = match ended {
@@ -325,7 +311,8 @@ impl Remote {
             Ended::Broken(error) => word(origin.clone(), &io::Error::other(error)),
         };
         let tls = self.tls_for(origin).map_err(Failure::Final)?;
-        let opened = Connection::open(origin, self.timeouts.timeout).await;
+        let proxy = proxy::of(origin).map_err(Failure::Final)?;
+        let opened = Connection::open(origin, proxy, self.timeouts.timeout).await;
         let connection = opened.map_err(|ended| match failed(ended, connect_error) {
             // What the system forbids, it forbids again.
             error @ Error::Connect { kind: io::ErrorKind::PermissionDenied, .. } => Failure::Final(error),

@@ -1,33 +1,32 @@
-//! Credentials and settings, from where AWS's tools look for them.
+//! Settings of stores, from where the tools of their services look for them.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use http_wire::signature::Credentials;
-use secret::Secret;
+use std::sync::Arc;
 
 use crate::profile::value;
+use crate::service::Service;
 
 /// Bytes of a profile file at most.
 const PROFILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Variables of the environment. Their values are not shown.
 #[derive(Clone)]
-pub struct Environment(fn(&str) -> Option<String>);
+pub struct Environment(Arc<dyn Fn(&str) -> Option<String> + Send + Sync>);
 
 impl Environment {
     /// The variables that `get` gives.
-    pub fn new(get: fn(&str) -> Option<String>) -> Self {
-        Self(get)
+    pub fn new(get: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(get))
     }
 
     /// Those of this process.
     pub fn of_process() -> Self {
-        Self(|name| std::env::var(name).ok())
+        Self::new(|name| std::env::var(name).ok())
     }
 
-    fn get(&self, names: &[&str]) -> Option<String> {
+    pub(crate) fn get(&self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| (self.0)(name).filter(|value| !value.is_empty()))
     }
 }
@@ -41,12 +40,12 @@ impl fmt::Debug for Environment {
 /// What is known of a store without being said on a drive.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// `None`: requests are not signed.
-    pub credentials: Option<Credentials>,
     /// The region.
     pub region: Option<String>,
     /// The store's URL.
     pub endpoint: Option<String>,
+    /// Whose blobs they are, at Azure.
+    pub account: Option<String>,
 }
 
 /// What is known makes no sense.
@@ -60,111 +59,59 @@ pub enum KnownError {
         /// Why not.
         source: io::Error,
     },
-    /// A profile that no file has.
-    #[error("there is no profile {name:?} with aws_access_key_id and aws_secret_access_key in {}", .path.display())]
-    NoProfile {
-        /// The profile.
-        name: String,
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// One of two that belong together.
-    #[error("{found} is given and {missing} is not")]
-    Half {
-        /// What there is.
-        found: &'static str,
-        /// What there is not.
-        missing: &'static str,
-    },
     /// A secret that holds something else.
     #[error("the secret is not ACCESS_KEY_ID:SECRET_ACCESS_KEY, or with :SESSION_TOKEN behind it")]
     Secret,
+    /// The same of Google's.
+    #[error("the secret is no file of credentials of Google's, in JSON")]
+    GoogleSecret,
+    /// The same of Azure's.
+    #[error("the secret is neither ACCOUNT:KEY nor a SAS token")]
+    AzureSecret,
+    /// Nothing says whose blobs are meant.
+    #[error("no storage account is named: give AZURE_STORAGE_ACCOUNT_NAME, or the endpoint")]
+    NoAccount,
 }
 
 impl Settings {
-    /// Looks at the variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_DEFAULT_REGION`,
-    /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`), then at the profile (`AWS_PROFILE`, or `default`) in `~/.aws/credentials` and
-    /// `~/.aws/config` (`AWS_SHARED_CREDENTIALS_FILE`, `AWS_CONFIG_FILE`). Reads files: not on a loop's thread.
+    /// What is known of a store of this service. Reads files: not on a loop's thread.
+    ///
+    /// S3: the variables `AWS_REGION`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3` and `AWS_ENDPOINT_URL`, then the profile (`AWS_PROFILE`,
+    /// or `default`) in `~/.aws/config` (`AWS_CONFIG_FILE`). Google: `STORAGE_EMULATOR_HOST`. Azure: `AZURE_STORAGE_SERVICE_ENDPOINT`,
+    /// `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT`.
     ///
     /// # Errors
-    /// When a file cannot be read, half of the credentials is missing, or there is no profile of the name that is given.
-    pub fn look_up(environment: &Environment) -> Result<Self, KnownError> {
-        let named = environment.get(&["AWS_PROFILE"]);
-        let profile = named.clone().unwrap_or_else(|| "default".to_owned());
-        let home = environment.get(&["HOME"]).map(PathBuf::from);
-        let file = |variable: &str, name: &str| {
-            let at_home = || home.as_ref().map(|home| home.join(".aws").join(name));
-            environment.get(&[variable]).map(PathBuf::from).or_else(at_home)
-        };
-        let credentials_file = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-        let config = file("AWS_CONFIG_FILE", "config").map_or(Ok(String::new()), |path| text(&path))?;
-        let of_config = |key: &str| value(&config, &profile, key).map(str::to_owned);
-        let given = environment.get(&["AWS_ACCESS_KEY_ID"]);
-        let credentials = match (given, environment.get(&["AWS_SECRET_ACCESS_KEY"])) {
-            (Some(access_key), Some(secret_key)) => Some(Credentials {
-                access_key,
-                secret_key: Secret::new(secret_key.into_bytes()),
-                session_token: environment
-                    .get(&["AWS_SESSION_TOKEN"])
-                    .map(|token| Secret::new(token.into_bytes())),
+    /// When a file cannot be read.
+    pub fn look_up(service: Service, environment: &Environment) -> Result<Self, KnownError> {
+        match service {
+            Service::S3 => Self::of_aws(environment),
+            Service::Google => {
+                let emulator = environment.get(&["STORAGE_EMULATOR_HOST"]);
+                let with_scheme = |host: String| match host.contains("://") {
+                    true => host,
+                    false => format!("http://{host}"),
+                };
+                Ok(Self { endpoint: emulator.map(with_scheme), ..Self::default() })
+            }
+            Service::Azure => Ok(Self {
+                endpoint: environment.get(&["AZURE_STORAGE_SERVICE_ENDPOINT"]),
+                account: environment.get(&["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"]),
+                ..Self::default()
             }),
-            (Some(_), None) => {
-                return Err(KnownError::Half {
-                    found: "AWS_ACCESS_KEY_ID",
-                    missing: "AWS_SECRET_ACCESS_KEY",
-                });
-            }
-            (None, Some(_)) => {
-                return Err(KnownError::Half {
-                    found: "AWS_SECRET_ACCESS_KEY",
-                    missing: "AWS_ACCESS_KEY_ID",
-                });
-            }
-            (None, None) => {
-                let path = credentials_file.unwrap_or_default();
-                let found = of_profile(&text(&path)?, &config, &profile);
-                match (found, named) {
-                    (None, Some(name)) => return Err(KnownError::NoProfile { name, path }),
-                    (found, _) => found,
-                }
-            }
-        };
+        }
+    }
+
+    fn of_aws(environment: &Environment) -> Result<Self, KnownError> {
+        let profile = environment.get(&["AWS_PROFILE"]).unwrap_or_else(|| "default".to_owned());
+        let at_home = || Some(PathBuf::from(environment.get(&["HOME"])?).join(".aws").join("config"));
+        let config = environment.get(&["AWS_CONFIG_FILE"]).map(PathBuf::from).or_else(at_home);
+        let config = config.map_or(Ok(String::new()), |path| text(&path))?;
+        let of_config = |key: &str| value(&config, &profile, key).map(str::to_owned);
         let region = environment.get(&["AWS_REGION", "AWS_DEFAULT_REGION"]);
         let endpoint = environment.get(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
-        Ok(Self {
-            credentials,
-            region: region.or_else(|| of_config("region")),
-            endpoint: endpoint.or_else(|| of_config("endpoint_url")),
-        })
+        let region = region.or_else(|| of_config("region"));
+        Ok(Self { region, endpoint: endpoint.or_else(|| of_config("endpoint_url")), account: None })
     }
-}
-
-/// The credentials in a secret: `ACCESS_KEY_ID:SECRET_ACCESS_KEY[:SESSION_TOKEN]`, with or without a line's end.
-///
-/// # Errors
-/// When it holds something else.
-pub fn credentials_of_secret(secret: &Secret) -> Result<Credentials, KnownError> {
-    let text = std::str::from_utf8(secret.bytes()).map_err(|_| KnownError::Secret)?;
-    let mut parts = text.trim_end_matches(['\r', '\n']).splitn(3, ':');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(access_key), Some(secret_key), token) if !access_key.is_empty() && !secret_key.is_empty() => {
-            Ok(Credentials {
-                access_key: access_key.to_owned(),
-                secret_key: Secret::copy_of(secret_key.as_bytes()),
-                session_token: token.map(|token| Secret::copy_of(token.as_bytes())),
-            })
-        }
-        _ => Err(KnownError::Secret),
-    }
-}
-
-fn of_profile(credentials: &str, config: &str, profile: &str) -> Option<Credentials> {
-    let get = |key: &str| value(credentials, profile, key).or_else(|| value(config, profile, key));
-    Some(Credentials {
-        access_key: get("aws_access_key_id")?.to_owned(),
-        secret_key: Secret::copy_of(get("aws_secret_access_key")?.as_bytes()),
-        session_token: get("aws_session_token").map(|token| Secret::copy_of(token.as_bytes())),
-    })
 }
 
 /// The text of a file; empty if there is none.
@@ -185,37 +132,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_come_first_and_both_halves_are_needed() {
+    fn each_service_has_its_variables() {
         let environment = Environment::new(|name| {
             let known = [
-                ("AWS_ACCESS_KEY_ID", "A"),
-                ("AWS_SECRET_ACCESS_KEY", "hush"),
-                ("AWS_SESSION_TOKEN", "quiet"),
                 ("AWS_DEFAULT_REGION", "r"),
                 ("AWS_ENDPOINT_URL", "http://h"),
+                ("AWS_ENDPOINT_URL_S3", ""),
+                ("STORAGE_EMULATOR_HOST", "e:4443"),
+                ("AZURE_STORAGE_ACCOUNT", "me"),
             ];
             known.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         });
-        let known = Settings::look_up(&environment).unwrap();
-        let credentials = known.credentials.as_ref().unwrap();
-        assert_eq!((credentials.access_key.as_str(), credentials.secret_key.bytes()), ("A", &b"hush"[..]));
-        assert_eq!((known.region.as_deref(), known.endpoint.as_deref()), (Some("r"), Some("http://h")));
-        let shown = format!("{known:?} {environment:?}");
-        assert!(!shown.contains("hush") && !shown.contains("quiet"), "{shown}");
-        let half = Environment::new(|name| (name == "AWS_ACCESS_KEY_ID").then(|| "A".to_owned()));
-        let error = Settings::look_up(&half).unwrap_err().to_string();
-        assert_eq!(error, "AWS_ACCESS_KEY_ID is given and AWS_SECRET_ACCESS_KEY is not");
-        let nothing = Settings::look_up(&Environment::new(|_| None)).unwrap();
-        assert!(nothing.credentials.is_none() && nothing.region.is_none());
-    }
-
-    #[test]
-    fn a_secret_has_two_or_three_parts() {
-        let of = |text: &str| credentials_of_secret(&Secret::copy_of(text.as_bytes()));
-        let credentials = of("A:b/c+d:to:ken\n").unwrap();
-        assert_eq!(credentials.secret_key.bytes(), b"b/c+d");
-        assert_eq!(credentials.session_token.as_ref().map(Secret::bytes), Some(&b"to:ken"[..]));
-        assert!(of("A:b").unwrap().session_token.is_none());
-        assert!(of("hush").is_err() && of(":b").is_err() && of("A:").is_err());
+        let known = |service| {
+            let Settings { region, endpoint, account } = Settings::look_up(service, &environment).unwrap();
+            [region, endpoint, account].map(Option::unwrap_or_default)
+        };
+        assert_eq!(known(Service::S3), ["r", "http://h", ""]);
+        assert_eq!(known(Service::Google), ["", "http://e:4443", ""]);
+        assert_eq!(known(Service::Azure), ["", "", "me"]);
     }
 }

@@ -1,9 +1,10 @@
-//! Lists of the objects of a bucket (ListObjectsV2).
+//! Lists of the objects of a bucket (ListObjectsV2, which Google has too, and Azure's List Blobs).
 
 use buffer::IoBytes;
 use http_wire::{Fields, Url, date};
 
 use crate::elements::{elements, inside, unescaped};
+use crate::service::Service;
 use crate::store::{Store, StoreError};
 
 /// An answer with 1000 keys of 1024 bytes, each escaped, and what is said of each, has less.
@@ -40,18 +41,22 @@ impl Store {
         depth: Depth,
         mut give: impl FnMut(Vec<Listed>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut next: Option<String> = None;
+        let (mut next, is_azure) = (None::<String>, self.service() == Service::Azure);
         loop {
-            let mut query = vec![("list-type", "2"), ("prefix", prefix)];
+            let mut query = match is_azure {
+                true => vec![("restype", "container"), ("comp", "list"), ("prefix", prefix)],
+                false => vec![("list-type", "2"), ("prefix", prefix)],
+            };
             if depth == Depth::Here {
                 query.push(("delimiter", "/"));
             }
             if let Some(token) = &next {
-                query.push(("continuation-token", token));
+                query.push((if is_azure { "marker" } else { "continuation-token" }, token));
             }
             let url = Self::with_query(self.bucket_url()?, &query);
             let sent = self.send_to(&url, "GET", Fields::default(), IoBytes::zeroed(0), LIST_BYTES_MAX);
             let reply = sent.await.map_err(StoreError::from)?;
+            let page = if is_azure { page_of_azure } else { page };
             let (page, token) = page(&url, &reply.body, reply.date_s)?;
             give(page)?;
             match token {
@@ -64,8 +69,11 @@ impl Store {
     }
 }
 
+/// A part of a list, and what the next one is asked for with.
+type Page = (Vec<Listed>, Option<String>);
+
 /// What a part of a list has, and what the next one is asked for with.
-fn page(url: &Url, body: &[u8], now_s: Option<u64>) -> Result<(Vec<Listed>, Option<String>), StoreError> {
+fn page(url: &Url, body: &[u8], now_s: Option<u64>) -> Result<Page, StoreError> {
     let text = std::str::from_utf8(body).map_err(|_| senseless(url, "is no UTF-8 text"))?;
     let is_cut = match inside(text, "IsTruncated") {
         Some("true") => true,
@@ -87,6 +95,26 @@ fn page(url: &Url, body: &[u8], now_s: Option<u64>) -> Result<(Vec<Listed>, Opti
         (true, None) => Err(senseless(url, "is cut and does not say where")),
         (cut, token) => Ok((found, token.filter(|_| cut))),
     }
+}
+
+/// The same of Azure's lists (List Blobs).
+fn page_of_azure(url: &Url, body: &[u8], now_s: Option<u64>) -> Result<Page, StoreError> {
+    let text = std::str::from_utf8(body).map_err(|_| senseless(url, "is no UTF-8 text"))?;
+    let is_whole = text.contains("<EnumerationResults") && text.contains("</EnumerationResults>");
+    if !is_whole || !text.contains("<NextMarker") {
+        return Err(senseless(url, "does not say whether it is whole"));
+    }
+    let listed = |one: &str| {
+        let modified_s = inside(one, "Last-Modified").and_then(date::of_field);
+        Some(Listed {
+            key: unescaped(inside(one, "Name")?),
+            bytes: inside(one, "Content-Length")?.parse().ok()?,
+            age_s: modified_s.and_then(|then| Some(now_s?.saturating_sub(then))),
+        })
+    };
+    let found: Option<Vec<_>> = elements(text, "Blob").map(listed).collect();
+    let found = found.ok_or_else(|| senseless(url, "has blobs without name and length"))?;
+    Ok((found, inside(text, "NextMarker").map(unescaped).filter(|marker| !marker.is_empty())))
 }
 
 fn senseless(url: &Url, what: &str) -> StoreError {
@@ -112,6 +140,31 @@ mod tests {
         assert_eq!(read(whole), Ok((found, Some("a&b".to_owned()))));
         let empty = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
         assert_eq!(read(empty), Ok((Vec::new(), None)));
+    }
+
+    #[test]
+    fn a_list_of_azure_says_the_same_in_its_own_words() {
+        let read = |body: &str| {
+            let url = Url::parse("http://h/me/images?comp=list").unwrap();
+            page_of_azure(&url, body.as_bytes(), Some(951_782_400)).map_err(|error| error.to_string())
+        };
+        let blob = "<Blob><Name>a/&lt;b&gt;</Name><Properties><Last-Modified>Mon, 28 Feb 2000 23:59:59 GMT</Last-Modified>\
+            <Content-Length>7</Content-Length></Properties></Blob>";
+        let list = |blobs: &str, marker: &str| {
+            format!(
+                "<?xml?><EnumerationResults A=\"b\"><Blobs>{blobs}<BlobPrefix><Name>c/</Name></BlobPrefix></Blobs>{marker}</EnumerationResults>"
+            )
+        };
+        let found = vec![Listed { key: "a/<b>".to_owned(), bytes: 7, age_s: Some(1) }];
+        let cut = list(blob, "<NextMarker>2!x&amp;y</NextMarker>");
+        assert_eq!(read(&cut), Ok((found.clone(), Some("2!x&y".to_owned()))));
+        assert_eq!(read(&list(blob, "<NextMarker />")), Ok((found, None)));
+        for body in ["<html/>", &cut[..cut.len() - 30], &list(blob, "")] {
+            let error = read(body).unwrap_err();
+            assert!(error.contains("does not say whether it is whole"), "{error}");
+        }
+        let error = read(&list("<Blob><Name>a</Name></Blob>", "<NextMarker/>")).unwrap_err();
+        assert!(error.contains("without name and length"), "{error}");
     }
 
     /// A list that was cut off was taken for whole: what was missing in it was named by nothing.

@@ -1,9 +1,10 @@
 //! Where an object is.
 
-use http_wire::signature::escaped;
+use http_wire::hash::escaped;
 use http_wire::{Scheme, Url, UrlError};
 
 use crate::name::ObjectName;
+use crate::service::Service;
 
 /// How a bucket is named in a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,9 @@ pub enum Addressing {
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its URL; `None`: AWS's in the region.
+    /// Its service.
+    pub service: Service,
+    /// Its URL; `None`: AWS's in the region, or Google's. At Azure a path is part of it.
     pub endpoint: Option<String>,
     /// The region, which signatures are for.
     pub region: String,
@@ -59,14 +62,18 @@ impl Place {
     }
 
     fn at(&self, bucket: &str, key: &str) -> Result<Url, PlaceError> {
-        let mut origin = self.server()?.origin().clone();
+        let server = self.server()?;
+        let mut origin = server.origin().clone();
+        let at_aws = self.service == Service::S3 && self.endpoint.is_none();
         // A certificate for *.HOST is for names without dots.
         let fits = !bucket.contains('.') || origin.scheme == Scheme::Http;
-        let at_aws =
-            || if self.endpoint.is_none() && fits { Addressing::VirtualHost } else { Addressing::Path };
-        Ok(match self.addressing.unwrap_or_else(at_aws) {
-            Addressing::Path if key.is_empty() => Url::at(origin, &format!("/{bucket}")),
-            Addressing::Path => Url::at(origin, &format!("/{bucket}/{key}")),
+        let by_default = if at_aws && fits { Addressing::VirtualHost } else { Addressing::Path };
+        Ok(match self.addressing.unwrap_or(by_default) {
+            Addressing::Path => {
+                let base = server.path().trim_end_matches('/');
+                let slash = if key.is_empty() { "" } else { "/" };
+                Url::at(origin, &format!("{base}/{bucket}{slash}{key}"))
+            }
             Addressing::VirtualHost => {
                 origin.host = format!("{}.{}", bucket.to_ascii_lowercase(), origin.host);
                 Url::at(origin, &format!("/{key}"))
@@ -87,15 +94,26 @@ impl Place {
         if self.region.is_empty() || !self.region.bytes().all(is_of_region) {
             return Err(PlaceError::Region { found: self.region.clone() });
         }
-        let aws = || format!("https://s3.{}.amazonaws.com", self.region);
-        let endpoint = self.endpoint.clone().unwrap_or_else(aws);
+        let own = || match self.service {
+            Service::S3 => format!("https://s3.{}.amazonaws.com", self.region),
+            Service::Google => "https://storage.googleapis.com".to_owned(),
+            // It is always given, and names the account.
+            Service::Azure => String::new(),
+        };
+        let endpoint = self.endpoint.clone().unwrap_or_else(own);
         let refused = |allowed| PlaceError::Endpoint { found: http_wire::shown(&endpoint), allowed };
         let server = Url::parse(&endpoint).map_err(refused)?;
-        if server.path() != "/" || server.query().is_some() {
+        let has_path = server.path() != "/" && self.service != Service::Azure;
+        if has_path || server.query().is_some() {
             return Err(refused(UrlError::Shape));
         }
         Ok(server)
     }
+}
+
+/// The endpoint of an account of Azure's.
+pub fn azure_endpoint(account: &str) -> String {
+    format!("https://{account}.blob.core.windows.net")
 }
 
 #[cfg(test)]
@@ -105,18 +123,23 @@ mod tests {
     #[test]
     fn an_object_is_found_at_aws_or_at_an_endpoint_in_both_styles() {
         let url = |endpoint: Option<&str>, addressing, name: &str| {
-            let place =
-                Place { endpoint: endpoint.map(str::to_owned), region: "eu-central-1".into(), addressing };
-            place
-                .url(&ObjectName::parse(name).unwrap())
-                .map(|url| url.to_string())
-                .map_err(|error| error.to_string())
+            let (name, endpoint) = (ObjectName::parse(name).unwrap(), endpoint.map(str::to_owned));
+            let place = Place { service: name.service, endpoint, region: "eu-central-1".into(), addressing };
+            place.url(&name).map(|url| url.to_string()).map_err(|error| error.to_string())
         };
         for (endpoint, addressing, name, found) in [
             (None, None, "s3://images/a b", "https://images.s3.eu-central-1.amazonaws.com/a%20b"),
             (None, None, "s3://im.ages/a", "https://s3.eu-central-1.amazonaws.com/im.ages/a"),
             (None, Some(Addressing::Path), "s3://images/a", "https://s3.eu-central-1.amazonaws.com/images/a"),
             (Some("http://h:9000"), None, "s3://images/a/b", "http://h:9000/images/a/b"),
+            (None, None, "gs://images/a b", "https://storage.googleapis.com/images/a%20b"),
+            (Some("http://h:1/me"), None, "az://images/a", "http://h:1/me/images/a"),
+            (
+                Some("https://me.blob.core.windows.net"),
+                None,
+                "az://images/a/b",
+                "https://me.blob.core.windows.net/images/a/b",
+            ),
             (
                 Some("http://h:9000/"),
                 Some(Addressing::VirtualHost),

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buffer::IoBytes;
-use http_wire::signature::{Credentials, escaped};
+use http_wire::hash::escaped;
 use http_wire::{Fields, Url};
 use storage_http::{Client, ClientOptions, Reply, Sent};
 use tls::ClientCredentials;
 
 use crate::name::{NameError, ObjectName};
 use crate::place::{Place, PlaceError};
-use crate::signer::Signer;
+use crate::service::Service;
+use crate::signer::{Credentials, Signer};
 
+/// Names the version that is to be replaced at Google Cloud Storage: 0 is none.
+const GENERATION: &str = "x-goog-if-generation-match";
 /// Answers that say something have less, but those that are objects.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
@@ -114,12 +117,14 @@ impl Present {
         }
     }
 
-    /// The field that says so to the store, and its value.
-    fn condition(&self) -> Option<(&'static str, &str)> {
-        match self {
-            Self::Keep => Some(("If-None-Match", "*")),
-            Self::Replace => None,
-            Self::ReplaceVersion(etag) => Some(("If-Match", etag)),
+    /// The field that says so to a store of this service, and its value.
+    fn condition(&self, service: Service) -> Option<(&'static str, &str)> {
+        match (self, service) {
+            (Self::Replace, _) => None,
+            (Self::Keep, Service::Google) => Some((GENERATION, "0")),
+            (Self::ReplaceVersion(generation), Service::Google) => Some((GENERATION, generation)),
+            (Self::Keep, Service::S3 | Service::Azure) => Some(("If-None-Match", "*")),
+            (Self::ReplaceVersion(etag), Service::S3 | Service::Azure) => Some(("If-Match", etag)),
         }
     }
 }
@@ -131,8 +136,8 @@ pub struct StoreOptions {
     pub place: Place,
     /// The bucket.
     pub bucket: String,
-    /// `None`: requests are not signed.
-    pub credentials: Option<Credentials>,
+    /// With which requests are signed.
+    pub credentials: Credentials,
     /// Whose certificates are believed; needed for https.
     pub tls: Option<ClientCredentials>,
     /// How long the store may be silent.
@@ -156,8 +161,8 @@ impl Store {
     /// When bucket, endpoint or region cannot be one.
     pub fn new(options: StoreOptions) -> Result<Self, StoreError> {
         let StoreOptions { place, bucket, credentials, tls, timeout, remote_timeout } = options;
-        let url = place.url(&object(&bucket, "any")?)?;
-        let authorize = Arc::new(Signer::new(credentials, place.region.clone()));
+        let url = place.url(&object(place.service, &bucket, "any")?)?;
+        let authorize = Arc::new(Signer::new(credentials, &place.region));
         let client = Client::new(ClientOptions { url, tls, authorize, timeout, remote_timeout })?;
         Ok(Self { bucket, place, client })
     }
@@ -167,7 +172,12 @@ impl Store {
     /// # Errors
     /// When it cannot be called so.
     pub fn object(&self, key: &str) -> Result<ObjectName, StoreError> {
-        object(&self.bucket, key)
+        object(self.service(), &self.bucket, key)
+    }
+
+    /// Which interface it has.
+    pub(crate) fn service(&self) -> Service {
+        self.place.service
     }
 
     /// An object of `bytes_max` bytes at most, with its ETag; `None` if there is none.
@@ -207,8 +217,11 @@ impl Store {
 
     async fn put_once(&self, key: &str, bytes: IoBytes, present: &Present) -> Result<(), StoreError> {
         let mut fields = Fields::default();
-        let mark = mark(&mut fields)?;
-        condition(&mut fields, present)?;
+        let mark = mark(&mut fields, self.service())?;
+        self.condition(&mut fields, present)?;
+        if self.service() == Service::Azure {
+            fields.add("x-ms-blob-type", "BlockBlob").map_err(storage_http::Error::from)?;
+        }
         let put = self.send("PUT", key, &[], fields, bytes).await;
         self.made(key, &mark, present, put.map(drop)).await
     }
@@ -245,7 +258,20 @@ impl Store {
         body: IoBytes,
         answer_bytes_max: u64,
     ) -> Result<Reply, storage_http::Error> {
-        self.client.send(&Sent { method, url, fields, body, answer_bytes_max }).await
+        let reply = self.client.send(&Sent { method, url, fields, body, answer_bytes_max }).await?;
+        Ok(match self.service() {
+            // Its conditions name versions by this.
+            Service::Google => Reply { etag: reply.generation.clone().or(reply.etag.clone()), ..reply },
+            Service::S3 | Service::Azure => reply,
+        })
+    }
+
+    /// Says what becomes of an object of the same name.
+    pub(crate) fn condition(&self, fields: &mut Fields, present: &Present) -> Result<(), StoreError> {
+        match present.condition(self.service()) {
+            Some((field, value)) => Ok(fields.add(field, value).map_err(storage_http::Error::from)?),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn with_query(url: Url, query: &[(&str, &str)]) -> Url {
@@ -275,16 +301,22 @@ impl Store {
         made: Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let Err(error) = made else { return Ok(()) };
-        if let (Some(501), Some((field, _))) = (error.status(), present.condition()) {
+        if let (Some(501), Some((field, _))) = (error.status(), present.condition(self.service())) {
             return Err(StoreError::Unconditional { name: self.object(key)?, field });
         }
-        let Some(status @ (404 | 409 | 412)) = error.status() else { return Err(error) };
+        // Azure drops the blocks of an upload when another one of the same blob ends.
+        let is_dropped = error.status() == Some(400) && self.service() == Service::Azure;
+        let Some(status @ (400 | 404 | 409 | 412)) = error.status() else { return Err(error) };
+        if status == 400 && !(is_dropped && *present == Present::Keep) {
+            return Err(error);
+        }
         let there = self.look(key).await?;
         match there.and_then(|there| there.upload) {
             Some(upload) if upload == mark => Ok(()),
             _ if matches!(present, Present::ReplaceVersion(_)) => {
                 Err(StoreError::Changed { name: self.object(key)? })
             }
+            None if status == 400 => Err(error),
             _ if status == 404 => Err(error),
             _ => Err(StoreError::Exists { name: self.object(key)? }),
         }
@@ -307,22 +339,14 @@ pub fn is_unique(text: &str) -> bool {
 }
 
 /// Marks the object that a request makes, and gives the mark.
-pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
+pub(crate) fn mark(fields: &mut Fields, service: Service) -> Result<String, StoreError> {
     let mark = unique()?;
-    fields.add(http_wire::UPLOAD_FIELD, mark.as_str()).map_err(storage_http::Error::from)?;
+    fields.add(service.upload_field(), mark.as_str()).map_err(storage_http::Error::from)?;
     Ok(mark)
 }
 
-/// Says what becomes of an object of the same name.
-pub(crate) fn condition(fields: &mut Fields, present: &Present) -> Result<(), StoreError> {
-    match present.condition() {
-        Some((field, value)) => Ok(fields.add(field, value).map_err(storage_http::Error::from)?),
-        None => Ok(()),
-    }
-}
-
-fn object(bucket: &str, key: &str) -> Result<ObjectName, StoreError> {
-    ObjectName::new(bucket, key).map_err(|allowed| StoreError::Name {
+fn object(service: Service, bucket: &str, key: &str) -> Result<ObjectName, StoreError> {
+    ObjectName::new(service, bucket, key).map_err(|allowed| StoreError::Name {
         bucket: bucket.to_owned(),
         key: key.to_owned(),
         allowed,

@@ -8,7 +8,8 @@ use http_wire::Fields;
 use reactor::Task;
 
 use crate::elements::{element, unescaped};
-use crate::store::{Present, Store, StoreError, condition, mark};
+use crate::service::Service;
+use crate::store::{Present, Store, StoreError, mark};
 
 /// Parts of an object at most, as S3 has it.
 pub const PARTS_MAX: usize = 10_000;
@@ -50,7 +51,8 @@ impl UploadSize {
 ///
 /// It is invisible before [`Upload::finish`] has succeeded. The first part is kept in memory and sent last, so that what stands at
 /// the start may be known late. One who does not finish it calls [`Upload::abort`]: parts that were sent cost money until then.
-/// After the end of this process without either, the store keeps them, until a user or a rule of the bucket removes them.
+/// After the end of this process without either, the store keeps them, until a user or a rule of the bucket removes them; Azure for a week.
+/// Google's stores take no condition with the last request: [`Present::Keep`] is looked at before it.
 #[derive(Debug)]
 pub struct Upload {
     store: Arc<Store>,
@@ -159,6 +161,11 @@ impl Upload {
             task.cancel().await;
         }
         let Some(id) = &self.id else { return Ok(()) };
+        if self.store.service() == Service::Azure {
+            // Blocks that no blob has are removed by the service within a week, and by no request.
+            self.id = None;
+            return Ok(());
+        }
         let query = [("uploadId", id.as_str())];
         let aborted =
             self.store.send("DELETE", &self.key, &query, Fields::default(), IoBytes::zeroed(0)).await;
@@ -227,7 +234,11 @@ impl Upload {
 
     async fn create(&mut self) -> Result<String, StoreError> {
         let mut fields = Fields::default();
-        self.mark = mark(&mut fields)?;
+        self.mark = mark(&mut fields, self.store.service())?;
+        if self.store.service() == Service::Azure {
+            // Blocks need no announcement; others of the same blob have other names.
+            return Ok(self.id.insert(self.mark.clone()).clone());
+        }
         let reply =
             self.store.send("POST", &self.key, &[("uploads", "")], fields, IoBytes::zeroed(0)).await?;
         let id = element(&reply.body, "UploadId").map(unescaped);
@@ -240,19 +251,34 @@ impl Upload {
     }
 
     async fn complete(&mut self, id: &str, first: &str) -> Result<(), StoreError> {
-        let etags = std::iter::once(first).chain(self.etags.iter().map(String::as_str));
-        let parts: String = etags
-            .enumerate()
-            .map(|(index, etag)| {
-                let number = index + 1;
-                format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>", xml(etag))
-            })
-            .collect();
-        let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        let parts = std::iter::once(first).chain(self.etags.iter().map(String::as_str));
         let mut fields = Fields::default();
-        condition(&mut fields, &self.present)?;
-        let body = IoBytes::copy_from(body.as_bytes());
-        let sent = self.store.send("POST", &self.key, &[("uploadId", id)], fields, body).await;
+        if self.store.service().has_conditions_for_parts() {
+            self.store.condition(&mut fields, &self.present)?;
+        } else if self.present == Present::Keep && self.store.look(&self.key).await?.is_some() {
+            return Err(StoreError::Exists { name: self.store.object(&self.key)? });
+        }
+        let sent = match self.store.service() {
+            Service::Azure => {
+                let blocks: String = parts.map(|block| format!("<Latest>{}</Latest>", xml(block))).collect();
+                let body =
+                    format!("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>{blocks}</BlockList>");
+                let mark = fields.add(self.store.service().upload_field(), self.mark.as_str());
+                mark.map_err(storage_http::Error::from)?;
+                let body = IoBytes::copy_from(body.as_bytes());
+                self.store.send("PUT", &self.key, &[("comp", "blocklist")], fields, body).await
+            }
+            Service::S3 | Service::Google => {
+                let part = |(index, etag): (usize, &str)| {
+                    let number = index + 1;
+                    format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>", xml(etag))
+                };
+                let parts: String = parts.enumerate().map(part).collect();
+                let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+                let body = IoBytes::copy_from(body.as_bytes());
+                self.store.send("POST", &self.key, &[("uploadId", id)], fields, body).await
+            }
+        };
         let completed = match sent {
             Ok(reply) => self.judge(&reply.body),
             Err(error) => Err(error),
@@ -264,6 +290,10 @@ impl Upload {
 
     /// A store answers 200 before it begins, and may fail then (CompleteMultipartUpload).
     fn judge(&self, body: &[u8]) -> Result<(), StoreError> {
+        if self.store.service() == Service::Azure {
+            // It answers when it is done.
+            return Ok(());
+        }
         if element(body, "ETag").is_some() && element(body, "Error").is_none() {
             return Ok(());
         }
@@ -273,7 +303,7 @@ impl Upload {
     }
 }
 
-/// Sends a part and gives its ETag.
+/// Sends a part and gives its ETag; at Azure, the name of the block that it is.
 async fn part(
     store: Arc<Store>,
     key: String,
@@ -281,6 +311,13 @@ async fn part(
     number: usize,
     bytes: IoBytes,
 ) -> Result<String, StoreError> {
+    if store.service() == Service::Azure {
+        // Names of blocks are base64, all of one length. These digits are, and four are three bytes.
+        let block = format!("{id}{number:08}");
+        let query = [("comp", "block"), ("blockid", block.as_str())];
+        store.send("PUT", &key, &query, Fields::default(), bytes).await?;
+        return Ok(block);
+    }
     let number = number.to_string();
     let query = [("partNumber", number.as_str()), ("uploadId", id.as_str())];
     let reply = store.send("PUT", &key, &query, Fields::default(), bytes).await?;

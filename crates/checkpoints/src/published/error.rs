@@ -10,7 +10,7 @@ use crate::error::Error;
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The name means nothing that can be written.
-    #[error("cannot {doing} {image}; allowed: s3://BUCKET/FOLDER/NAME")]
+    #[error("cannot {doing} {image}; allowed: s3://BUCKET/FOLDER/NAME, or the same with gs or az")]
     NoStore {
         /// The verb.
         doing: &'static str,

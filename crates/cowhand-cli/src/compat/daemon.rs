@@ -159,7 +159,7 @@ impl Daemon {
             brokers::start()?;
             systemd::connect();
             reactor::prepare_rings(self.inventory.loops.count());
-            sandbox::enter(&names.collect::<Vec<_>>(), &[], &[], &[]);
+            sandbox::enter(&names.collect::<Vec<_>>(), &[], &[], &[], &storage_s3::files_read());
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
         until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;

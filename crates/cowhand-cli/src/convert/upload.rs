@@ -10,7 +10,7 @@ use graph::probe::Format;
 use job::{Copy, CopyOptions, Counters, Order};
 use qcow2::{CreateOptions, DataClusters, InOrder};
 use reactor::Reactor;
-use storage_s3::{Present, Upload, UploadSize};
+use storage_s3::{Present, Service, Upload, UploadSize};
 
 use super::plan::Plan;
 use super::{Args, same_as, warn_of_unreadable};
@@ -26,7 +26,7 @@ const MEMORY_BYTES_MIN: u64 = 3 * storage_s3::PART_BYTES_MIN as u64;
 /// The name of an object that is to be made.
 pub fn object_name<'a>(args: &Args, target: &'a OsStr) -> Option<&'a str> {
     let name = target.to_str().filter(|_| !args.no_create)?;
-    (elsewhere(name.as_ref()) == Some("s3")).then_some(name)
+    elsewhere(name.as_ref()).and_then(Service::of_scheme).map(|_| name)
 }
 
 /// Copies `source` into the object `name`. At any moment the object is the old one or the complete new one.

@@ -8,7 +8,7 @@ use buffer::{IoBytes, IoVec};
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
-use storage_s3::{StoreError, Upload};
+use storage_s3::{Service, StoreError, Upload};
 
 use crate::failure::Failure;
 
@@ -225,7 +225,7 @@ pub fn hinted(failure: Failure, error: &StoreError) -> Failure {
 
 impl Block for ObjectTarget {
     fn driver(&self) -> &'static str {
-        "s3"
+        Service::of_name(&self.name).unwrap_or_default().scheme()
     }
 
     fn refusal(&self) -> &'static str {

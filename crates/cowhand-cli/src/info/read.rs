@@ -102,7 +102,10 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
 
 /// Whether a driver keeps its bytes in files of this machine; of others QEMU reports no figures of files.
 fn is_file(driver: &str) -> bool {
-    !matches!(driver, "nbd" | "http" | "https" | "s3" | "chunked" | "rbd" | "null-co" | "null-aio")
+    !matches!(
+        driver,
+        "nbd" | "http" | "https" | "s3" | "gs" | "az" | "chunked" | "rbd" | "null-co" | "null-aio"
+    )
 }
 
 /// Limits of requests that reach `file`.

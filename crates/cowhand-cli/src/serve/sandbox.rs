@@ -41,16 +41,23 @@ pub enum Sandbox {
 const LANDLOCK: ABI = ABI::V7;
 
 /// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
-/// files are still opened and sockets made; `disks` are files that this process may have to open again; in `lineages` checkpoints and forks of disks are made.
+/// files are still opened and sockets made; `disks` are files that this process may have to open again; in `lineages` checkpoints and forks of disks are made;
+/// `credentials` are files that credentials were read from, which are read again before those end.
 ///
 /// All threads that exist must be the caller's, idle, or able to do without; later ones inherit.
-pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf], lineages: &[PathBuf]) {
+pub fn enter(
+    names: &[&Path],
+    reach: &[PathBuf],
+    disks: &[PathBuf],
+    lineages: &[PathBuf],
+    credentials: &[PathBuf],
+) {
     // Landlock holds a thread and those it starts: so none may be left that was started before.
     reactor::end_blocking_threads();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox: the kernel has no no_new_privs");
     }
-    match fence_files(names, reach, disks, lineages) {
+    match fence_files(names, reach, disks, lineages, credentials) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
@@ -143,6 +150,7 @@ fn fence_files(
     reach: &[PathBuf],
     disks: &[PathBuf],
     lineages: &[PathBuf],
+    credentials: &[PathBuf],
 ) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -184,7 +192,23 @@ fn fence_files(
             Err(error) => tracing::warn!(%error, "sandbox: a disk cannot be opened again"),
         }
     }
+    for file in credentials.iter().map(|file| readable_for(file)) {
+        match PathFd::new(file) {
+            Ok(file) => rules = rules.add_rule(PathBeneath::new(file, AccessFs::ReadFile))?,
+            Err(error) => {
+                tracing::warn!(%error, "sandbox: credentials cannot be read again from {}", file.display())
+            }
+        }
+    }
     rules.restrict_self()
+}
+
+/// What must be readable for a file of credentials to be read again: the file; its directory if the name is a link, which a cluster replaces with each new token.
+fn readable_for(file: &Path) -> &Path {
+    match file.is_symlink() {
+        true => file.parent().unwrap_or(file),
+        false => file,
+    }
 }
 
 #[cfg(test)]
@@ -207,12 +231,14 @@ mod tests {
         std::fs::write(&own, "x").unwrap();
         let mut open = File::options().read(true).write(true).open(directory.join("disk")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter(&[&own], &[], &[], &[]);
+        enter(&[&own], &[], &[], &[], &[directory.join("token")]);
+        assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"again");
         let denied = |what: &str, result: io::Result<()>| {
             let kind = result.map_err(|error| error.kind());
             assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{what}");
         };
         denied("read", File::open("/etc/passwd").map(drop));
+        denied("write credentials", File::options().write(true).open(directory.join("token")).map(drop));
         denied("make", File::create(directory.join("new")).map(drop));
         denied("run", Command::new("/bin/true").status().map(drop));
         denied("connect", TcpStream::connect(listener.local_addr().unwrap()).map(drop));
@@ -250,6 +276,7 @@ mod tests {
     fn run_in_a_child() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("disk"), "").unwrap();
+        std::fs::write(directory.path().join("token"), "again").unwrap();
         std::fs::create_dir(directory.path().join("own")).unwrap();
         std::fs::create_dir(directory.path().join("elsewhere")).unwrap();
         std::fs::write(directory.path().join("elsewhere").join("image"), "").unwrap();

@@ -13,7 +13,7 @@ use storage_chunked::{
 };
 use storage_http::{Client, ClientOptions, Fixed};
 use storage_luks::Secret;
-use storage_s3::ObjectName;
+use storage_s3::{ObjectName, Service};
 
 use super::cached::{self, Remote};
 use super::http::Hidden;
@@ -31,7 +31,8 @@ use crate::secrets::Secrets;
 const PREFIX: &str = "chunked:";
 
 /// What a URL may be.
-const ALLOWED: &str = "s3://BUCKET/FOLDER/NAME, http://HOST/FOLDER/NAME or https://HOST/FOLDER/NAME";
+const ALLOWED: &str =
+    "s3://BUCKET/FOLDER/NAME (or gs, or az), http://HOST/FOLDER/NAME or https://HOST/FOLDER/NAME";
 
 pub(super) const CHUNKED: StorageDriver = StorageDriver {
     name: "chunked",
@@ -81,7 +82,7 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
         Entry::text(
             "url",
             at!(Chunked, url),
-            "the image that cowhand push made, as s3://BUCKET/FOLDER/NAME, or http://HOST/FOLDER/NAME where its folder lies on a web server",
+            "the image that cowhand push made, as s3://BUCKET/FOLDER/NAME (or gs, or az), or http://HOST/FOLDER/NAME where its folder lies on a web server",
         )
         .needed(),
         Entry::size(
@@ -103,7 +104,7 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
         )
         .default_follows("the key of encrypt-key-secret; without both the image is not encrypted"),
         Entry::text("endpoint", at!(Chunked, store.endpoint), "the store, as https://HOST[:PORT]")
-            .default_follows("AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's endpoint_url, or AWS in the region"),
+            .default_follows("AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's endpoint_url, or AWS in the region; gs and az as their drivers"),
         Entry::text("region", at!(Chunked, store.region), "its region, which signatures are for")
             .default_follows("AWS_REGION, AWS_DEFAULT_REGION, the profile's region, or us-east-1"),
         Entry::choice(
@@ -115,9 +116,9 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
         Entry::text(
             "key-secret",
             at!(Chunked, store.key_secret),
-            "the secret (--object secret,id=NAME) that holds ACCESS_KEY_ID:SECRET_ACCESS_KEY[:SESSION_TOKEN]",
+            "the secret (--object secret,id=NAME) that holds the store's credentials, as the drivers s3, gs and az take them",
         )
-        .default_follows("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile AWS_PROFILE; without them requests are not signed"),
+        .default_follows("what the environment leads to; without credentials requests are not signed"),
         Entry::whole(
             "timeout",
             at!(Chunked, store.reading.timeout_s),
@@ -204,7 +205,7 @@ enum Image {
 impl Image {
     /// Otherwise what is allowed.
     fn parse(url: &str) -> Result<Self, String> {
-        if url.starts_with("s3:") {
+        if Service::of_name(url).is_some() {
             return ObjectName::parse(url).map(Self::InBucket).map_err(|allowed| allowed.to_string());
         }
         Url::parse(url).map(Self::OnServer).map_err(|_| ALLOWED.to_owned())
@@ -246,8 +247,9 @@ impl Chunked {
     async fn place(&self, remote_timeout: Option<Duration>) -> io::Result<Place> {
         let key = self.key()?;
         let place = match self.image()? {
-            Image::InBucket(ObjectName { bucket, key }) => {
-                let store = self.store.bucket(bucket, remote_timeout).await?;
+            Image::InBucket(ObjectName { service, bucket, key }) => {
+                let options = self.store.of_service(service);
+                let store = options.bucket(bucket, remote_timeout).await?;
                 Place::in_bucket(Arc::new(store), &key)
             }
             Image::OnServer(url) => {

@@ -3,7 +3,9 @@
 
 /// File names that the drivers take, in builds with and without them.
 pub(super) mod prefixes {
+    pub(crate) const AZ: &[&str] = &["az:"];
     pub(crate) const CHUNKED: &[&str] = &["chunked:"];
+    pub(crate) const GS: &[&str] = &["gs:"];
     pub(crate) const HTTP: &[&str] = &["http:"];
     pub(crate) const HTTPS: &[&str] = &["https:"];
     pub(crate) const NBD: &[&str] = &["nbd:", "nbd+tcp:", "nbd+unix:", "nbds:", "nbds+tcp:", "nbds+unix:"];
@@ -29,7 +31,9 @@ macro_rules! absent {
     };
 }
 
+absent!(AZ, "az", "s3");
 absent!(CHUNKED, "chunked", "s3");
+absent!(GS, "gs", "s3");
 absent!(HTTP, "http", "http");
 absent!(HTTPS, "https", "http");
 absent!(NBD, "nbd", "nbd");

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 
-use http_wire::signature::hash_of_parts;
+use http_wire::hash::hash_of_parts;
 use http_wire::{Answer, Length, Payload, Request, Scheme, UrlError};
 
+use super::heads::failed_head;
 use super::{Ended, Failure, PAUSE_MAX, PAUSE_MIN, Remote, in_upper_half};
 use crate::client::{Reply, Sent};
 use crate::connection::Connection;
@@ -72,9 +73,10 @@ impl Remote {
                     return Err(Error::Redirect { url: exchange.sent.url.clone(), what });
                 }
                 // A task that begins sees at once that no server is there.
-                Err(Failure::Again { error: error @ Error::Connect { .. }, .. })
-                    if !self.reached.load(Ordering::Relaxed) =>
-                {
+                Err(Failure::Again {
+                    error: error @ (Error::Connect { .. } | Error::Credentials { .. }),
+                    ..
+                }) if !self.reached.load(Ordering::Relaxed) => {
                     return Err(error);
                 }
                 Err(Failure::Again { error, after }) => {
@@ -91,7 +93,7 @@ impl Remote {
         let _turn = self.turns.acquire().await;
         let (sent, request) = (exchange.sent, exchange.request());
         let (mut connection, is_kept) = self.connection(sent.url.origin()).await?;
-        let head = self.head_of(&request).map_err(Failure::Final)?;
+        let head = self.head_of(&request, &connection).await.map_err(failed_head)?;
         let answer = match connection.ask(&head, &sent.body).await {
             Ok(answer) => answer,
             Err(Ended::Lost(_)) if is_kept => return Err(Failure::KeptInVain),
@@ -118,13 +120,13 @@ impl Remote {
             }
         };
         self.keep(connection, answer.closes);
-        let Answer { version, date_s, upload, length, .. } = answer;
+        let Answer { version, date_s, upload, length, generation, .. } = answer;
         let modified_s = version.last_modified.as_deref().and_then(http_wire::date::of_field);
         let bytes = match length {
             Length::Bytes(bytes) => Some(bytes),
             Length::Pieces | Length::UntilClosed => None,
         };
-        Ok(Reply { etag: version.etag, modified_s, date_s, upload, bytes, body })
+        Ok(Reply { etag: version.etag, generation, modified_s, date_s, upload, bytes, body })
     }
 
     async fn refused(

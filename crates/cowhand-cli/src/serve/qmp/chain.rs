@@ -255,7 +255,10 @@ impl Chain {
 
 /// Whether no job can write to the file of a layer, which each disk over it has open for itself.
 fn is_only_read(layer: &LayerView) -> bool {
-    matches!(elsewhere(Path::new(layer.block.name())), Some("chunked" | "http" | "https" | "s3"))
+    matches!(
+        elsewhere(Path::new(layer.block.name())),
+        Some("az" | "chunked" | "gs" | "http" | "https" | "s3")
+    )
 }
 
 /// Refuses a disk that a job uses.

@@ -1,7 +1,10 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::{CHUNKED_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS, S3_OPTIONS};
+use graph::drivers::{
+    AZ_OPTIONS, CHUNKED_OPTIONS, GS_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS,
+    S3_OPTIONS,
+};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
@@ -51,17 +54,15 @@ static NODE_MEMBERS: [Argument; 3 + count(LAYER, "")] = members(
 );
 
 static FILE_MEMBERS: [Argument; count(FILE, "")] = members([], FILE, "");
-
 static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([], NBD_OPTIONS, "server");
-
 static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
     members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
 
 static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTIONS, "");
 static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
-
 static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
-
+static GS_MEMBERS: [Argument; count(GS_OPTIONS, "")] = members([], GS_OPTIONS, "");
+static AZ_MEMBERS: [Argument; count(AZ_OPTIONS, "")] = members([], AZ_OPTIONS, "");
 static CHUNKED_MEMBERS: [Argument; count(CHUNKED_OPTIONS, "")] = members([], CHUNKED_OPTIONS, "");
 
 /// A monitor of a Ceph cluster.
@@ -143,6 +144,8 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "http", members: &HTTP_MEMBERS },
         Variant { tag: "https", members: &HTTPS_MEMBERS },
         Variant { tag: "s3", members: &S3_MEMBERS },
+        Variant { tag: "gs", members: &GS_MEMBERS },
+        Variant { tag: "az", members: &AZ_MEMBERS },
         Variant { tag: "chunked", members: &CHUNKED_MEMBERS },
         Variant { tag: "rbd", members: &RBD_MEMBERS },
         Variant {
