@@ -5,6 +5,7 @@ mod bitmaps_file;
 mod cached;
 mod checkpoints;
 mod chunked;
+mod clouds;
 mod confined;
 mod credentials;
 mod differential;

@@ -1,5 +1,7 @@
 //! `cowhand diff`: which ranges of two disks may differ, from their maps alone.
 
+mod published;
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,7 +30,8 @@ use crate::output::{OutputFormat, with_json};
         share is the same, and each range that a layer of only one of them says something about is shown, with what A and B say: \"data\", \
         \"zero\", or \"shared\" (from below). cowhand compare reads the data.\n\n\
         A and B are checkpoints (DISK@NAME) or the paths of images that no process writes. One of them may be a disk that a server has open \
-        (SOCKET or SOCKET:NODE), as it is now, beside a checkpoint of its lineage.",
+        (SOCKET or SOCKET:NODE), as it is now, beside a checkpoint of its lineage. Or both are published disks of a store \
+        (s3://BUCKET/FOLDER/NAME, or NAME@CHECKPOINT): the names of their chunks are compared, and no chunk is read.",
     after_help = DISK_HELP,
     after_long_help = with_json(DISK_HELP, &[PART_JSON])
 )]
@@ -41,6 +44,10 @@ pub struct Args {
     #[arg(value_name = "B")]
     other: OsString,
 
+    /// The secret (--object secret,id=ID,file=PATH) that holds the key of encrypted published disks
+    #[arg(long, value_name = "ID")]
+    encrypt_key_secret: Option<String>,
+
     #[command(flatten)]
     names: NamesArgs,
 
@@ -51,6 +58,10 @@ pub struct Args {
 
 /// Shows the ranges.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut printer = Some(Printer::new(&mut *out, args.output));
+    if published::show(&args.one, &args.other, args.encrypt_key_secret.as_deref(), &mut printer)? {
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(live) = Live::of(&args.one, &args.other)? {
         live.show(Printer::new(out, args.output))?;
         return Ok(ExitCode::SUCCESS);

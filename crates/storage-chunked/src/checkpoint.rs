@@ -59,6 +59,20 @@ impl From<StoreError> for Ended {
 }
 
 impl Place {
+    /// Where the checkpoint `name` stays that was published to this image, by its name or id; an id is not looked for.
+    ///
+    /// # Errors
+    /// As [`Place::read`]; when the image has no checkpoint of this name.
+    pub async fn of_checkpoint_named(&self, name: &str) -> Result<Self, Error> {
+        if is_id(name) {
+            return Ok(self.of_checkpoint(name));
+        }
+        let found = self.read().await?.manifest;
+        let named = found.checkpoints().iter().find(|checkpoint| checkpoint.name.as_deref() == Some(name));
+        let none = || Error::NoCheckpoint { image: self.image(), name: name.to_owned() };
+        named.map(|checkpoint| self.of_checkpoint(&checkpoint.id)).ok_or_else(none)
+    }
+
     /// Where checkpoints with an id that `is_wanted` takes stay in the folder, by the store's list alone: nothing of them is read. The first
     /// 10,000 objects in the order of their names count.
     ///

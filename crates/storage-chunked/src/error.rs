@@ -119,6 +119,26 @@ pub enum Error {
     /// The key, or the random bytes that go with it.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// Equal chunks have other names in the other image.
+    #[error("{one} and {other} cannot be compared by the names of their chunks: {reason}")]
+    Incomparable {
+        /// The one.
+        one: String,
+        /// The other.
+        other: String,
+        /// Why their names differ.
+        reason: String,
+    },
+    /// There is no such checkpoint.
+    #[error(
+        "{image} has no checkpoint {name:?} below it; allowed: its name or id, as published to this image"
+    )]
+    NoCheckpoint {
+        /// The image.
+        image: String,
+        /// The name that was given.
+        name: String,
+    },
     /// A process removes chunks that nothing leads to.
     #[error("chunks of this folder are being removed{}: {object} says so", ago(*.begun_s))]
     Removing {
@@ -180,7 +200,7 @@ impl From<Error> for io::Error {
             Error::Removing { .. } | Error::Pushing { .. } | Error::RemovalTooLong => {
                 Self::new(io::ErrorKind::ResourceBusy, error)
             }
-            Error::NoImage { .. } => Self::new(io::ErrorKind::NotFound, error),
+            Error::NoImage { .. } | Error::NoCheckpoint { .. } => Self::new(io::ErrorKind::NotFound, error),
             Error::Manifest { .. }
             | Error::Missing { .. }
             | Error::Length { .. }
@@ -188,9 +208,11 @@ impl From<Error> for io::Error {
             | Error::Content { .. }
             | Error::Encryption { .. }
             | Error::Unproven { .. } => Self::new(io::ErrorKind::InvalidData, error),
-            Error::Encrypted { .. } | Error::OtherKey { .. } | Error::NotEncrypted { .. } | Error::Key(_) => {
-                Self::new(io::ErrorKind::InvalidInput, error)
-            }
+            Error::Incomparable { .. }
+            | Error::Encrypted { .. }
+            | Error::OtherKey { .. }
+            | Error::NotEncrypted { .. }
+            | Error::Key(_) => Self::new(io::ErrorKind::InvalidInput, error),
             Error::ReadOnly { .. } => Self::new(io::ErrorKind::ReadOnlyFilesystem, error),
         }
     }

@@ -6,13 +6,15 @@
 //! encrypted, their names are keyed hashes, and the manifest has a proof that the owner of the key wrote it.
 //! docs/internals/chunked-images.md has the bytes.
 //!
-//! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
+//! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to. [`Comparison`] finds where
+//! two images differ.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod checkpoint;
 mod chunk_name;
 mod chunk_size;
+mod difference;
 mod error;
 mod frame;
 mod in_use;
@@ -28,6 +30,7 @@ mod writing;
 pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint, Of};
 pub use chunk_name::ChunkName;
 pub use chunk_size::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
+pub use difference::{Comparison, Content, Difference};
 pub use error::Error;
 pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
 pub use manifest::{Compression, DISK_BYTES_MAX, Manifest, ManifestError, TABLE_CHUNKS};

@@ -206,7 +206,7 @@ impl Manifest {
     ///
     /// # Errors
     /// When it is none, or one that is not read.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Option<ChunkName>), ManifestError> {
+    pub fn decode(bytes: &[u8]) -> Result<(Self, Option<ChunkName>), ManifestError> {
         // Another version has other members: what all have is looked at alone.
         let Heading { format, version } = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
         if format != FORMAT {
@@ -266,7 +266,7 @@ impl Manifest {
     }
 
     /// Its bytes under `name`. They are the same for the same disk. One of an encrypted image takes its key, and is read with that under that name alone.
-    pub(crate) fn encode(&self, name: &str, key: Option<&ImageKey>) -> Vec<u8> {
+    pub fn encode(&self, name: &str, key: Option<&ImageKey>) -> Vec<u8> {
         self.document(key.map(|key| key.proof_of(&self.proven(name))))
     }
 
@@ -340,6 +340,12 @@ impl Manifest {
     pub fn chunks_of(&self, table: u64) -> Range<u64> {
         let start = table.saturating_mul(TABLE_CHUNKS).min(self.chunks());
         start..self.chunks().min(start + TABLE_CHUNKS)
+    }
+
+    /// The bytes of the disk that a table's chunks have.
+    pub(crate) fn range_of_table(&self, table: u64) -> Range<u64> {
+        let chunks = self.chunks_of(table);
+        self.range(chunks.start).start..self.range(chunks.end).start
     }
 
     /// The name of a table; `None` if all its chunks are zeroes.

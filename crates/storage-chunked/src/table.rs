@@ -34,7 +34,7 @@ impl Table {
     }
 
     /// What its bytes say: all of them are names, or zeroes. Bytes behind the last whole entry say nothing.
-    pub(crate) fn decode(bytes: &[u8]) -> Self {
+    pub fn decode(bytes: &[u8]) -> Self {
         let (entries, _) = bytes.as_chunks::<NAME_BYTES>();
         let chunk =
             |entry: &[u8; NAME_BYTES]| (*entry != [0; NAME_BYTES]).then(|| ChunkName::from_bytes(*entry));

@@ -1,0 +1,88 @@
+//! Two published disks of a store, compared by the names of their chunks.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use checkpoints::{Part, Says};
+use graph::drivers::{chunked_place, elsewhere};
+use storage_chunked::{Comparison, Content, Difference, Place};
+
+use super::Printer;
+use crate::copying;
+use crate::failure::Failure;
+use crate::output::printable;
+
+/// What may stand before the name.
+const PREFIX: &str = "chunked:";
+
+/// Shows where two published disks differ; `None` if neither is one.
+///
+/// # Errors
+/// When only one of them is, their chunks have other sizes or keys, or the store does not answer.
+pub fn show(
+    one: &OsStr,
+    other: &OsStr,
+    key: Option<&str>,
+    printer: &mut Option<Printer<'_>>,
+) -> Result<bool, Failure> {
+    let (one, other) = match (name_of(one), name_of(other)) {
+        (None, None) => return Ok(false),
+        (Some(one), Some(other)) => (one, other),
+        _ => {
+            return Err(Failure::new("only one of the two is a published disk: maps of both are needed")
+                .with_hint("cowhand compare reads the data"));
+        }
+    };
+    let Some(mut printer) = printer.take() else { return Ok(true) };
+    copying::reactor()?.run(async {
+        let (first, second) = (place(one, key).await?, place(other, key).await?);
+        let failed = |error| failed(&error);
+        let manifests = [first.read().await.map_err(failed)?, second.read().await.map_err(failed)?];
+        let [one, other] = &manifests;
+        let compared = Comparison::new([(&first, &one.manifest), (&second, &other.manifest)]);
+        let mut compared = compared.map_err(failed)?;
+        printer.begin()?;
+        while let Some(Difference { range, content }) = compared.next().await.map_err(failed)? {
+            let (start, length) = (range.start, range.end - range.start);
+            printer.row(Part { start, length, says: content.map(says) })?;
+        }
+        Ok::<(), Failure>(printer.end()?)
+    })?;
+    Ok(true)
+}
+
+fn says(content: Content) -> Says {
+    match content {
+        Content::Data => Says::Data,
+        Content::Zero => Says::Zero,
+        Content::Nothing => Says::Nothing,
+    }
+}
+
+/// The name in a store, if it is one.
+fn name_of(text: &OsStr) -> Option<&str> {
+    let name = text.to_str()?;
+    elsewhere(Path::new(name)).is_some_and(|driver| driver != "nbd" && driver != "rbd").then_some(name)
+}
+
+/// Where the image is; behind an `@` is the name or the id of a checkpoint that was published to the name before it.
+async fn place(name: &str, key: Option<&str>) -> Result<Place, Failure> {
+    let name = name.strip_prefix(PREFIX).unwrap_or(name);
+    let cannot = || format!("cannot compare {}", printable(&graph::drive::shown(name.as_ref())));
+    let (image, checkpoint) = match name.rsplit_once('@') {
+        Some((image, checkpoint)) if !checkpoint.contains('/') => (image, Some(checkpoint)),
+        _ => (name, None),
+    };
+    let place = chunked_place(image, key).await.map_err(|error| Failure::because(cannot(), &error))?;
+    match checkpoint {
+        None => Ok(place),
+        Some(checkpoint) => {
+            let found = place.of_checkpoint_named(checkpoint).await;
+            found.map_err(|error| Failure::because(cannot(), &error))
+        }
+    }
+}
+
+fn failed(error: &storage_chunked::Error) -> Failure {
+    Failure::because("cannot compare", error)
+}
