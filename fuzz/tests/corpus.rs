@@ -146,7 +146,7 @@ macro_rules! targets {
 
 targets! {
     open check repair operations snapshot_table bitmap_directory compressed header entries options create_options config vdi vpc qcow vmdk vhdx
-    limits luks nbd_server nbd_client qmp trace vhost_user vhost_user_moving
+    lineage published limits luks nbd_server nbd_client qmp trace vhost_user vhost_user_moving
 }
 
 #[test]

@@ -10,12 +10,14 @@ mod entries;
 mod foreign;
 mod header;
 mod limits;
+mod lineage;
 mod luks;
 mod nbd_client;
 mod nbd_server;
 mod open;
 mod operations;
 mod options;
+mod published;
 mod qmp;
 mod repair;
 mod snapshot_table;
@@ -57,6 +59,8 @@ pub const TARGETS: &[Target] = &[
     target("qcow", foreign::qcow, 1_500),
     target("vmdk", foreign::vmdk, 1_500),
     target("vhdx", foreign::vhdx, 400),
+    target("lineage", lineage::run, 5_000),
+    target("published", published::run, 5_000),
     target("limits", limits::run, 5_000),
     target("luks", luks::run, 1_000),
     target("nbd_server", nbd_server::run, 5_000),
