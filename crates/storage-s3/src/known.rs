@@ -11,9 +11,12 @@ use crate::service::Service;
 /// Bytes of a profile file at most.
 const PROFILE_BYTES_MAX: u64 = 1 << 20;
 
+/// What a variable says, if there is one.
+type Get = dyn Fn(&str) -> Option<String> + Send + Sync;
+
 /// Variables of the environment. Their values are not shown.
 #[derive(Clone)]
-pub struct Environment(Arc<dyn Fn(&str) -> Option<String> + Send + Sync>);
+pub struct Environment(Arc<Get>);
 
 impl Environment {
     /// The variables that `get` gives.
