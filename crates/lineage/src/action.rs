@@ -8,6 +8,7 @@ use storage::FileAccess;
 use crate::change::Change;
 use crate::checkpoint_name::{CheckpointName, CheckpointRef};
 use crate::error::Error;
+use crate::files::files;
 use crate::image::{ImageFacts, Shape};
 use crate::layer_id::LayerId;
 use crate::manifest::Seal;
@@ -137,7 +138,7 @@ impl Change {
     fn check_parent(&self, active: &ImageFacts, chain: &[LayerId]) -> Result<(), Error> {
         let Some(id) = chain.first() else { return Ok(()) };
         let path = self.place().layer(*id);
-        let found = match path.metadata() {
+        let found = match files().look(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::Missing { id: *id, path: active.path.clone() });
             }
@@ -203,17 +204,17 @@ impl Change {
                     needed.display()
                 )));
             }
-            if disk.path().symlink_metadata().is_ok() {
+            if files().look_at_name(&disk.path()).is_ok() {
                 return Err(Error::io("cannot make", &disk.path())(std::io::ErrorKind::AlreadyExists.into()));
             }
         }
         let (over, shape) = self.base(of, wanted)?;
         // A fork is as private as the disk; of a disk that is gone the layer's readers are known.
-        let access = match of.path().metadata() {
-            Ok(found) => FileAccess::of(&found),
+        let access = match files().look(&of.path()) {
+            Ok(found) => found.access,
             Err(_) => {
                 let layer = self.place().layer(over);
-                let access = FileAccess::of(&layer.metadata().map_err(Error::io("cannot read", &layer))?);
+                let access = files().look(&layer).map_err(Error::io("cannot read", &layer))?.access;
                 FileAccess { mode: access.mode | 0o600, ..access }
             }
         };

@@ -1,14 +1,12 @@
 //! What an image says about itself, and what the file system says of it.
 
-use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use qcow2_layout::{Compression, CryptMethod, Header, Incompatible, MAGIC, Version};
-use rustix::fs::OFlags;
 
 use crate::error::Error;
+use crate::files::{Found, OpenFile, Purpose, files};
 use crate::layer_id::LayerId;
 use crate::place::{LAYERS, Place};
 
@@ -68,7 +66,7 @@ pub struct ImageFacts {
     /// Bytes that the file takes.
     pub allocated_bytes: u64,
     header: Header,
-    metadata: Metadata,
+    metadata: Found,
 }
 
 impl ImageFacts {
@@ -80,18 +78,12 @@ impl ImageFacts {
     pub fn read(place: &Place, path: &Path) -> Result<Option<Self>, Error> {
         let failed = || Error::io("cannot read", path);
         // A FIFO, or a link to one, does not make the command wait; a device is not woken.
-        let is_file = path.symlink_metadata().map_err(failed())?.is_file();
-        if !is_file {
+        if !files().look_at_name(path).map_err(failed())?.is_file {
             return Ok(None);
         }
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = File::options()
-            .read(true)
-            .custom_flags(flags.bits().cast_signed())
-            .open(path)
-            .map_err(failed())?;
-        let metadata = file.metadata().map_err(failed())?;
-        let start = read_start(&file, 24).map_err(failed())?;
+        let file = files().open(path, Purpose::Read).map_err(failed())?;
+        let metadata = file.found().map_err(failed())?;
+        let start = read_start(&*file, 24).map_err(failed())?;
         if !start.starts_with(&MAGIC.to_be_bytes()) {
             return Ok(None);
         }
@@ -102,10 +94,10 @@ impl ImageFacts {
         let bits = Header::cluster_bits_of(&start).map_err(|error| corrupt(&error))?;
         let cluster_bytes = HEADER_BYTES_MAX.min(1 << bits);
         // A header with its extensions and its name is rarely longer; a survey reads thousands.
-        let start = read_start(&file, HEADER_BYTES_USUAL.min(cluster_bytes)).map_err(failed())?;
+        let start = read_start(&*file, HEADER_BYTES_USUAL.min(cluster_bytes)).map_err(failed())?;
         let header = match Header::decode(&start) {
             Err(_) if start.len() < cluster_bytes => {
-                Header::decode(&read_start(&file, cluster_bytes).map_err(failed())?)
+                Header::decode(&read_start(&*file, cluster_bytes).map_err(failed())?)
             }
             decoded => decoded,
         };
@@ -122,7 +114,7 @@ impl ImageFacts {
             extended_l2: header.incompatible.contains(Incompatible::EXTENDED_L2),
             compression: header.compression,
         };
-        let allocated_bytes = metadata.blocks() * 512;
+        let allocated_bytes = metadata.allocated_bytes;
         Ok(Some(Self { path: path.to_owned(), backing, shape, allocated_bytes, header, metadata }))
     }
 
@@ -137,13 +129,13 @@ impl ImageFacts {
     }
 
     /// What the file system says.
-    pub fn metadata(&self) -> &Metadata {
+    pub fn metadata(&self) -> &Found {
         &self.metadata
     }
 
     /// Whether the other one is the same file.
-    pub fn is_same_file(&self, other: &Metadata) -> bool {
-        (self.metadata.dev(), self.metadata.ino()) == (other.dev(), other.ino())
+    pub fn is_same_file(&self, other: &Found) -> bool {
+        self.metadata.is_same_file(other)
     }
 
     /// It was not closed: a writer that opens it repairs it.
@@ -218,7 +210,7 @@ fn has_protocol(name: &str) -> bool {
 /// What the image at `path` means by `name`. A layer that is missing is known by its name.
 fn backing(place: &Place, path: &Path, name: &str) -> Backing {
     let joined = path.parent().unwrap_or(Path::new("")).join(name);
-    let resolved = joined.canonicalize();
+    let resolved = files().resolve(&joined);
     let id = |path: &Path| LayerId::of_file_name(path.file_name()?.to_str()?);
     let found = match &resolved {
         Ok(real) if real.parent() == Some(&place.layers()) => id(real),
@@ -238,8 +230,7 @@ pub(crate) fn name_parent_from_layers(path: &Path) -> io::Result<()> {
     /// Of the two fields.
     const FIELDS_OFFSET: usize = 8;
     // A layer that is sealed cannot be written by its owner, and has been named already.
-    let file = File::open(path)?;
-    let start = read_start(&file, HEADER_BYTES_MAX)?;
+    let start = read_start(&*files().open(path, Purpose::Read)?, HEADER_BYTES_MAX)?;
     let field = |at: usize, len: usize| {
         start
             .get(at..at + len)
@@ -257,20 +248,13 @@ pub(crate) fn name_parent_from_layers(path: &Path) -> io::Result<()> {
     }
     let mut fields = (offset + prefix.len() as u64).to_be_bytes().to_vec();
     fields.extend_from_slice(&u32::try_from(rest.len()).map_err(io::Error::other)?.to_be_bytes());
-    File::options().write(true).open(path)?.write_all_at(&fields, FIELDS_OFFSET as u64)
+    files().open(path, Purpose::Write)?.write_at(&fields, FIELDS_OFFSET as u64)
 }
 
-fn read_start(file: &File, len: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    let mut filled = 0;
-    while filled < len {
-        match file.read_at(&mut bytes[filled..], filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+fn read_start(file: &dyn OpenFile, len: usize) -> io::Result<Vec<u8>> {
+    let there = usize::try_from(file.found()?.bytes).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; len.min(there)];
+    let filled = file.read_at(&mut bytes, 0)?;
     bytes.truncate(filled);
     Ok(bytes)
 }

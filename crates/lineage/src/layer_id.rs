@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
+
+use crate::files::files;
 
 /// Hexadecimal digits of an id.
 const DIGITS: usize = 16;
@@ -20,12 +21,7 @@ impl LayerId {
     /// # Errors
     /// When the system gives no random bytes.
     pub fn new() -> io::Result<Self> {
-        let mut bytes = [0; 8];
-        let count = getrandom(&mut bytes, GetRandomFlags::empty())?;
-        match count == bytes.len() {
-            true => Ok(Self(u64::from_ne_bytes(bytes))),
-            false => Err(io::Error::other("the system gave too few random bytes")),
-        }
+        files().random().map(Self)
     }
 
     /// The one with exactly 16 lower-case hexadecimal digits.

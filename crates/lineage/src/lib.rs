@@ -21,7 +21,9 @@
 mod action;
 mod change;
 mod checkpoint_name;
+mod deliberate;
 mod error;
+mod files;
 mod forget;
 mod image;
 mod keep;
@@ -33,6 +35,8 @@ mod merging;
 mod place;
 mod plan;
 mod recover;
+#[cfg(test)]
+mod simulated;
 mod steps;
 mod survey;
 
@@ -40,6 +44,7 @@ pub use crate::action::{Action, fork_paths};
 pub use crate::change::{Change, Host, Outcome, Prepared};
 pub use crate::checkpoint_name::{CheckpointName, CheckpointRef, NameError};
 pub use crate::error::Error;
+pub use crate::files::Found;
 pub use crate::forget::{Forgotten, Merge, Policy};
 pub use crate::image::{Backing, ImageFacts, Shape};
 pub use crate::keep::Keep;

@@ -1,14 +1,12 @@
 //! One command at a time changes a lineage.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
-use storage::{FileLock, LockError, Role};
+use storage::LockError;
 
 use crate::error::Error;
+use crate::files::{Held, files};
 use crate::place::Place;
 
 /// How long a command waits for another one on the same lineage: each takes milliseconds, a thousand forks some seconds.
@@ -20,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Lock {
     place: Place,
-    _lock: FileLock,
+    _lock: Held,
 }
 
 impl Lock {
@@ -45,15 +43,11 @@ impl Lock {
 ///
 /// # Errors
 /// [`Error::Busy`], which names the holder.
-pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<FileLock, Error> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = open(&path, flags, Mode::from_bits_truncate(0o644));
-    let file: Arc<OwnedFd> =
-        Arc::new(file.map_err(|error| Error::io("cannot open the lock", &path)(error.into()))?);
+pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<Held, Error> {
     let deadline = Instant::now() + patience;
     loop {
-        match FileLock::acquire_role(&file, Role::Writer) {
-            Ok(lock) => return Ok(lock),
+        match files().lock(&path, true) {
+            Ok(opened) => return opened.map_err(Error::io("cannot open the lock", &path)),
             Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
             Err(source) => return Err(Error::Busy { path, source }),
         }

@@ -1,9 +1,7 @@
 //! What the images do not say: names, times and labels of layers, and whether a layer is what it was when it was sealed.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint_name::CheckpointName;
+use crate::deliberate::{Bug, has};
 use crate::error::Error;
+use crate::files::{Found, OpenFile, Purpose, files, remove_if_there};
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};
-use crate::steps::remove;
 
 /// The number of its form. A newer one is refused: what it says of layers that are still needed is not known here.
 pub const MANIFEST_VERSION: u64 = 1;
@@ -84,12 +83,13 @@ pub struct Seal {
 
 impl Seal {
     /// That of the file that `found` describes.
-    pub fn of(found: &Metadata) -> Self {
-        Self { bytes: found.len(), modified_sec: found.mtime(), modified_nsec: found.mtime_nsec() }
+    pub fn of(found: &Found) -> Self {
+        let Found { bytes, modified_sec, modified_nsec, .. } = *found;
+        Self { bytes, modified_sec, modified_nsec }
     }
 
     /// Why the file that `found` describes is another one.
-    pub fn difference(&self, found: &Metadata) -> Option<String> {
+    pub fn difference(&self, found: &Found) -> Option<String> {
         let now = Self::of(found);
         if now.bytes != self.bytes {
             return Some(format!("it has {} bytes, and had {}", now.bytes, self.bytes));
@@ -139,14 +139,10 @@ impl Manifest {
     /// When it is of a newer version, or no manifest.
     pub fn read(place: &Place) -> Result<Option<Self>, Error> {
         let path = place.manifest();
-        let mut text = Vec::new();
-        match File::open(&path) {
+        let text = match files().read(&path, BYTES_MAX + 1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => {
-                let file = opened.map_err(Error::io("cannot read", &path))?;
-                file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(Error::io("cannot read", &path))?;
-            }
-        }
+            read => read.map_err(Error::io("cannot read", &path))?,
+        };
         Self::parse(&text).map(Some).map_err(|reason| Error::Manifest { path, reason })
     }
 
@@ -195,11 +191,13 @@ impl Manifest {
         let text = NewText { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().collect() };
         let mut text = serde_json::to_vec(&text).map_err(io::Error::other)?;
         text.push(b'\n');
-        let mut file = new_beside(&beside, &place.manifest())?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, place.manifest())?;
-        File::open(place.layers())?.sync_all()
+        let file = new_beside(&beside, &place.manifest())?;
+        file.write_at(&text, 0)?;
+        if !has(Bug::ManifestNotAwaited) {
+            file.sync()?;
+        }
+        files().rename(&beside, &place.manifest())?;
+        files().sync(&place.layers())
     }
 
     /// The entry of a layer.
@@ -229,25 +227,26 @@ impl Manifest {
 }
 
 /// An empty file at `path` that takes the place of `old`, and is no more open than that.
-fn new_beside(path: &Path, old: &Path) -> io::Result<File> {
-    remove(path)?;
-    let old = match old.metadata() {
+fn new_beside(path: &Path, old: &Path) -> io::Result<Box<dyn OpenFile>> {
+    remove_if_there(path)?;
+    let old = match files().look(old) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         found => Some(found?),
     };
     let mode = if old.is_some() { 0o600 } else { 0o666 };
-    let file = File::options().write(true).create_new(true).mode(mode).open(path)?;
-    if let Some(old) = old {
+    let file = files().open(path, Purpose::Make(mode))?;
+    if let Some(Found { access, .. }) = old {
         // Root alone may give a file away; who cannot keeps it.
-        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
-        file.set_permissions(old.permissions())?;
+        let _ = file.give(access.owner, access.group);
+        file.set_mode(access.mode)?;
     }
     Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::File;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 
@@ -320,7 +319,7 @@ mod tests {
         let set = |nsec: u32| {
             let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000, nsec);
             file.set_modified(time).unwrap();
-            path.metadata().unwrap()
+            Found::from(path.metadata().unwrap())
         };
         let seal = Seal::of(&set(123_456_789));
         for kept in [123_456_789, 123_456_700, 123_456_000, 0] {
@@ -328,6 +327,6 @@ mod tests {
         }
         assert!(seal.difference(&set(123_456_788)).is_some());
         file.set_len(4).unwrap();
-        assert!(seal.difference(&path.metadata().unwrap()).unwrap().contains("4 bytes"));
+        assert!(seal.difference(&path.metadata().unwrap().into()).unwrap().contains("4 bytes"));
     }
 }

@@ -5,17 +5,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use storage::{FileAccess, FileLock};
-
 use crate::change::{Change, is_unused};
+use crate::deliberate::{Bug, has};
 use crate::error::Error;
+use crate::files::{Held, remove_if_there};
 use crate::forget::{Merge, is_for_one_layer, merges};
 use crate::layer_id::LayerId;
 use crate::lock::lock;
 use crate::manifest::Seal;
 use crate::place::Place;
 use crate::plan::Plan;
-use crate::steps::{MergedLayer, Step, remove};
+use crate::steps::{MergedLayer, Step};
 use crate::survey::{Layer, Survey};
 
 /// A merge that has begun: until this is dropped no other command merges on the lineage.
@@ -26,7 +26,7 @@ pub struct Merging {
     merged: MergedLayer,
     /// The layer that gets all of it, as it was.
     seal: Option<Seal>,
-    _lock: FileLock,
+    _lock: Held,
 }
 
 impl Change {
@@ -63,7 +63,7 @@ impl Change {
             layers: merge.layers(),
             backing: layer(*merge.lowest())?.image.backing_in_header(),
             shape: into.image.shape,
-            access: FileAccess::of(into.image.metadata()),
+            access: into.image.metadata().access,
         };
         let seal = into.entry.as_ref().and_then(|entry| entry.seal);
         Ok(Some(Merging { place, merge, merged, seal, _lock: held }))
@@ -111,7 +111,9 @@ impl Merging {
     pub fn end(&self, change: &Change) -> Result<Option<Plan>, Error> {
         let survey = change.survey()?;
         Ok(match (survey.layers.get(&self.merge.into), survey.layers.get(self.merge.lowest())) {
-            (Some(into), Some(lowest)) if self.has_place(&survey, into) => Some(self.plan(change, lowest)?),
+            (Some(into), Some(lowest)) if self.has_place(change, &survey, into) => {
+                Some(self.plan(change, lowest)?)
+            }
             _ => None,
         })
     }
@@ -131,17 +133,21 @@ impl Merging {
     /// Removes what was made, if it has not taken its place. Blocks.
     pub fn abandon(self) {
         // What stays the next command removes.
-        let _ = remove(&self.at());
+        let _ = remove_if_there(&self.at());
     }
 
-    /// Whether the layers are still there, and nothing else has come to need one of those that go.
-    fn has_place(&self, survey: &Survey, into: &Layer) -> bool {
+    /// Whether the layers are still there, those that go are deleted still (a manifest that was lost meanwhile says so of none), and nothing else has come to need
+    /// one of them.
+    fn has_place(&self, change: &Change, survey: &Survey, into: &Layer) -> bool {
         let users = survey.all_users();
+        let is_deleted = |id: &LayerId| change.manifest().entry(*id).is_some_and(|entry| entry.deleted);
         let chain = survey.chain(&into.image.path, &into.image.backing);
         chain.is_ok_and(|(chain, _)| chain.starts_with(&self.merge.going))
             && into.entry.as_ref().and_then(|entry| entry.seal) == self.seal
             && into.changed.is_none()
-            && self.merge.going.iter().all(|id| is_for_one_layer(&users, *id))
+            && self.merge.going.iter().all(is_deleted)
+            && (self.merge.going.iter().all(|id| is_for_one_layer(&users, *id))
+                || has(Bug::ForkMeanwhileMissed))
     }
 
     fn plan(&self, change: &Change, lowest: &Layer) -> Result<Plan, Error> {
@@ -158,8 +164,10 @@ impl Merging {
         ];
         let settled = steps.len();
         // The files that go are needed until the new one has the name for good.
-        steps.push(Step::SyncDirectory { path: self.place.layers() });
-        steps.push(Step::Record { place: place(), manifest: open.clone(), ids: vec![into] });
+        if !has(Bug::MergedNotAwaited) {
+            steps.push(Step::SyncDirectory { path: self.place.layers() });
+            steps.push(Step::Record { place: place(), manifest: open.clone(), ids: vec![into] });
+        }
         let mut unused = Vec::new();
         for id in &self.merge.going {
             // The upper ones first: what one that stays is backed by stays, too.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::files::files;
 use crate::layer_id::LayerId;
 
 /// The directory of the layers, and of the link in it.
@@ -39,8 +40,8 @@ impl Place {
     /// When there is none.
     pub fn of(path: &Path) -> Result<Self, Error> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let found = path.canonicalize().map_err(Error::io("cannot find the directory", path))?;
-        match found.is_dir() {
+        let found = files().resolve(path).map_err(Error::io("cannot find the directory", path))?;
+        match files().look(&found).is_ok_and(|found| found.is_directory) {
             true => Ok(Self(found)),
             false => Err(Error::io("cannot find the directory", path)(io::ErrorKind::NotADirectory.into())),
         }
@@ -63,7 +64,7 @@ impl Place {
 
     /// Whether it has layers, or could: the directory and the link are there.
     pub fn is_lineage(&self) -> bool {
-        storage::is_layers_directory(&self.layers())
+        files().read_link(&self.link()).is_ok_and(|leads_to| leads_to == Path::new("."))
     }
 
     /// A layer's file.
@@ -147,7 +148,7 @@ impl DiskPlace {
     /// # Errors
     /// When its directory is not there, or the file's name is no UTF-8.
     pub fn of(path: &Path) -> Result<Self, Error> {
-        let resolved = path.canonicalize();
+        let resolved = files().resolve(path);
         let path = resolved.as_deref().unwrap_or(path);
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| {

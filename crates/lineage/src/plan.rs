@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use storage::FileAccess;
 
 use crate::checkpoint_name::CheckpointName;
+use crate::deliberate::{Bug, has};
 use crate::error::Error;
 use crate::image::{Backing, ImageFacts, Shape};
 use crate::labels::Labels;
@@ -113,7 +114,7 @@ impl Plan {
                 seal: None,
                 deleted: false,
             });
-            overlays.push(make(id, below, shape, FileAccess::of(active.metadata())));
+            overlays.push(make(id, below, shape, active.metadata().access));
             links.push(Step::Link { from: path.clone(), to: sealed.clone() });
             names.push(Step::Replace { from: place.new_overlay(id), to: path.clone(), kept: sealed.clone() });
             seals.extend([Step::NameParent { path: sealed.clone() }, Step::Seal { path: sealed.clone() }]);
@@ -135,12 +136,16 @@ impl Plan {
         steps.extend(overlays);
         if is_sealing {
             steps.extend(links);
-            // From the next step on this is the only name of a disk's content.
-            steps.push(Step::SyncDirectory { path: place.layers() });
+            if !has(Bug::LayerNotAwaited) {
+                // From the next step on this is the only name of a disk's content.
+                steps.push(Step::SyncDirectory { path: place.layers() });
+            }
         }
         steps.extend(names);
-        // What guests write from the next step on is acknowledged in the overlays: their names must be durable.
-        steps.push(Step::SyncDirectory { path: place.directory().to_owned() });
+        if !has(Bug::OverlayNotAwaited) {
+            // What guests write from the next step on is acknowledged in the overlays: their names must be durable.
+            steps.push(Step::SyncDirectory { path: place.directory().to_owned() });
+        }
         if is_sealing {
             steps.push(Step::Switch { disks: switched });
         }

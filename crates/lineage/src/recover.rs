@@ -1,12 +1,12 @@
 //! What a command finds when it begins: what an earlier one left is completed or removed, layers without an entry get one.
 
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::deliberate::{Bug, has};
 use crate::error::Error;
+use crate::files::{Found, files};
 use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
@@ -41,22 +41,32 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     for name in names(place)? {
         let path = place.layers().join(&name);
         // A layer that is being made of several is left to its command, if that is alive.
-        let is_merged = Place::is_being_merged(&name) && lock(place.merge_lock(), Duration::ZERO).is_ok();
+        let is_merged = Place::is_being_merged(&name)
+            && (has(Bug::OthersMergeRemoved) || lock(place.merge_lock(), Duration::ZERO).is_ok());
         if Place::is_on_its_way(&name) || is_merged {
-            std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
+            files().remove(&path).map_err(Error::io("cannot remove", &path))?;
             found.removed.push(path);
         } else {
             ids.extend(LayerId::of_file_name(&name));
         }
     }
-    let is_complete = |manifest: &Manifest, id| manifest.entry(id).is_some_and(|entry| entry.seal.is_some());
+    let is_complete = |manifest: &Manifest, id| match manifest.entry(id) {
+        Some(entry) => entry.seal.is_some(),
+        None => has(Bug::NothingAdopted),
+    };
     let incomplete: Vec<LayerId> =
         ids.iter().copied().filter(|id| !is_complete(&found.manifest, *id)).collect();
+    if !incomplete.is_empty() && !has(Bug::FoundNotAwaited) {
+        // What a killed command renamed is seen, and may not be durable: a layer is changed below only when its names are.
+        for path in [&place.layers(), place.directory()] {
+            files().sync(path).map_err(Error::io("cannot make durable", path))?;
+        }
+    }
     for id in incomplete {
         complete(place, id, &mut found)?;
     }
     // Only what was incomplete may have gone: a look at each of a thousand layers takes as long as the checkpoint.
-    ids.retain(|id| is_complete(&found.manifest, *id) || place.layer(*id).symlink_metadata().is_ok());
+    ids.retain(|id| is_complete(&found.manifest, *id) || files().look_at_name(&place.layer(*id)).is_ok());
     ids.sort_unstable();
     let is_gone = |entry: &&Entry| ids.binary_search(&entry.id).is_err();
     // One that was sealed and that its user did not delete is missed.
@@ -75,22 +85,23 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
     let path = place.layer(id);
     // What another program put there is not ours to seal.
     let Ok(Some(image)) = ImageFacts::read(place, &path) else { return Ok(()) };
-    if image.metadata().nlink() > 1 && is_a_disk(place, image.metadata())? {
-        std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
+    let is_unused = image.metadata().links > 1 && is_a_disk(place, image.metadata())?;
+    if is_unused && !has(Bug::UnusedNameAdopted) {
+        files().remove(&path).map_err(Error::io("cannot remove", &path))?;
         found.removed.push(path);
         found.manifest.take(id);
         return Ok(());
     }
     name_parent_from_layers(&path).map_err(Error::io("cannot name the parent in", &path))?;
     seal(&path).map_err(Error::io("cannot seal", &path))?;
-    let metadata = path.metadata().map_err(Error::io("cannot read", &path))?;
+    let metadata = files().look(&path).map_err(Error::io("cannot read", &path))?;
     let entry = found.manifest.take(id).unwrap_or_else(|| Entry {
         id,
         parent: None,
         disk: String::from(UNKNOWN_DISK),
         name: None,
-        time_sec: u64::try_from(metadata.mtime()).unwrap_or(0),
-        time_nsec: u32::try_from(metadata.mtime_nsec()).unwrap_or(0),
+        time_sec: u64::try_from(metadata.modified_sec).unwrap_or(0),
+        time_nsec: u32::try_from(metadata.modified_nsec).unwrap_or(0),
         labels: Default::default(),
         seal: None,
         deleted: false,
@@ -101,12 +112,11 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
 }
 
 /// Whether one of the disks is this file.
-fn is_a_disk(place: &Place, file: &Metadata) -> Result<bool, Error> {
+fn is_a_disk(place: &Place, file: &Found) -> Result<bool, Error> {
     let failed = || Error::io("cannot list", place.directory());
-    for entry in std::fs::read_dir(place.directory()).map_err(failed())? {
-        let entry = entry.map_err(failed())?;
-        match entry.metadata() {
-            Ok(other) if (other.dev(), other.ino()) == (file.dev(), file.ino()) => return Ok(true),
+    for name in files().names(place.directory()).map_err(failed())? {
+        match files().look_at_name(&place.directory().join(name)) {
+            Ok(other) if other.is_same_file(file) => return Ok(true),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed()(error)),
             _ => {}
         }
@@ -117,11 +127,8 @@ fn is_a_disk(place: &Place, file: &Metadata) -> Result<bool, Error> {
 /// Names in the directory of the layers that could be ours.
 pub(crate) fn names(place: &Place) -> Result<Vec<String>, Error> {
     let layers = place.layers();
-    let failed = || Error::io("cannot list", &layers);
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(&layers).map_err(failed())? {
-        names.extend(entry.map_err(failed())?.file_name().into_string());
-    }
+    let found = files().names(&layers).map_err(Error::io("cannot list", &layers))?;
+    let mut names: Vec<String> = found.into_iter().filter_map(|name| name.into_string().ok()).collect();
     names.sort_unstable();
     Ok(names)
 }

@@ -1,14 +1,12 @@
 //! The steps of a change of a lineage. A crash may come after each one; docs/internals/write-order.md says what is then on disk.
 
-use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::FileAccess;
 
 use crate::error::Error;
+use crate::files::{Purpose, files, remove_if_there};
 use crate::image::{Shape, name_parent_from_layers};
 use crate::layer_id::LayerId;
 use crate::manifest::{Manifest, Seal};
@@ -160,13 +158,15 @@ impl Step {
             Self::WriteManifest { place, manifest } => {
                 manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
             }
-            Self::Link { from, to } => std::fs::hard_link(from, to).map_err(Error::io("cannot link as", to)),
+            Self::Link { from, to } => files().link(from, to).map_err(Error::io("cannot link as", to)),
             Self::Replace { from, to, .. } | Self::ReplaceLayer { from, to } => {
-                std::fs::rename(from, to).map_err(Error::io("cannot rename over", to))
+                files().rename(from, to).map_err(Error::io("cannot rename over", to))
             }
-            Self::Rename { from, to } => rename_new(from, to).map_err(Error::io("cannot make", to)),
-            Self::Remove { path } => std::fs::remove_file(path).map_err(Error::io("cannot remove", path)),
-            Self::SyncDirectory { path } => sync(path).map_err(Error::io("cannot make durable", path)),
+            Self::Rename { from, to } => files().rename_new(from, to).map_err(Error::io("cannot make", to)),
+            Self::Remove { path } => files().remove(path).map_err(Error::io("cannot remove", path)),
+            Self::SyncDirectory { path } => {
+                files().sync(path).map_err(Error::io("cannot make durable", path))
+            }
             Self::NameParent { path } => {
                 name_parent_from_layers(path).map_err(Error::io("cannot name the parent in", path))
             }
@@ -179,26 +179,15 @@ impl Step {
     /// Takes back what it did, while nothing of it is in use.
     pub(crate) fn undo(&self) -> io::Result<()> {
         match self {
-            Self::MakeOverlay { at, .. } => remove(at),
-            Self::Link { to, .. } => remove(to),
-            Self::Rename { from, to } => std::fs::rename(to, from),
+            Self::MakeOverlay { at, .. } => remove_if_there(at),
+            Self::Link { to, .. } => remove_if_there(to),
+            Self::Rename { from, to } => files().rename(to, from),
             Self::Replace { to, kept, .. } => {
-                std::fs::rename(kept, to)?;
-                sync(to.parent().unwrap_or(Path::new(".")))
+                files().rename(kept, to)?;
+                files().sync(to.parent().unwrap_or(Path::new(".")))
             }
             _ => Ok(()),
         }
-    }
-}
-
-fn sync(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
     }
 }
 
@@ -213,15 +202,17 @@ fn make_layers(place: &Place) -> Result<(), Error> {
         made => made.map(|()| true),
     };
     let failed = |path: &Path| Error::io("cannot make", path);
-    let made = is_there(std::fs::create_dir(&layers)).map_err(failed(&layers))?;
-    let linked = is_there(symlink(".", &link)).map_err(failed(&link))?;
+    let made = is_there(files().make_directory(&layers)).map_err(failed(&layers))?;
+    let linked = is_there(files().link_to(Path::new("."), &link)).map_err(failed(&link))?;
     if !place.is_lineage() {
         let reason = format!("it is there, and no link to \".\": the directory {LAYERS} is another one's");
         return Err(Error::Invalid(format!("{}: {reason}", link.display())));
     }
     if made || linked {
-        sync(&layers)
-            .and_then(|()| sync(place.directory()))
+        let files = files();
+        files
+            .sync(&layers)
+            .and_then(|()| files.sync(place.directory()))
             .map_err(Error::io("cannot make durable", &layers))?;
     }
     Ok(())
@@ -230,13 +221,13 @@ fn make_layers(place: &Place) -> Result<(), Error> {
 fn link_base(place: &Place, name: &str) -> Result<(), Error> {
     let link = place.layers().join(name);
     let leads_to = Path::new("..").join(name);
-    match symlink(&leads_to, &link) {
+    match files().link_to(&leads_to, &link) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made.map_err(Error::io("cannot make", &link))?,
     }
-    match std::fs::read_link(&link) {
+    match files().read_link(&link) {
         Ok(found) if found == leads_to => {
-            sync(&place.layers()).map_err(Error::io("cannot make durable", &link))
+            files().sync(&place.layers()).map_err(Error::io("cannot make durable", &link))
         }
         _ => Err(Error::Invalid(format!(
             "{}: it is there, and no link to the base of the disk: rename the base, and name it in the disk by `cowhand rebase -u`",
@@ -247,30 +238,19 @@ fn link_base(place: &Place, name: &str) -> Result<(), Error> {
 
 /// Readable by those who could read it, and writable by no user.
 pub(crate) fn seal(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
-    let mode = file.metadata()?.mode() & READABLE;
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.sync_all()
+    let file = files().open(path, Purpose::Read)?;
+    file.set_mode(file.found()?.access.mode & READABLE)?;
+    file.sync()
 }
 
 fn record(place: &Place, manifest: &Manifest, ids: &[LayerId]) -> Result<(), Error> {
     let mut manifest = manifest.clone();
     for id in ids {
         let path = place.layer(*id);
-        let found = path.metadata().map_err(Error::io("cannot read", &path))?;
+        let found = files().look(&path).map_err(Error::io("cannot read", &path))?;
         if let Some(entry) = manifest.entry_mut(*id) {
             entry.seal = Some(Seal::of(&found));
         }
     }
     manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
-}
-
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can. A link fails where a file is.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            std::fs::hard_link(from, to).and_then(|()| std::fs::remove_file(from))
-        }
-        renamed => renamed.map_err(Into::into),
-    }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::error::Error;
+use crate::files::files;
 use crate::image::{Backing, ImageFacts};
 use crate::layer_id::LayerId;
 use crate::manifest::{Entry, Manifest};
@@ -265,8 +266,8 @@ fn if_there<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
 fn disks(place: &Place) -> Result<Vec<Disk>, Error> {
     let failed = || Error::io("cannot list", place.directory());
     let mut disks = Vec::new();
-    for entry in std::fs::read_dir(place.directory()).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
+    for name in files().names(place.directory()).map_err(failed())? {
+        let path = place.directory().join(name);
         // It may have gone meanwhile.
         let image = if_there(ImageFacts::read(place, &path))?;
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -1,0 +1,81 @@
+//! The simulation can fail: each bug that is put in on purpose is found, and soon.
+
+use super::sequence;
+use crate::deliberate::{Bug, put_in};
+
+/// Seeds among which a bug must be found.
+const SEEDS: u64 = 6000;
+
+/// The first of the seeds that finds the bug. Without the bug that seed must find nothing.
+fn found(bug: Bug) {
+    found_from(bug, 0);
+}
+
+/// The same for one that two rare things together show: the search begins near the seed that found it last.
+fn found_from(bug: Bug, seed: u64) {
+    put_in(Some(bug));
+    let first = (seed..seed + SEEDS).find_map(|seed| sequence(seed).err().map(|error| (seed, error)));
+    put_in(None);
+    let Some((seed, error)) = first else { panic!("{bug:?} is not found in {SEEDS} seeds") };
+    println!("{bug:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+    if let Err(error) = sequence(seed) {
+        panic!("not the bug was found but another one: {error}");
+    }
+}
+
+#[test]
+fn layer_not_awaited() {
+    found(Bug::LayerNotAwaited);
+}
+
+#[test]
+fn overlay_not_awaited() {
+    found(Bug::OverlayNotAwaited);
+}
+
+#[test]
+fn merged_not_awaited() {
+    found_from(Bug::MergedNotAwaited, 3400);
+}
+
+#[test]
+fn manifest_not_awaited() {
+    found(Bug::ManifestNotAwaited);
+}
+
+#[test]
+fn needed_layer_removed() {
+    found(Bug::NeededLayerRemoved);
+}
+
+#[test]
+fn fork_meanwhile_missed() {
+    found(Bug::ForkMeanwhileMissed);
+}
+
+#[test]
+fn others_merge_removed() {
+    found(Bug::OthersMergeRemoved);
+}
+
+#[test]
+fn unused_name_adopted() {
+    found(Bug::UnusedNameAdopted);
+}
+
+#[test]
+fn not_undone() {
+    found(Bug::NotUndone);
+}
+
+#[test]
+fn nothing_adopted() {
+    found(Bug::NothingAdopted);
+}
+
+/// A checkpoint that was killed behind its rename, completed by the next command, and a power cut: the disk's path led to the sealed layer again, whose header
+/// named its parent from the directory of the layers. The disk did not open.
+#[test]
+fn found_not_awaited() {
+    found_from(Bug::FoundNotAwaited, 2600);
+}
