@@ -15,7 +15,7 @@ use storage::{FileAccess, FileLock, LockError, Role};
 
 /// What the file system says of a file or a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FileFacts {
     /// It is a regular file, no link.
     pub is_file: bool,
     /// It is a directory.
@@ -36,14 +36,14 @@ pub struct Found {
     pub identity: (u64, u64),
 }
 
-impl Found {
+impl FileFacts {
     /// Whether both are of one file.
     pub fn is_same_file(&self, other: &Self) -> bool {
         self.identity == other.identity
     }
 }
 
-impl From<Metadata> for Found {
+impl From<Metadata> for FileFacts {
     fn from(found: Metadata) -> Self {
         Self {
             is_file: found.is_file(),
@@ -60,7 +60,7 @@ impl From<Metadata> for Found {
 }
 
 /// A lock, until it is dropped or the process ends.
-pub(crate) type Held = Box<dyn Debug + Send + Sync>;
+pub(crate) type LockGuard = Box<dyn Debug + Send + Sync>;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +76,10 @@ pub(crate) enum Purpose {
 /// Files and directories. Durable is what was synced: names with their directory, content and mode with their file.
 pub(crate) trait FileSystem {
     /// What there is; links are followed.
-    fn look(&self, path: &Path) -> io::Result<Found>;
+    fn look(&self, path: &Path) -> io::Result<FileFacts>;
 
     /// As [`FileSystem::look`], of a link itself.
-    fn look_at_name(&self, path: &Path) -> io::Result<Found>;
+    fn look_at_name(&self, path: &Path) -> io::Result<FileFacts>;
 
     /// Names in a directory, in any order.
     fn names(&self, directory: &Path) -> io::Result<Vec<OsString>>;
@@ -118,7 +118,7 @@ pub(crate) trait FileSystem {
     fn sync(&self, path: &Path) -> io::Result<()>;
 
     /// Locks a file as its writer does, without waiting. `is_made` if it is not there.
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<Held>, LockError>;
+    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError>;
 
     /// 64 random bits.
     fn random(&self) -> io::Result<u64>;
@@ -127,7 +127,7 @@ pub(crate) trait FileSystem {
 /// An open file.
 pub(crate) trait OpenFile {
     /// What the file system says of it.
-    fn found(&self) -> io::Result<Found>;
+    fn found(&self) -> io::Result<FileFacts>;
 
     /// Fills `buffer` from `offset`, as far as there is something. Gives how much.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -168,12 +168,12 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
 pub(crate) struct Kernel;
 
 impl FileSystem for Kernel {
-    fn look(&self, path: &Path) -> io::Result<Found> {
-        path.metadata().map(Found::from)
+    fn look(&self, path: &Path) -> io::Result<FileFacts> {
+        path.metadata().map(FileFacts::from)
     }
 
-    fn look_at_name(&self, path: &Path) -> io::Result<Found> {
-        path.symlink_metadata().map(Found::from)
+    fn look_at_name(&self, path: &Path) -> io::Result<FileFacts> {
+        path.symlink_metadata().map(FileFacts::from)
     }
 
     fn names(&self, directory: &Path) -> io::Result<Vec<OsString>> {
@@ -241,13 +241,13 @@ impl FileSystem for Kernel {
         File::open(path)?.sync_all()
     }
 
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<Held>, LockError> {
+    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
         let access = if is_made { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDONLY };
         let mode = if is_made { Mode::from_bits_truncate(0o644) } else { Mode::empty() };
         match open(path, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode) {
             Ok(file) => {
                 let file: Arc<OwnedFd> = Arc::new(file);
-                FileLock::acquire_role(&file, Role::Writer).map(|lock| Ok(Box::new(lock) as Held))
+                FileLock::acquire_role(&file, Role::Writer).map(|lock| Ok(Box::new(lock) as LockGuard))
             }
             Err(error) => Ok(Err(error.into())),
         }
@@ -264,8 +264,8 @@ impl FileSystem for Kernel {
 }
 
 impl OpenFile for File {
-    fn found(&self) -> io::Result<Found> {
-        self.metadata().map(Found::from)
+    fn found(&self) -> io::Result<FileFacts> {
+        self.metadata().map(FileFacts::from)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use qcow2_layout::{Compression, CryptMethod, Header, Incompatible, MAGIC, Version};
 
 use crate::error::Error;
-use crate::files::{Found, OpenFile, Purpose, files};
+use crate::files::{FileFacts, OpenFile, Purpose, files};
 use crate::layer_id::LayerId;
 use crate::place::{LAYERS, Place};
 
@@ -66,7 +66,7 @@ pub struct ImageFacts {
     /// Bytes that the file takes.
     pub allocated_bytes: u64,
     header: Header,
-    metadata: Found,
+    metadata: FileFacts,
 }
 
 impl ImageFacts {
@@ -129,12 +129,12 @@ impl ImageFacts {
     }
 
     /// What the file system says.
-    pub fn metadata(&self) -> &Found {
+    pub fn metadata(&self) -> &FileFacts {
         &self.metadata
     }
 
     /// Whether the other one is the same file.
-    pub fn is_same_file(&self, other: &Found) -> bool {
+    pub fn is_same_file(&self, other: &FileFacts) -> bool {
         self.metadata.is_same_file(other)
     }
 

@@ -44,7 +44,7 @@ pub use crate::action::{Action, fork_paths};
 pub use crate::change::{Change, Host, Outcome, Prepared};
 pub use crate::checkpoint_name::{CheckpointName, CheckpointRef, NameError};
 pub use crate::error::Error;
-pub use crate::files::Found;
+pub use crate::files::FileFacts;
 pub use crate::forget::{Forgotten, Merge, Policy};
 pub use crate::image::{Backing, ImageFacts, Shape};
 pub use crate::keep::Keep;

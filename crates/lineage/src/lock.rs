@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use storage::LockError;
 
 use crate::error::Error;
-use crate::files::{Held, files};
+use crate::files::{LockGuard, files};
 use crate::place::Place;
 
 /// How long a command waits for another one on the same lineage: each takes milliseconds, a thousand forks some seconds.
@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Lock {
     place: Place,
-    _lock: Held,
+    _lock: LockGuard,
 }
 
 impl Lock {
@@ -43,7 +43,7 @@ impl Lock {
 ///
 /// # Errors
 /// [`Error::Busy`], which names the holder.
-pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<Held, Error> {
+pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<LockGuard, Error> {
     let deadline = Instant::now() + patience;
     loop {
         match files().lock(&path, true) {

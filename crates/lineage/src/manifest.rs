@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint_name::CheckpointName;
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
-use crate::files::{Found, OpenFile, Purpose, files, remove_if_there};
+use crate::files::{FileFacts, OpenFile, Purpose, files, remove_if_there};
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};
@@ -83,13 +83,13 @@ pub struct Seal {
 
 impl Seal {
     /// That of the file that `found` describes.
-    pub fn of(found: &Found) -> Self {
-        let Found { bytes, modified_sec, modified_nsec, .. } = *found;
+    pub fn of(found: &FileFacts) -> Self {
+        let FileFacts { bytes, modified_sec, modified_nsec, .. } = *found;
         Self { bytes, modified_sec, modified_nsec }
     }
 
     /// Why the file that `found` describes is another one.
-    pub fn difference(&self, found: &Found) -> Option<String> {
+    pub fn difference(&self, found: &FileFacts) -> Option<String> {
         let now = Self::of(found);
         if now.bytes != self.bytes {
             return Some(format!("it has {} bytes, and had {}", now.bytes, self.bytes));
@@ -235,7 +235,7 @@ fn new_beside(path: &Path, old: &Path) -> io::Result<Box<dyn OpenFile>> {
     };
     let mode = if old.is_some() { 0o600 } else { 0o666 };
     let file = files().open(path, Purpose::Make(mode))?;
-    if let Some(Found { access, .. }) = old {
+    if let Some(FileFacts { access, .. }) = old {
         // Root alone may give a file away; who cannot keeps it.
         let _ = file.give(access.owner, access.group);
         file.set_mode(access.mode)?;
@@ -319,7 +319,7 @@ mod tests {
         let set = |nsec: u32| {
             let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000, nsec);
             file.set_modified(time).unwrap();
-            Found::from(path.metadata().unwrap())
+            FileFacts::from(path.metadata().unwrap())
         };
         let seal = Seal::of(&set(123_456_789));
         for kept in [123_456_789, 123_456_700, 123_456_000, 0] {

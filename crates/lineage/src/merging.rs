@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::change::{Change, is_unused};
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
-use crate::files::{Held, remove_if_there};
+use crate::files::{LockGuard, remove_if_there};
 use crate::forget::{Merge, is_for_one_layer, merges};
 use crate::layer_id::LayerId;
 use crate::lock::lock;
@@ -26,7 +26,7 @@ pub struct Merging {
     merged: MergedLayer,
     /// The layer that gets all of it, as it was.
     seal: Option<Seal>,
-    _lock: Held,
+    _lock: LockGuard,
 }
 
 impl Change {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
-use crate::files::{Found, files};
+use crate::files::{FileFacts, files};
 use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
@@ -112,7 +112,7 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
 }
 
 /// Whether one of the disks is this file.
-fn is_a_disk(place: &Place, file: &Found) -> Result<bool, Error> {
+fn is_a_disk(place: &Place, file: &FileFacts) -> Result<bool, Error> {
     let failed = || Error::io("cannot list", place.directory());
     for name in files().names(place.directory()).map_err(failed())? {
         match files().look_at_name(&place.directory().join(name)) {

@@ -10,15 +10,15 @@ use storage::{Conflict, LockError, Permissions};
 
 use super::files::{Files, error};
 use super::tree::{Change, Kind};
-use crate::files::{FileSystem, Found, Held, OpenFile, Purpose};
+use crate::files::{FileFacts, FileSystem, LockGuard, OpenFile, Purpose};
 
 impl FileSystem for Files {
-    fn look(&self, path: &Path) -> io::Result<Found> {
+    fn look(&self, path: &Path) -> io::Result<FileFacts> {
         let state = self.state();
         state.found(state.node(path, true)?)
     }
 
-    fn look_at_name(&self, path: &Path) -> io::Result<Found> {
+    fn look_at_name(&self, path: &Path) -> io::Result<FileFacts> {
         let state = self.state();
         state.found(state.node(path, false)?)
     }
@@ -118,7 +118,7 @@ impl FileSystem for Files {
         self.sync_node(node)
     }
 
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<Held>, LockError> {
+    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
         let found = match self.node(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_made => self.make_file(path, 0o644),
             found => found,
@@ -151,7 +151,7 @@ impl fmt::Debug for Opened {
 }
 
 impl OpenFile for Opened {
-    fn found(&self) -> io::Result<Found> {
+    fn found(&self) -> io::Result<FileFacts> {
         self.files.state().found(self.node)
     }
 

@@ -11,7 +11,7 @@ use sim::Rng;
 use storage::FileAccess;
 
 use super::tree::{Change, Kind, Node, ROOT, Tree};
-use crate::files::{FileSystem, Found};
+use crate::files::{FileFacts, FileSystem};
 
 /// Links that are followed before there seems to be a circle.
 const LINKS_MAX: usize = 40;
@@ -172,10 +172,10 @@ impl State {
         self.find(path, follows)?.2.ok_or_else(|| error(io::ErrorKind::NotFound))
     }
 
-    pub fn found(&self, number: u64) -> io::Result<Found> {
+    pub fn found(&self, number: u64) -> io::Result<FileFacts> {
         let node = self.tree.now.get(&number).ok_or_else(|| error(io::ErrorKind::NotFound))?;
         let bytes = if let Kind::File(content) = &node.kind { content.len() as u64 } else { 0 };
-        Ok(Found {
+        Ok(FileFacts {
             is_file: matches!(node.kind, Kind::File(_)),
             is_directory: matches!(node.kind, Kind::Directory(_)),
             access: FileAccess { mode: node.mode, owner: 0, group: 0 },

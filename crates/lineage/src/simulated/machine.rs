@@ -1,4 +1,4 @@
-//! What the caller of a change does, in the simulation: overlays are made by the engine, and disks that are served go on with them while guests write.
+//! What the caller of a change does, in the simulation: overlays are made by the engine, and disks that are served switch to them while guests write.
 
 use std::path::Path;
 
