@@ -67,7 +67,7 @@ pub(crate) type LockGuard = Box<dyn Debug + Send + Sync>;
 pub(crate) enum Purpose {
     /// To be read. No link is followed; a FIFO does not make the command wait, a device is not woken.
     Read,
-    /// To be read and written.
+    /// To be written.
     Write,
     /// To be made and written, with this mode less the process's mask, where nothing is.
     Make(u32),
@@ -195,7 +195,7 @@ impl FileSystem for Kernel {
                 let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
                 options.read(true).custom_flags(flags.bits().cast_signed())
             }
-            Purpose::Write => options.read(true).write(true),
+            Purpose::Write => options.write(true),
             Purpose::Make(mode) => options.write(true).create_new(true).mode(mode),
         };
         Ok(Box::new(options.open(path)?))
