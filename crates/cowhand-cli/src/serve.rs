@@ -216,8 +216,9 @@ fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets)
     let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
     let disks = if next.is_some() { files_of_disks(inventory) } else { Vec::new() };
     let lineages = if settings.qmp.is_some() { lineages_of_disks(inventory) } else { Vec::new() };
-    let credentials = storage_s3::files_read();
-    sandbox::enter(&names.collect::<Vec<_>>(), reach, &disks, &lineages, &credentials);
+    let (names, credentials) = (names.collect::<Vec<_>>(), storage_s3::files_read());
+    let (names, disks, lineages, credentials) = (&names[..], &disks[..], &lineages[..], &credentials[..]);
+    sandbox::enter(sandbox::Allowed { names, reach, disks, lineages, credentials });
 }
 
 /// Directories of disks that have checkpoints: commands may take more.

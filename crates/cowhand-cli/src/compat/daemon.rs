@@ -25,7 +25,7 @@ use crate::serve::brokers;
 use crate::serve::inventory::Inventory;
 use crate::serve::pid_file::PidFile;
 use crate::serve::qmp::{Steering, schema};
-use crate::serve::sandbox::{self, Sandbox};
+use crate::serve::sandbox::{self, Allowed, Sandbox};
 use crate::serve::signals::{self, Signals};
 use crate::serve::socket_mode::SocketMode;
 use crate::serve::steering::Sockets;
@@ -159,7 +159,8 @@ impl Daemon {
             brokers::start()?;
             systemd::connect();
             reactor::prepare_rings(self.inventory.loops.count());
-            sandbox::enter(&names.collect::<Vec<_>>(), &[], &[], &[], &storage_s3::files_read());
+            let (names, credentials) = (names.collect::<Vec<_>>(), storage_s3::files_read());
+            sandbox::enter(Allowed { names: &names, credentials: &credentials, ..Allowed::default() });
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
         until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;

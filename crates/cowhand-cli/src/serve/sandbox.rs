@@ -40,28 +40,35 @@ pub enum Sandbox {
 /// The newest Landlock whose rights are known here; older kernels enforce what they have.
 const LANDLOCK: ABI = ABI::V7;
 
-/// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
-/// files are still opened and sockets made; `disks` are files that this process may have to open again; in `lineages` checkpoints and forks of disks are made;
-/// `credentials` are files that credentials were read from, which are read again before those end.
+/// What a server still does with files once it is in its sandbox.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed<'a> {
+    /// Files that are removed at the end.
+    pub names: &'a [&'a Path],
+    /// Directories under which files are opened and sockets made.
+    pub reach: &'a [PathBuf],
+    /// Files that this process may have to open again.
+    pub disks: &'a [PathBuf],
+    /// Directories in which checkpoints and forks of disks are made.
+    pub lineages: &'a [PathBuf],
+    /// Files that credentials were read from, which are read again before those end.
+    pub credentials: &'a [PathBuf],
+}
+
+/// Gives up what is not needed to serve from now on.
 ///
 /// All threads that exist must be the caller's, idle, or able to do without; later ones inherit.
-pub fn enter(
-    names: &[&Path],
-    reach: &[PathBuf],
-    disks: &[PathBuf],
-    lineages: &[PathBuf],
-    credentials: &[PathBuf],
-) {
+pub fn enter(allowed: Allowed<'_>) {
     // Landlock holds a thread and those it starts: so none may be left that was started before.
     reactor::end_blocking_threads();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox: the kernel has no no_new_privs");
     }
-    match fence_files(names, reach, disks, lineages, credentials) {
+    match fence_files(allowed) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
-    match fence(Role::Server { listens: !reach.is_empty(), seals: !lineages.is_empty() }) {
+    match fence(Role::Server { listens: !allowed.reach.is_empty(), seals: !allowed.lineages.is_empty() }) {
         Ok(()) => tracing::info!("sandbox: seccomp is on"),
         Err(error) => tracing::warn!(%error, "sandbox: no seccomp: system calls are not fenced off"),
     }
@@ -144,14 +151,9 @@ fn tell(status: &RestrictionStatus) {
     }
 }
 
-/// No file system, no TCP, no abstract sockets, no signals; but for removing `names` and what lies under `reach`.
-fn fence_files(
-    names: &[&Path],
-    reach: &[PathBuf],
-    disks: &[PathBuf],
-    lineages: &[PathBuf],
-    credentials: &[PathBuf],
-) -> Result<RestrictionStatus, RulesetError> {
+/// No file system, no TCP, no abstract sockets, no signals; but for what is allowed.
+fn fence_files(allowed: Allowed<'_>) -> Result<RestrictionStatus, RulesetError> {
+    let Allowed { names, reach, disks, lineages, credentials } = allowed;
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
@@ -231,7 +233,7 @@ mod tests {
         std::fs::write(&own, "x").unwrap();
         let mut open = File::options().read(true).write(true).open(directory.join("disk")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter(&[&own], &[], &[], &[], &[directory.join("token")]);
+        enter(Allowed { names: &[&own], credentials: &[directory.join("token")], ..Allowed::default() });
         assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"again");
         let denied = |what: &str, result: io::Result<()>| {
             let kind = result.map_err(|error| error.kind());

@@ -13,6 +13,8 @@ mod tries;
 use std::path::Path;
 use std::process::Command;
 
+use cowhand_cli::serve::sandbox::{Allowed, enter};
+
 /// Set in the process that enters the sandbox: what is given up does not come back.
 const CHILD: &str = "COWHAND_TEST_SANDBOX";
 
@@ -50,7 +52,7 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_without_commands() {
         return;
     };
     let world = table::World::prepare(&directory);
-    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[], &[], &[]);
+    enter(Allowed { names: &[&directory.join("own").join("socket")], ..Allowed::default() });
     table::measure(&world, table::Reach::Nothing);
 }
 
@@ -62,7 +64,8 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_with_commands() {
     };
     let world = table::World::prepare(&directory);
     let allowed = directory.join("allowed");
-    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[allowed], &[], &[]);
+    let names: &[&Path] = &[&directory.join("own").join("socket")];
+    enter(Allowed { names, reach: &[allowed], ..Allowed::default() });
     table::measure(&world, table::Reach::Allowed);
 }
 
@@ -75,12 +78,8 @@ fn every_line_of_the_threat_model_is_denied_to_a_server_that_takes_checkpoints()
     };
     let world = table::World::prepare(&directory);
     let lineage = directory.join("allowed");
-    cowhand_cli::serve::sandbox::enter(
-        &[&directory.join("own").join("socket")],
-        &[],
-        &[],
-        std::slice::from_ref(&lineage),
-    );
+    let names: &[&Path] = &[&directory.join("own").join("socket")];
+    enter(Allowed { names, lineages: std::slice::from_ref(&lineage), ..Allowed::default() });
     table::measure(&world, table::Reach::Checkpoints);
     // Layers are linked and sealed in the lineage's directory, and nowhere else.
     std::fs::write(lineage.join("overlay"), "x").unwrap();
@@ -129,7 +128,7 @@ fn what_serving_needs_works_in_the_sandbox() {
     let allowed = directory.join("allowed");
     reactor::prepare_rings(2);
     let own = directory.join("own").join("socket");
-    cowhand_cli::serve::sandbox::enter(&[&own], std::slice::from_ref(&allowed), &[], &[]);
+    enter(Allowed { names: &[&own], reach: std::slice::from_ref(&allowed), ..Allowed::default() });
     let (mut accepted, _) = listener.accept().unwrap();
     client.write_all(b"hi").unwrap();
     let mut said = [0; 2];

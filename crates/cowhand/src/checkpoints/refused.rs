@@ -49,11 +49,13 @@ impl Error {
 fn kind_of_store(error: &storage_chunked::Error) -> ErrorKind {
     use storage_chunked::Error as Image;
     match error {
-        Image::NoImage { .. } => ErrorKind::NotFound,
+        Image::NoImage { .. } | Image::NoCheckpoint { .. } => ErrorKind::NotFound,
         Image::Removing { .. } | Image::Pushing { .. } => ErrorKind::InUse,
-        Image::Encrypted { .. } | Image::OtherKey { .. } | Image::NotEncrypted { .. } | Image::Key(_) => {
-            ErrorKind::Invalid
-        }
+        Image::Incomparable { .. }
+        | Image::Encrypted { .. }
+        | Image::OtherKey { .. }
+        | Image::NotEncrypted { .. }
+        | Image::Key(_) => ErrorKind::Invalid,
         Image::ReadOnly { .. } => ErrorKind::ReadOnly,
         Image::Manifest { .. }
         | Image::Missing { .. }
