@@ -149,10 +149,10 @@ fn check_finds_nothing_wrong_with_an_image_that_grew_while_its_lock_was_awaited(
 /// Runs a tool that comes to the lock of `file` while `holder` has it; gives what it said.
 fn run_behind(holder: Holder, commands: &[&str], run: Run, file: &Path) -> String {
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         let running =
             scope.spawn(move || run.outcome_telling(|pid| tell.send(pid).expect("somebody listens")));
-        let outer = told.recv().expect("it runs");
+        let outer = reported.recv().expect("it runs");
         let start = Instant::now();
         let mut slept = None;
         let inner = || {

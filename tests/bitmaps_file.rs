@@ -268,9 +268,9 @@ fn increments_of_a_raw_disk_follow_its_bitmap_over_qmp_across_restarts_and_snaps
     qmp.ok("blockdev-backup", backup);
     completed(&mut qmp, "j");
     let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let told = nodes.as_array().unwrap().iter().find(|found| found["node-name"] == "d").unwrap();
-    assert_eq!(told["x-bitmaps-file"], json!(world.bitmaps));
-    assert_eq!(told["dirty-bitmaps"][0]["count"], 0);
+    let reported = nodes.as_array().unwrap().iter().find(|found| found["node-name"] == "d").unwrap();
+    assert_eq!(reported["x-bitmaps-file"], json!(world.bitmaps));
+    assert_eq!(reported["dirty-bitmaps"][0]["count"], 0);
     server.stop();
     let (one, disk) = (scratch.name("one"), scratch.name("disk"));
     qemu_img(["compare", "-f", "qcow2", "-F", "raw", &one, &disk]).ok();

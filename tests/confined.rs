@@ -329,7 +329,7 @@ fn waits_without_spinning(server: &Server) {
 }
 
 #[test]
-fn a_read_waits_for_its_store_where_it_is_told_to_and_a_paused_server_ends_in_time() {
+fn a_read_waits_for_its_store_where_it_is_reported_to_and_a_paused_server_ends_in_time() {
     let (scratch, data) = (Scratch::new(), bytes(4 << 20));
     scratch.write("disk", &data);
     let certificates = crate::remote::certificates();
@@ -357,7 +357,7 @@ fn a_read_waits_for_its_store_where_it_is_told_to_and_a_paused_server_ends_in_ti
 }
 
 #[test]
-fn writes_wait_for_their_server_where_they_are_told_to_and_are_there_afterwards() {
+fn writes_wait_for_their_server_where_they_are_reported_to_and_are_there_afterwards() {
     let (scratch, port) = (Scratch::new(), free_port());
     let image = scratch.write("image", &vec![0; 4 << 20]);
     let mut below = QemuNbd::start(&image, &["-p", &port.to_string()]);

@@ -60,12 +60,12 @@ impl Scene {
     fn tells_nothing(&self, words: &[&str]) {
         let outcome = self.run(words).outcome();
         assert!(!outcome.timed_out, "{words:?}: {outcome}");
-        assert_untold(&format!("{}{}", outcome.stdout, outcome.stderr), &format!("{words:?}"));
+        assert_unreported(&format!("{}{}", outcome.stdout, outcome.stderr), &format!("{words:?}"));
         assert!(!outcome.stderr.contains("panicked"), "{outcome}");
     }
 }
 
-fn assert_untold(text: &str, of: &str) {
+fn assert_unreported(text: &str, of: &str) {
     for credential in CREDENTIALS {
         assert!(!text.contains(credential), "{of} says {credential}: {text}");
     }
@@ -159,12 +159,12 @@ fn no_answer_and_no_event_of_qmp_has_what_lets_in() {
         json!({ "driver": "http://user:hush@h/", "node-name": "n" }),
     ] {
         let refused = qmp.refused("blockdev-add", added.clone());
-        assert_untold(&refused, &added.to_string());
+        assert_unreported(&refused, &added.to_string());
     }
     for command in ["query-block", "query-named-block-nodes", "x-query-remotes"] {
-        assert_untold(&qmp.ok(command, json!({})).to_string(), command);
+        assert_unreported(&qmp.ok(command, json!({})).to_string(), command);
     }
-    assert_untold(&server.stop(), "the log");
+    assert_unreported(&server.stop(), "the log");
 }
 
 /// Keys of a store are in the environment of a process, and so in its memory: a dump of it would have them.

@@ -88,7 +88,7 @@ fn no_two_flushes_of_one_file_run_at_the_same_time() {
 }
 
 #[test]
-fn after_a_failed_flush_no_client_is_told_that_all_is_well() {
+fn after_a_failed_flush_no_client_gets_success() {
     let scratch = Scratch::new();
     let mut server = raw_server(&scratch);
     let log = scratch.file("strace");

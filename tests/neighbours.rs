@@ -32,7 +32,7 @@ fn raw(scratch: &Scratch, bytes: u64) -> std::path::PathBuf {
 }
 
 #[test]
-fn nbdinfo_is_told_the_truth() {
+fn nbdinfo_is_reported_the_truth() {
     let scratch = Scratch::new();
     let path = create(&scratch, "20G");
     let server = Server::start([&path]);

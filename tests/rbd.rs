@@ -265,7 +265,7 @@ fn a_namespace_of_a_pool_is_a_place_of_its_own() {
 
 /// One disk has its requests fail in time, the other one has them wait.
 #[test]
-fn a_cluster_that_rests_is_an_error_in_time_or_waited_for_and_told_of_over_qmp() {
+fn a_cluster_that_rests_is_an_error_in_time_or_waited_for_and_reported_of_over_qmp() {
     let scene = Scene::new(Objects::Memory);
     let exports = ["first", "waits", "fails"];
     for name in exports {
@@ -387,7 +387,7 @@ fn a_server_in_its_sandbox_says_that_an_image_must_be_on_its_command_line() {
 
 /// `status`, the query, events and metrics say of an image's cluster what they say of any server.
 #[test]
-fn a_cluster_that_is_lost_and_comes_back_is_told_of_everywhere() {
+fn a_cluster_that_is_lost_and_comes_back_is_reported_of_everywhere() {
     let scene = Scene::new(Objects::Memory);
     // The lock of a client that is gone would be held for half a minute.
     scene.ceph.rbd(["create", "-s", "16M", "--image-feature", "layering", "rbd/disk"]);

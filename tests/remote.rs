@@ -228,7 +228,7 @@ fn an_overlay_is_put_over_one_disk_that_has_a_name() {
 
 /// A server of a disk is lost and comes back: events, the query, `status` and the metrics say so, each by the name that messages have.
 #[test]
-fn a_server_that_is_lost_and_comes_back_is_told_of_everywhere() {
+fn a_server_that_is_lost_and_comes_back_is_reported_of_everywhere() {
     let mut scene = Scene::new();
     let (image, socket) = (scene.nginx.url("/disk.qcow2"), scene.scratch.name("far"));
     let far_image = scene.scratch.name("far.qcow2");

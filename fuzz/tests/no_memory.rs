@@ -78,7 +78,7 @@ fn refuse_each_of(bytes_min: usize, image: &Image, act: impl AsyncFn(&Image) -> 
     for nth in 1..=large {
         let image = copy(image);
         let (refused, _) = run(&image, nth);
-        let error = refused.expect_err("a refusal is told");
+        let error = refused.expect_err("a refusal is reported");
         assert!(error.contains("memory"), "request {nth} of {large}: {error}");
         assert_eq!(faults(&image), before, "after request {nth} of {large}");
         assert_eq!(run(&image, u64::MAX).0, Ok(()), "with memory again, after request {nth} of {large}");

@@ -182,8 +182,8 @@ fn names_order_and_figures_are_as_qemus() {
             let bitmap = json!({ "node": "top", "name": name, "persistent": persistent });
             qmp.ok("block-dirty-bitmap-add", bitmap);
         }
-        let told = node(&mut qmp, "top").expect("it is there");
-        let bitmaps: Vec<Value> = told["dirty-bitmaps"]
+        let reported = node(&mut qmp, "top").expect("it is there");
+        let bitmaps: Vec<Value> = reported["dirty-bitmaps"]
             .as_array()
             .expect("a list")
             .iter()
@@ -249,10 +249,10 @@ fn an_overlay_has_its_bitmaps_from_the_transaction_on_that_makes_it() {
     qmp.refused("transaction", actions(json!({ "type": "abort", "data": {} })));
     assert!(node(&mut qmp, "snap").is_none());
     qmp.ok("transaction", actions(json!({ "type": "block-dirty-bitmap-merge", "data": merged })));
-    let told = node(&mut qmp, "snap").expect("it is there");
-    assert_eq!(told["dirty-bitmaps"][0]["name"], "new", "{told}");
-    let below = &told["image"]["backing-image"]["format-specific"]["data"]["bitmaps"];
-    assert!(below.as_array().expect("a list").iter().any(|bitmap| bitmap["name"] == "old"), "{told}");
+    let reported = node(&mut qmp, "snap").expect("it is there");
+    assert_eq!(reported["dirty-bitmaps"][0]["name"], "new", "{reported}");
+    let below = &reported["image"]["backing-image"]["format-specific"]["data"]["bitmaps"];
+    assert!(below.as_array().expect("a list").iter().any(|bitmap| bitmap["name"] == "old"), "{reported}");
     qmp.ok("quit", json!({}));
     gone(&scratch.file("q"));
 }

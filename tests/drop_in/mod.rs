@@ -127,8 +127,8 @@ fn gone(socket: &Path) {
 
 /// What nbdinfo tells of an export, of what both servers should agree in.
 fn seen(uri: &str) -> Value {
-    let told = Run::new("nbdinfo").args(["--json", uri]).json();
-    let export = &told["exports"][0];
+    let reported = Run::new("nbdinfo").args(["--json", uri]).json();
+    let export = &reported["exports"][0];
     let names = [
         "export-name",
         "description",
@@ -149,8 +149,8 @@ fn seen(uri: &str) -> Value {
 
 /// The metadata contexts that an export offers.
 fn contexts(uri: &str) -> Vec<String> {
-    let told = Run::new("nbdinfo").args(["--json", "--list", uri]).json();
-    let list = told["exports"][0]["contexts"].as_array().cloned().unwrap_or_default();
+    let reported = Run::new("nbdinfo").args(["--json", "--list", uri]).json();
+    let list = reported["exports"][0]["contexts"].as_array().cloned().unwrap_or_default();
     let mut names: Vec<_> = list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
     names.sort();
     names

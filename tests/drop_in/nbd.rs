@@ -199,13 +199,13 @@ fn over_tcp_with_credentials_clients_must_use_tls() {
     );
     drop(Run::new(ours("qemu-nbd")).args(line.split(' ')).current_dir(scratch.path()).ok());
     let with = format!("nbds://localhost:{port}/?tls-certificates={directory}");
-    let told = Run::new("nbdinfo").args(["--json", &with]).json();
+    let reported = Run::new("nbdinfo").args(["--json", &with]).json();
     Run::new("nbdinfo").arg(format!("nbd://localhost:{port}/")).fails();
     let pid: i32 =
         fs::read_to_string(scratch.file("pid")).expect("a pid file").trim().parse().expect("a number");
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::TERM).expect("a signal");
-    assert_eq!(told["exports"][0]["export-size"], 4 << 20);
-    assert_eq!(told["TLS"], true, "{told}");
+    assert_eq!(reported["exports"][0]["export-size"], 4 << 20);
+    assert_eq!(reported["TLS"], true, "{reported}");
 }
 
 #[test]

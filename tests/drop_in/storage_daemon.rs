@@ -20,8 +20,8 @@ fn ask(directory: &Path, commands: &[Value]) -> Vec<Value> {
          for line in sys.stdin:\n    f.write(line)\n    f.flush()\n    print(f.readline(), end='')\n",
         directory.display()
     );
-    let told = Run::new("python3").args(["-c", &talk]).input(script).ok();
-    told.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    let reported = Run::new("python3").args(["-c", &talk]).input(script).ok();
+    reported.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 const FILE: &str = "driver=file,node-name=f,filename=disk.qcow2";
@@ -258,7 +258,7 @@ fn a_monitor_on_standard_input_answers_as_qemus() {
         );
         let node = format!("driver=qcow2,node-name=o,file.driver=file,file.filename={overlay}");
         let words = ["--blockdev", &node, "--chardev", "stdio,id=c", "--monitor", "chardev=c"];
-        let told = Run::new(program).args(words).input(script.clone()).current_dir(scratch.path()).ok();
+        let reported = Run::new(program).args(words).input(script.clone()).current_dir(scratch.path()).ok();
         let said = |line: &str| {
             let value: Value = serde_json::from_str(line).expect("JSON");
             let mut data = value["data"].clone();
@@ -267,7 +267,7 @@ fn a_monitor_on_standard_input_answers_as_qemus() {
             (value["event"].clone(), data, line.contains("{\"return\": {}}"))
         };
         let steps = |line: &&str| !line.contains("JOB_STATUS_CHANGE") && !line.contains("BLOCK_JOB_READY");
-        told.lines().skip(1).filter(steps).map(said).collect::<Vec<_>>()
+        reported.lines().skip(1).filter(steps).map(said).collect::<Vec<_>>()
     };
     let ours = look(&ours("qemu-storage-daemon"));
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
@@ -296,7 +296,7 @@ fn a_backup_tells_of_its_states_and_its_maps_as_qemus() {
         let mut qmp = Qmp::connect(&scratch.file("q"));
         qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
         qemu_io_ok(&["-f", "raw"], &uri, &["write -P 1 0 64k", "write -P 2 256k 64k"]);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (target, sync, mode) in [("t", "bitmap", "never"), ("u", "top", "on-success")] {
             let backup = json!({ "device": "a", "target": target, "job-id": "j", "sync": sync, "bitmap": "b",
                 "bitmap-mode": mode, "filter-node-name": "f", "auto-finalize": false });
@@ -311,15 +311,15 @@ fn a_backup_tells_of_its_states_and_its_maps_as_qemus() {
                 let found = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == name);
                 found.map(|node| node["dirty-bitmaps"].clone())
             };
-            told.push((states, bitmaps("a"), bitmaps("f")));
+            reported.push((states, bitmaps("a"), bitmaps("f")));
             qmp.ok("job-finalize", json!({ "id": "j" }));
             let ended = qmp.event_of("BLOCK_JOB_COMPLETED", "device", "j")["data"].clone();
-            told.push((vec![ended["len"].clone(), ended["offset"].clone()], None, None));
+            reported.push((vec![ended["len"].clone(), ended["offset"].clone()], None, None));
             while qmp.event_of("JOB_STATUS_CHANGE", "id", "j")["data"]["status"] != "null" {}
         }
         qmp.ok("quit", json!({}));
         gone(&scratch.file("q"));
-        told
+        reported
     };
     let ours = look(&ours("qemu-storage-daemon"));
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));

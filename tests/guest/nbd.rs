@@ -44,7 +44,7 @@ qemu-nbd -f raw -c /dev/nbd0 /tmp/other 2>/said && fail 'two servers'
 [ "$(qemu-nbd -d /dev/nbd0)" = '/dev/nbd0 disconnected' ] || fail disconnect
 until_size nbd0 0
 until_gone /var/lock/qemu-nbd-nbd0
-# Read-only; a server that is told to end gives the device back.
+# Read-only; a server that is reported to end gives the device back.
 qemu-nbd -f qcow2 -r --pid-file /run/pid -c /dev/nbd0 /dev/vda || fail 'connect again'
 [ $(/bin/busybox cat /sys/block/nbd0/ro) = 1 ] || fail 'not read-only'
 /bin/busybox mount -o ro -t ext4 /dev/nbd0 /mnt || fail 'mount again'
@@ -54,10 +54,10 @@ qemu-nbd -f qcow2 -r --pid-file /run/pid -c /dev/nbd0 /dev/vda || fail 'connect 
 until_size nbd0 0
 until_gone /run/pid
 # In the foreground.
-qemu-nbd -v -f qcow2 -c /dev/nbd1 /dev/vda >/told 2>/log &
+qemu-nbd -v -f qcow2 -c /dev/nbd1 /dev/vda >/reported 2>/log &
 pid=$!
 until_size nbd1 1048576
-/bin/busybox grep -q 'NBD device /dev/nbd1 is now connected to /dev/vda' /told || { /bin/busybox cat /told /log; fail told; }
+/bin/busybox grep -q 'NBD device /dev/nbd1 is now connected to /dev/vda' /reported || { /bin/busybox cat /reported /log; fail reported; }
 /sbin/e2fsck -f -n /dev/nbd1 >/dev/null || fail e2fsck
 /bin/busybox kill $pid
 wait $pid || { /bin/busybox cat /log; fail 'it ends with an error'; }

@@ -84,7 +84,7 @@ until /bin/busybox grep -q 'keeps its size: this kernel changes none while it is
     /bin/busybox usleep 100000
 done
 /bin/busybox grep -q 'refuses changing' /log && fail 'asked for a size in vain'
-# What waits in the kernel's memory when the server is told to end comes to the disk.
+# What waits in the kernel's memory when the server is reported to end comes to the disk.
 exec 9<>/dev/ublkb5
 echo LAST-WORDS | /bin/busybox dd of=/dev/ublkb5 bs=512 seek=1048575 conv=notrunc,sync 2>/dev/null || fail 'last words'
 exec 9>&-
@@ -105,10 +105,10 @@ serve --read-only
 /sbin/cowhand serve --quiet --socket /run/t --ublk 5 --create 64M /tmp/other.qcow2 2>/said && fail 'two servers'
 /bin/busybox grep -q 'device of another disk' /said || { /bin/busybox cat /said; fail 'the reason'; }
 # A number of the kernel's choice.
-/sbin/cowhand serve --socket /run/t --ublk auto /tmp/other.qcow2 >/told 2>&1 &
+/sbin/cowhand serve --socket /run/t --ublk auto /tmp/other.qcow2 >/reported 2>&1 &
 other=$!
 until_file /dev/ublkb0
-/bin/busybox grep -q '/dev/ublkb0' /told || fail 'not told'
+/bin/busybox grep -q '/dev/ublkb0' /reported || fail 'not reported'
 /bin/busybox kill $other
 wait $other || fail 'the other one'
 quit

@@ -216,7 +216,7 @@ fn has_true_bitmap(image: &str, start: &[u8], found: &[u8], round: u64) {
 }
 
 /// Waits for an event of the job.
-fn told(qmp: &mut Qmp, name: &str) -> Value {
+fn reported(qmp: &mut Qmp, name: &str) -> Value {
     qmp.event(name)["data"].clone()
 }
 
@@ -229,7 +229,7 @@ fn begin(qmp: &mut Qmp, case: &Case, images: &Images, to_its_end: bool) {
     }
     qmp.ok(case.job, case.arguments(images));
     if to_its_end && case.moves_the_disk() {
-        told(qmp, "BLOCK_JOB_READY");
+        reported(qmp, "BLOCK_JOB_READY");
         qmp.ok("job-complete", json!({ "id": "j" }));
     }
 }
@@ -296,9 +296,9 @@ fn run_again(round: u64, case: &Case, images: &Images, ahead: Option<usize>) {
     begin(&mut qmp, case, images, true);
     if case.arguments.first() == Some(&("sync", "none")) {
         qmp.ok("block-job-cancel", json!({ "device": "j" }));
-        told(&mut qmp, "BLOCK_JOB_CANCELLED");
+        reported(&mut qmp, "BLOCK_JOB_CANCELLED");
     } else {
-        let end = told(&mut qmp, "BLOCK_JOB_COMPLETED");
+        let end = reported(&mut qmp, "BLOCK_JOB_COMPLETED");
         assert_eq!(end.get("error"), None, "round {round}: {} once more: {end}", case.job);
     }
     server.stop();

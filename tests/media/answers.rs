@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::{DEVICE, FILE_SYSTEM};
 
 /// What `info` says before anything was tried, and `status` when everything was.
-struct Told {
+struct Reported {
     before: Value,
     after: Value,
     for_people: String,
 }
 
 /// A raw disk at `path` of some bytes and a hole, of which everything is tried that only trying tells.
-fn told(path: &str, mode: &str) -> Told {
+fn reported(path: &str, mode: &str) -> Reported {
     let before = cowhand(["info", "--medium", "-f", "raw", "--output", "json", path]).json()["medium"].take();
     let scratch = Scratch::new();
     let qmp = scratch.name("qmp");
@@ -32,7 +32,7 @@ fn told(path: &str, mode: &str) -> Told {
     let status = cowhand(["status", "--output", "json", &qmp]).json();
     let for_people = cowhand(["status", &qmp]).ok();
     server.stop();
-    Told { before, after: status["disks"][0]["driver-specific"]["medium"].clone(), for_people }
+    Reported { before, after: status["disks"][0]["driver-specific"]["medium"].clone(), for_people }
 }
 
 fn sparse(files: &Mounted) -> String {
@@ -52,9 +52,9 @@ fn reads_without_waiting(path: &str) -> &'static str {
 }
 
 #[track_caller]
-fn assert_told(told: &Value, expected: Value) {
+fn assert_reported(reported: &Value, expected: Value) {
     for (name, answer) in expected.as_object().expect("answers") {
-        assert_eq!(&told[name], answer, "{name} of {told}");
+        assert_eq!(&reported[name], answer, "{name} of {reported}");
     }
 }
 
@@ -62,16 +62,20 @@ fn assert_told(told: &Value, expected: Value) {
 fn the_answers_for_tmpfs_are_what_it_does() {
     let Some(files) = Mounted::tmpfs(FILE_SYSTEM) else { return };
     let path = sparse(&files);
-    let told = told(&path, "writeback");
+    let reported = reported(&path, "writeback");
     let nowait = reads_without_waiting(&path);
     // A file that is one hole proves that holes are reported.
     let asked = json!({ "file-system": "tmpfs", "holes": "yes", "punch-hole": "not-tried", "zero-range": "not-tried",
         "read-nowait": nowait, "reflink": "no", "overwrite-takes-room": "never" });
-    assert_told(&told.before, asked);
+    assert_reported(&reported.before, asked);
     let tried = json!({ "file-system": "tmpfs", "holes": "yes", "punch-hole": "yes", "zero-range": "no",
         "read-nowait": nowait, "reflink": "no", "overwrite-takes-room": "never" });
-    assert_told(&told.after, tried);
-    assert!(told.for_people.contains("  medium    tmpfs; can holes, punch-hole"), "{}", told.for_people);
+    assert_reported(&reported.after, tried);
+    assert!(
+        reported.for_people.contains("  medium    tmpfs; can holes, punch-hole"),
+        "{}",
+        reported.for_people
+    );
 }
 
 #[test]
@@ -79,13 +83,13 @@ fn the_answers_for_ext4_are_what_it_does() {
     for sector_bytes in [512, 4096] {
         let Some(files) = Mounted::ext4(FILE_SYSTEM, sector_bytes) else { return };
         let path = sparse(&files);
-        let told = told(&path, "writeback");
+        let reported = reported(&path, "writeback");
         let all = json!({ "file-system": "ext4", "holes": "yes", "punch-hole": "yes", "zero-range": "yes",
             "read-nowait": "yes", "reflink": "no", "overwrite-takes-room": "never" });
-        assert_told(&told.after, all);
-        assert!(told.for_people.contains("overwriting takes no room"), "{}", told.for_people);
-        let direct = self::told(&path, "none");
-        assert_told(
+        assert_reported(&reported.after, all);
+        assert!(reported.for_people.contains("overwriting takes no room"), "{}", reported.for_people);
+        let direct = self::reported(&path, "none");
+        assert_reported(
             &direct.after,
             json!({ "direct-io": "yes", "direct-offset-alignment": sector_bytes,
             "read-nowait": "not-tried" }),
@@ -98,11 +102,11 @@ fn the_answers_for_xfs_are_what_it_does() {
     for (reflink, answer, room) in [(true, "yes", "shared"), (false, "no", "never")] {
         let Some(files) = Mounted::xfs(FILE_SYSTEM, reflink) else { return };
         let path = sparse(&files);
-        let told = told(&path, "writeback");
+        let reported = reported(&path, "writeback");
         let all = json!({ "file-system": "xfs", "holes": "yes", "punch-hole": "yes", "zero-range": "yes",
             "read-nowait": "yes", "reflink": answer, "overwrite-takes-room": room });
-        assert_told(&told.after, all);
-        assert_eq!(told.before["reflink"], answer, "also of a file that is only read");
+        assert_reported(&reported.after, all);
+        assert_eq!(reported.before["reflink"], answer, "also of a file that is only read");
         let copied = Run::new("cp").args(["--reflink=always", &path, &files.name("copy")]).outcome();
         assert_eq!(copied.status.success(), reflink, "{copied}");
     }
@@ -112,13 +116,13 @@ fn the_answers_for_xfs_are_what_it_does() {
 fn the_answers_for_btrfs_are_what_it_does() {
     let Some(files) = Mounted::btrfs(FILE_SYSTEM) else { return };
     let path = sparse(&files);
-    let told = told(&path, "writeback");
+    let reported = reported(&path, "writeback");
     let all = json!({ "file-system": "btrfs", "holes": "yes", "punch-hole": "yes", "zero-range": "yes",
         "read-nowait": reads_without_waiting(&path), "reflink": "yes", "overwrite-takes-room": "always" });
-    assert_told(&told.after, all);
+    assert_reported(&reported.after, all);
     // It takes requests of 512 bytes, and sends them through the page cache: blocks are what it takes as they are.
-    let direct = self::told(&path, "none");
-    assert_told(&direct.after, json!({ "direct-io": "yes", "direct-offset-alignment": 4096 }));
+    let direct = self::reported(&path, "none");
+    assert_reported(&direct.after, json!({ "direct-io": "yes", "direct-offset-alignment": 4096 }));
     // A file that is marked for it is overwritten in place, unless it shares bytes.
     let marked = files.name("marked.raw");
     std::fs::File::create(&marked).expect("a file");
@@ -128,7 +132,7 @@ fn the_answers_for_btrfs_are_what_it_does() {
         .open(&marked)
         .and_then(|file| file.set_len(1 << 20))
         .expect("a length");
-    assert_eq!(self::told(&marked, "writeback").after["overwrite-takes-room"], "shared");
+    assert_eq!(self::reported(&marked, "writeback").after["overwrite-takes-room"], "shared");
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn the_answers_for_a_device_are_what_it_does() {
     for sector_bytes in [512, 4096] {
         let Some(device) = LoopDevice::new(DEVICE, sector_bytes) else { return };
         for mode in ["writeback", "none"] {
-            let told = told(device.path(), mode);
+            let reported = reported(device.path(), mode);
             let queue = |name: &str| {
                 let device = device.path().trim_start_matches("/dev/");
                 let text = std::fs::read_to_string(format!("/sys/block/{device}/queue/{name}"));
@@ -145,12 +149,12 @@ fn the_answers_for_a_device_are_what_it_does() {
             let asked = json!({ "holes": "no", "reflink": "no", "logical-block-size": sector_bytes,
                 "direct-io": "yes", "direct-offset-alignment": sector_bytes,
                 "discard-granularity": queue("discard_granularity"), "overwrite-takes-room": "unknown" });
-            assert_told(&told.before, asked.clone());
-            assert_told(&told.after, asked);
-            assert_told(&told.after, json!({ "punch-hole": "yes", "zero-range": "yes" }));
-            assert_eq!(told.after.get("file-system"), None);
+            assert_reported(&reported.before, asked.clone());
+            assert_reported(&reported.after, asked);
+            assert_reported(&reported.after, json!({ "punch-hole": "yes", "zero-range": "yes" }));
+            assert_eq!(reported.after.get("file-system"), None);
             let expected = format!("medium    device with sectors of {sector_bytes} bytes");
-            assert!(told.for_people.contains(&expected), "{}", told.for_people);
+            assert!(reported.for_people.contains(&expected), "{}", reported.for_people);
         }
     }
 }

@@ -31,9 +31,9 @@ fn a_disk_whose_server_is_lost_can_be_removed_and_what_was_not_written_is_said()
         let removed = qmp.ok("blockdev-del", json!({ "node-name": "far" }));
         if cached {
             assert!(removed["x-close-error"].is_string(), "{removed}");
-            let told = qmp.event("BLOCK_IO_ERROR");
+            let reported = qmp.event("BLOCK_IO_ERROR");
             assert_eq!(
-                (&told["data"]["node-name"], &told["data"]["operation"]),
+                (&reported["data"]["node-name"], &reported["data"]["operation"]),
                 (&json!("far"), &json!("write"))
             );
         }

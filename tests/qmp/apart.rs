@@ -7,7 +7,7 @@
 use black_box::peer::qemu_io_ok;
 use serde_json::{Value, json};
 
-use super::jobs::{completed, told};
+use super::jobs::{completed, reported};
 use super::{Steered, create, qcow2};
 
 fn filter(driver: &str, name: &str, file: &str) -> Value {
@@ -50,7 +50,7 @@ fn no_filter_of_a_job_s_disk_is_put_over_its_other_disk() {
         let words = qmp.refused("blockdev-reopen", json!({ "options": [filter("copy-on-read", over, "a")] }));
         assert!(words.contains("is in use by job \"j\""), "{words}");
     }
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     qmp.ok("job-cancel", json!({ "id": "j" }));
     completed(&mut qmp, "j");
     steered.server.stop();
@@ -109,7 +109,7 @@ fn a_snapshot_is_mirrored_and_has_nothing_to_commit() {
     assert!(words.contains("nothing to commit"), "{words}");
     let mirror = json!({ "job-id": "j", "device": "snap", "target": "copy", "sync": "full" });
     qmp.ok("blockdev-mirror", mirror);
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     qmp.ok("block-job-cancel", json!({ "device": "j" }));
     completed(&mut qmp, "j");
     // And the disk becomes again what it was.

@@ -10,7 +10,7 @@ use black_box::peer::{assert_clean, converted, dirty_by_qemu, qemu_img, qemu_io_
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
-use super::jobs::{Load, completed, holds, status, told};
+use super::jobs::{Load, completed, holds, reported, status};
 use super::{Steered, create, qcow2};
 
 /// The arguments of a job, with more of them.
@@ -115,7 +115,7 @@ fn a_bitmap_forgets_what_was_copied_as_its_mode_says() {
             completed(&mut qmp, "j");
         } else {
             qmp.ok("job-cancel", json!({ "id": "j" }));
-            told(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
+            reported(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
         }
         let found = bitmap(&mut qmp, "b");
         let count = found["count"].as_u64().expect("a number");
@@ -144,7 +144,7 @@ fn a_mirror_copies_what_a_bitmap_has_and_clears_it() {
     let arguments =
         json!({ "job-id": "m", "device": "a", "target": "t", "sync": "incremental", "bitmap": "b" });
     qmp.ok("blockdev-mirror", arguments);
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     steered.server.client("a").write(32 << 20, &[3; 512]).expect("a write");
     qmp.ok("block-job-cancel", json!({ "device": "m" }));
     completed(&mut qmp, "m");
@@ -195,7 +195,7 @@ fn zeroes_of_an_increment_and_of_a_mirrored_overlay_hide_what_is_below() {
     let target = create(scratch, "t", "64M");
     qmp.ok("blockdev-add", qcow2("t", &target));
     qmp.ok("blockdev-mirror", json!({ "job-id": "m", "device": "over", "target": "t", "sync": "top" }));
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     qmp.ok("job-complete", json!({ "id": "m" }));
     completed(&mut qmp, "m");
     for (at, value) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 1), (5, 0)] {
@@ -228,7 +228,7 @@ fn a_compressed_backup_is_smaller_and_the_same() {
 
 /// The node of a target stayed when its job had ended: the next one of the same disk was refused, and the file was locked.
 #[test]
-fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_told() {
+fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_reported() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let mut client = steered.server.client("a");
@@ -251,7 +251,7 @@ fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_tol
     let mirror = |name: &str| json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full" });
     for name in ["left", "taken"] {
         qmp.ok("drive-mirror", mirror(name));
-        told(&mut qmp, "BLOCK_JOB_READY", "j");
+        reported(&mut qmp, "BLOCK_JOB_READY", "j");
         qmp.ok(if name == "left" { "job-cancel" } else { "job-complete" }, json!({ "id": "j" }));
         completed(&mut qmp, "j");
         assert!(super::node(&mut qmp, "target-a").is_some() == (name == "taken"));
@@ -283,8 +283,8 @@ fn the_format_of_a_target_that_is_there_is_found_out() {
     // The disk holds an image: copied to where its format is a guess it would be opened as that image.
     client.write(0, &header[..512]).expect("a write");
     qmp.ok("drive-backup", copy("there.raw"));
-    let told = qmp.event_where("BLOCK_JOB_COMPLETED", |data| data["device"] == "j");
-    assert!(told["data"]["error"].is_string(), "{told}");
+    let reported = qmp.event_where("BLOCK_JOB_COMPLETED", |data| data["device"] == "j");
+    assert!(reported["data"]["error"].is_string(), "{reported}");
     let raw = std::fs::read(steered.scratch.file("there.raw")).expect("a file");
     assert!(raw[..512].iter().all(|byte| *byte == 0) && raw[1 << 20] == 7);
     qmp.ok("drive-backup", with(copy("there.raw"), json!({ "format": "raw" })));
@@ -363,7 +363,7 @@ fn a_transaction_that_fails_has_no_job_begun_and_leaves_none() {
         assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
         assert_eq!(bitmap(&mut qmp, "b"), before);
         for status in ["created", "aborting", "concluded", "null"] {
-            assert_eq!(told(&mut qmp, "JOB_STATUS_CHANGE", "j")["status"], status);
+            assert_eq!(reported(&mut qmp, "JOB_STATUS_CHANGE", "j")["status"], status);
         }
     }
     qmp.ok("transaction", json!({ "actions": [backup(true), snapshot("o")] }));

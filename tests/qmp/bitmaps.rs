@@ -28,7 +28,7 @@ fn dirty_by_us(server: &Server, export: &str, bitmap: &str) -> Vec<(u64, u64)> {
 }
 
 /// What a query tells of the bitmaps of node "b", by name.
-fn told(qmp: &mut black_box::qmp::Qmp, name: &str) -> Option<Value> {
+fn reported(qmp: &mut black_box::qmp::Qmp, name: &str) -> Option<Value> {
     let node = super::node(qmp, "b")?;
     let bitmaps = node["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
     bitmaps.into_iter().find(|bitmap| bitmap["name"] == name)
@@ -60,7 +60,7 @@ fn what_clients_write_is_in_bitmaps_when_qemu_reads_them() {
     assert_eq!(dirty_by_us(&steered.server, "b", "inc"), inc);
     assert_eq!(dirty_by_us(&steered.server, "b", "fine"), fine);
     assert_eq!(dirty_by_us(&steered.server, "b", "frozen"), []);
-    let now = told(&mut qmp, "fine").expect("it is there");
+    let now = reported(&mut qmp, "fine").expect("it is there");
     let expected = json!({
         "name": "fine", "count": (4 << 10) + (100 << 10) + (1 << 20), "granularity": 4096,
         "recording": true, "busy": true, "persistent": true,
@@ -94,8 +94,9 @@ fn bitmaps_are_made_changed_and_removed_as_qemu_does_it() {
     add(&mut qmp, "m", json!({ "granularity": 65536 }));
     add(&mut qmp, "p", json!({ "persistent": true, "disabled": true }));
     let mut client = steered.server.client("b");
-    let count =
-        |qmp: &mut black_box::qmp::Qmp, name: &str| told(qmp, name).expect("it is there")["count"].clone();
+    let count = |qmp: &mut black_box::qmp::Qmp, name: &str| {
+        reported(qmp, name).expect("it is there")["count"].clone()
+    };
     client.write(0, &[1; 512]).expect("a write");
     assert_eq!((count(&mut qmp, "m"), count(&mut qmp, "p")), (json!(65536), json!(0)));
     qmp.ok("block-dirty-bitmap-enable", which("p"));
@@ -125,7 +126,7 @@ fn bitmaps_are_made_changed_and_removed_as_qemu_does_it() {
         assert!(refused.contains(word), "{command}: {refused}");
     }
     qmp.ok("block-dirty-bitmap-remove", which("m"));
-    assert!(told(&mut qmp, "m").is_none());
+    assert!(reported(&mut qmp, "m").is_none());
     qmp.ok("block_resize", json!({ "node-name": "b", "size": 32 << 20 }));
     drop(client);
     qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
@@ -201,7 +202,7 @@ fn a_disk_that_is_removed_at_once_still_tells_of_bitmaps_that_are_not_kept_up_to
     let mut qmp = steered.talk();
     qmp.ok("blockdev-add", qcow2("b", &path));
     qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "b", "name": "s" }));
-    let inc = told(&mut qmp, "inc").expect("it is told");
+    let inc = reported(&mut qmp, "inc").expect("it is reported");
     assert_eq!((&inc["inconsistent"], &inc["recording"]), (&json!(true), &json!(false)));
     qmp.ok("blockdev-del", json!({ "node-name": "b" }));
     let news = &qmp.event("X_BLOCK_DIRTY_BITMAPS_INVALIDATED")["data"];
@@ -263,7 +264,7 @@ fn any_disk_has_bitmaps_in_memory_while_clients_write() {
     assert!(refused.contains("bitmaps"), "{refused}");
     let action = json!({ "type": "block-dirty-bitmap-add", "data": bitmap("b", false) });
     qmp.refused("transaction", json!({ "actions": [action, { "type": "abort", "data": {} }] }));
-    assert_eq!(told(&mut qmp, "m"), None);
+    assert_eq!(reported(&mut qmp, "m"), None);
     qmp.ok("transaction", json!({ "actions": [action] }));
     qmp.ok("block-dirty-bitmap-add", bitmap("n", false));
     client.write((1 << 20) + 5, &[2; 10]).expect("a write");
@@ -279,9 +280,9 @@ fn any_disk_has_bitmaps_in_memory_while_clients_write() {
     });
     qmp.ok("blockdev-backup", backup);
     super::jobs::completed(&mut qmp, "j");
-    assert_eq!(told(&mut qmp, "m").expect("it is there")["count"], 0);
+    assert_eq!(reported(&mut qmp, "m").expect("it is there")["count"], 0);
     client.write(2 << 20, &[3; 512]).expect("a write");
-    assert_eq!(told(&mut qmp, "m").expect("it is there")["count"], 65536);
+    assert_eq!(reported(&mut qmp, "m").expect("it is there")["count"], 65536);
     qmp.ok("block_resize", json!({ "node-name": "b", "size": 65 << 20 }));
     qmp.ok("block-dirty-bitmap-remove", json!({ "node": "b", "name": "m" }));
     drop(client);

@@ -8,7 +8,7 @@ use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
-use super::jobs::told;
+use super::jobs::reported;
 use super::{Steered, create};
 
 /// Edges as names: of the parent, of the child, and what the child is to it.
@@ -55,7 +55,7 @@ fn mirrored(qmp: &mut Qmp, scratch: &Scratch, begin: &str) -> BTreeSet<[String; 
     qmp.ok("blockdev-add", image("target", &target));
     let arguments = json!({ "job-id": "j", "device": "top", "target": "target", "sync": "full", "filter-node-name": "f" });
     qmp.ok("blockdev-mirror", arguments);
-    told(qmp, "BLOCK_JOB_READY", "j");
+    reported(qmp, "BLOCK_JOB_READY", "j");
     edges(qmp)
 }
 
@@ -81,7 +81,7 @@ fn the_graph_has_the_edges_that_qemu_shows() {
     }
     assert!(leads(&ours, "a", "a"), "the export: {ours:#?}");
     qmp.ok("block-job-cancel", json!({ "device": "j" }));
-    told(&mut qmp, "BLOCK_JOB_COMPLETED", "j");
+    reported(&mut qmp, "BLOCK_JOB_COMPLETED", "j");
     assert!(!edges(&mut qmp).iter().any(|edge| edge[1] == "f"), "the filter is gone");
     steered.server.stop();
 }

@@ -39,7 +39,7 @@ fn a_disk_that_is_added_exported_and_removed_is_whole_and_free_again() {
 }
 
 #[test]
-fn an_export_shows_no_more_than_it_was_told_to() {
+fn an_export_shows_no_more_than_it_was_reported_to() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let again = qmp.refused("block-export-add", json!({ "type": "nbd", "id": "ro", "node-name": "a" }));
@@ -117,7 +117,7 @@ fn a_server_may_begin_with_nothing_and_open_its_own_door() {
     qmp.ok("blockdev-add", qcow2("a", &path));
     qmp.ok("block-export-add", json!({ "type": "nbd", "id": "a", "node-name": "a" }));
     let client = Client::connect(nbd.as_ref(), "a").expect("it serves");
-    assert_eq!(client.flags() & 2, 2, "read-only unless told otherwise");
+    assert_eq!(client.flags() & 2, 2, "read-only by default");
     qmp.ok("nbd-server-stop", json!({}));
     // Answered when the export is gone, with its client.
     assert_eq!(qmp.ok("query-block-exports", json!({})), json!([]));
@@ -190,8 +190,11 @@ fn a_disk_grows_while_it_is_in_use_and_shrinks_only_if_that_is_meant() {
     assert!(qmp.refused("block_resize", json!({ "device": "a", "size": 1 << 20 })).contains("shrink"));
     qmp.ok("block_resize", json!({ "device": "a", "size": 1 << 20, "x-shrink": true }));
     assert!(anew.read(64 << 20, 512).is_err(), "beyond the end");
-    let told = qmp.event("BLOCK_IO_ERROR");
-    assert_eq!((&told["data"]["node-name"], &told["data"]["operation"]), (&json!("a"), &json!("read")));
+    let reported = qmp.event("BLOCK_IO_ERROR");
+    assert_eq!(
+        (&reported["data"]["node-name"], &reported["data"]["operation"]),
+        (&json!("a"), &json!("read"))
+    );
     steered.server.stop();
     let path = steered.scratch.name("a.qcow2");
     assert_clean(path.as_ref());

@@ -196,7 +196,7 @@ fn a_descriptor_that_cannot_be_the_disk_is_refused_in_words() {
 
 /// With O_APPEND every write lands at the end of the file, whatever its offset.
 #[test]
-fn a_descriptor_opened_for_appending_writes_where_it_is_told() {
+fn a_descriptor_opened_for_appending_writes_where_it_is_reported() {
     let (steered, elsewhere) = (Steered::new(), Scratch::new());
     let path = elsewhere.name("b.raw");
     std::fs::write(&path, [0; 1 << 20]).expect("a file");

@@ -71,7 +71,7 @@ fn a_thousand_clients_take_a_bounded_number_of_places() {
     let mut refused = UnixStream::connect(&steered.qmp).expect("it listens");
     refused.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     let mut said = String::new();
-    refused.read_to_string(&mut said).expect("it is told and sent away");
+    refused.read_to_string(&mut said).expect("it is answered and closed");
     assert!(said.contains("16 clients are connected"), "{said}");
     let most = steered.server.descriptors();
     assert!(most <= before + 40, "{most} descriptors, {before} before");

@@ -6,7 +6,7 @@ use black_box::{Client, Scratch};
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
-use super::jobs::{completed, told};
+use super::jobs::{completed, reported};
 use super::{Steered, create, qcow2};
 
 /// Three images over each other, each with data of its own, as nodes `base`, `mid` and `top`, and a target `t`. All names begin with `begin`.
@@ -69,7 +69,7 @@ fn seen(qmp: &mut Qmp, scratch: &Scratch, begin: &str) -> Vec<(String, Value)> {
             "GenericError"
         );
         qmp.ok("block-job-cancel", json!({ "device": "j", "force": true }));
-        told(qmp, "BLOCK_JOB_CANCELLED", "j");
+        reported(qmp, "BLOCK_JOB_CANCELLED", "j");
         assert_eq!(driver_of(qmp, "f"), None, "{command}");
         qmp.ok("blockdev-add", file("f"));
         qmp.ok("blockdev-del", json!({ "node-name": "f" }));
@@ -98,7 +98,7 @@ fn an_export_of_a_job_s_filter_is_one_of_the_disk_and_outlives_it() {
     let mirror =
         json!({ "job-id": "j", "device": "top", "target": "t", "sync": "full", "filter-node-name": "f" });
     qmp.ok("blockdev-mirror", mirror);
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     let add = json!({ "type": "nbd", "id": "e", "node-name": "f", "name": "e", "writable": true });
     qmp.ok("block-export-add", add);
     let mut client = Client::connect(steered.server.socket(), "e").expect("it serves");

@@ -75,17 +75,17 @@ impl Load {
 }
 
 /// Waits for the event of `job` that has this name; those of other jobs stay for who waits for them.
-pub(super) fn told(qmp: &mut Qmp, name: &str, job: &str) -> Value {
+pub(super) fn reported(qmp: &mut Qmp, name: &str, job: &str) -> Value {
     qmp.event_where(name, |data| data["device"] == job || data["id"] == job)["data"].take()
 }
 
 /// Waits until `job` has this status.
 pub(super) fn status(qmp: &mut Qmp, job: &str, status: &str) {
-    while told(qmp, "JOB_STATUS_CHANGE", job)["status"] != status {}
+    while reported(qmp, "JOB_STATUS_CHANGE", job)["status"] != status {}
 }
 
 pub(super) fn completed(qmp: &mut Qmp, job: &str) {
-    let data = told(qmp, "BLOCK_JOB_COMPLETED", job);
+    let data = reported(qmp, "BLOCK_JOB_COMPLETED", job);
     assert_eq!(data["error"], Value::Null, "{data}");
 }
 
@@ -145,7 +145,7 @@ fn a_chain_is_made_streamed_and_committed_under_a_client_that_writes() {
     load.goes_on();
     // And goes into it.
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "s4" }));
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     load.goes_on();
     qmp.ok("job-complete", json!({ "id": "j" }));
     completed(&mut qmp, "j");
@@ -194,7 +194,7 @@ fn a_mirror_is_what_the_disk_is_and_takes_its_place() {
         let mirror =
             json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "copy-mode": mode });
         qmp.ok("blockdev-mirror", mirror);
-        told(&mut qmp, "BLOCK_JOB_READY", "m");
+        reported(&mut qmp, "BLOCK_JOB_READY", "m");
         load.goes_on();
         // Zeroes smaller than the unit in which changes are tracked.
         let mut other = steered.server.client("a");
@@ -223,7 +223,7 @@ fn a_mirror_that_is_ready_and_cancelled_leaves_a_whole_copy() {
     let load = Load::on(steered.server.socket(), "a", 512);
     qmp.ok("blockdev-add", qcow2("t", &target));
     qmp.ok("blockdev-mirror", json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full" }));
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     let held = load.end();
     let jobs = qmp.ok("query-block-jobs", json!({}));
     assert_eq!(
@@ -299,7 +299,7 @@ fn verbs_are_refused_where_the_state_does_not_take_them() {
     let mirror = json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "speed": 65536 });
     qmp.ok("blockdev-mirror", mirror);
     qmp.ok("job-cancel", json!({ "id": "m" }));
-    told(&mut qmp, "BLOCK_JOB_CANCELLED", "m");
+    reported(&mut qmp, "BLOCK_JOB_CANCELLED", "m");
     assert_eq!(exported(&mut qmp), "a");
     qmp.ok("blockdev-del", json!({ "node-name": "t" }));
     steered.server.stop();
@@ -395,7 +395,7 @@ fn a_base_that_was_open_for_reading_is_committed_to_and_grown() {
     );
     let load = Load::on(nbd.as_ref(), "e", 512);
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "top" }));
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     qmp.ok("job-complete", json!({ "id": "j" }));
     completed(&mut qmp, "j");
     assert_eq!(exported(&mut qmp), "base");
@@ -450,7 +450,7 @@ fn killed_at_any_moment_of_a_job_a_chain_is_the_old_one_or_the_new_one() {
         }
         client.ok(job, arguments);
         if kind == 2 && round > 3 {
-            told(&mut client, "BLOCK_JOB_READY", "j");
+            reported(&mut client, "BLOCK_JOB_READY", "j");
             client.ok("job-complete", json!({ "id": "j" }));
         }
         std::thread::sleep(Duration::from_micros(2_000 * round as u64));
@@ -482,7 +482,7 @@ fn a_mirror_becomes_ready_however_fast_the_disk_is_written() {
     qmp.ok("blockdev-add", filter);
     let mirror = json!({ "job-id": "m", "device": "a", "target": "t", "sync": "top" });
     qmp.ok("blockdev-mirror", mirror);
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     load.goes_on();
     let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
     assert!(job["x-written-through"].as_u64().expect("a number") > 0, "{job}");
@@ -510,16 +510,16 @@ fn a_mirror_whose_target_dies_rests_and_can_be_cancelled() {
     let mirror =
         json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "on-target-error": "stop" });
     qmp.ok("blockdev-mirror", mirror);
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     far.kill();
-    let error = told(&mut qmp, "BLOCK_JOB_ERROR", "m");
+    let error = reported(&mut qmp, "BLOCK_JOB_ERROR", "m");
     assert_eq!(error, json!({ "device": "m", "operation": "write", "action": "stop" }));
     status(&mut qmp, "m", "standby");
     let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
     assert_eq!((&job["paused"], &job["io-status"]), (&json!(true), &json!("failed")), "{job}");
     load.goes_on();
     qmp.ok("block-job-cancel", json!({ "device": "m", "force": true }));
-    told(&mut qmp, "BLOCK_JOB_CANCELLED", "m");
+    reported(&mut qmp, "BLOCK_JOB_CANCELLED", "m");
     assert_eq!(exported(&mut qmp), "a");
     load.goes_on();
     let held = load.end();
@@ -533,7 +533,7 @@ fn a_mirror_whose_target_dies_rests_and_can_be_cancelled() {
 
 /// A program that ends in the middle of jobs ends in order.
 #[test]
-fn a_server_that_is_told_to_end_ends_its_jobs_first() {
+fn a_server_that_is_reported_to_end_ends_its_jobs_first() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let target = create(&steered.scratch, "t", "64M");

@@ -10,7 +10,7 @@ use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
-use super::jobs::{Load, backing_of, completed, exported, holds, snapshot, status, told};
+use super::jobs::{Load, backing_of, completed, exported, holds, reported, snapshot, status};
 use super::{Steered, create, qcow2};
 
 /// A chain over `a`: `s1`, `s2` and so on, each with data of a client's; gives their paths.
@@ -251,7 +251,7 @@ fn a_commit_that_is_cancelled_takes_nothing_from_a_stream_beside_it() {
     qmp.ok("block-stream", json!({ "job-id": "stream", "device": "s3", "base-node": "f", "speed": 65536, "auto-finalize": false }));
     qmp.ok("block-stream", json!({ "job-id": "other", "device": "s5", "base-node": "s3", "speed": 65536, "auto-finalize": false }));
     qmp.ok("block-job-cancel", json!({ "device": "commit" }));
-    told(&mut qmp, "BLOCK_JOB_CANCELLED", "commit");
+    reported(&mut qmp, "BLOCK_JOB_CANCELLED", "commit");
     load.goes_on();
     for job in ["stream", "other"] {
         ends(&mut qmp, job);
@@ -295,7 +295,7 @@ fn an_image_in_the_middle_takes_over_what_lies_below_it() {
     let commit = json!({ "job-id": "j", "device": "s4", "top-node": "s4", "base-node": "s3", "speed": 1 });
     qmp.ok("block-commit", commit);
     qmp.ok("block-job-cancel", json!({ "device": "j" }));
-    told(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
+    reported(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
     qemu_img(["check", &paths[2]]).ok();
     let held = load.end();
     assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
@@ -335,7 +335,7 @@ fn a_raw_base_that_is_shorter_becomes_as_long_as_what_is_committed_to_it() {
     qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 5 1M 1M"]);
     qmp.ok("blockdev-add", qcow2("top", &top));
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "top" }));
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     qmp.ok("job-complete", json!({ "id": "j" }));
     completed(&mut qmp, "j");
     steered.server.stop();
@@ -362,11 +362,11 @@ fn a_mirror_that_is_not_to_converge_waits_for_the_guest() {
         load.goes_on();
         std::thread::sleep(std::time::Duration::from_millis(100));
         let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
-        let told = (&job["status"], &job["x-written-through"], &job["x-write-wait-ns"]);
-        assert_eq!(told, (&json!("running"), &json!(0), &json!(0)), "{job}");
+        let reported = (&job["status"], &job["x-written-through"], &job["x-write-wait-ns"]);
+        assert_eq!(reported, (&json!("running"), &json!(0), &json!(0)), "{job}");
     }
     let held = load.end();
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     qmp.ok("job-cancel", json!({ "id": "m" }));
     completed(&mut qmp, "m");
     steered.server.stop();

@@ -174,7 +174,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let socket = qmp(&steered);
     let target = steered.scratch.name("target.qcow2");
     let small = create(&steered.scratch, "small.qcow2", "1M");
-    for (words, told) in [
+    for (words, reported) in [
         (vec!["mirror", &socket, &target, "--disk", "none"], "no disk"),
         (vec!["mirror", &socket, &small], "exists"),
         (vec!["mirror", &socket, &small, "-n"], "bytes"),
@@ -184,7 +184,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
         (vec!["stream", &target], "cannot talk"),
     ] {
         let refused = cowhand(words.clone()).fails();
-        assert!(refused.contains(told), "{words:?}: {refused}");
+        assert!(refused.contains(reported), "{words:?}: {refused}");
     }
     assert!(!Path::new(&target).exists());
     let nodes = steered.talk().ok("query-named-block-nodes", json!({}));

@@ -4,7 +4,7 @@ use black_box::peer::{assert_clean, qemu_img};
 use serde_json::json;
 
 use super::Steered;
-use super::jobs::{Load, backing_of, completed, exported, holds, snapshot, told};
+use super::jobs::{Load, backing_of, completed, exported, holds, reported, snapshot};
 
 const OVERLAYS: usize = 50;
 
@@ -55,7 +55,7 @@ fn fifty_overlays_are_made_streamed_and_committed_under_a_client_that_verifies()
         }
     }
     qmp.ok("block-commit", json!({ "job-id": "j", "device": name(OVERLAYS) }));
-    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    reported(&mut qmp, "BLOCK_JOB_READY", "j");
     load.goes_on();
     qmp.ok("job-complete", json!({ "id": "j" }));
     completed(&mut qmp, "j");

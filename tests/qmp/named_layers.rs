@@ -25,27 +25,30 @@ fn chain(steered: &Steered, qmp: &mut Qmp) -> [String; 3] {
 }
 
 fn node(qmp: &mut Qmp, name: &str) -> Value {
-    super::node(qmp, name).unwrap_or_else(|| panic!("{name} is told of"))
+    super::node(qmp, name).unwrap_or_else(|| panic!("{name} is listed"))
 }
 
 /// libvirt finds the layer that it commits or streams among the nodes; it was shown the uppermost image's file there.
 #[test]
-fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
+fn a_named_image_below_is_reported_as_what_it_is_and_goes_with_its_disk() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let [base, mid, top] = chain(&steered, &mut qmp);
     for (name, path, below) in [("mid", &mid, Some(&base)), ("base", &base, None)] {
-        let told = node(&mut qmp, name);
-        assert_eq!((&told["drv"], &told["file"], &told["ro"]), (&json!("qcow2"), &json!(path), &json!(true)));
-        assert_eq!(told["image"]["filename"], json!(path), "{told}");
-        assert_eq!(told.get("backing_file"), below.map(|below| json!(below)).as_ref(), "{told}");
-        assert_eq!(told["backing_file_depth"], json!(u32::from(below.is_some())));
-        let told = node(&mut qmp, &format!("{name}-file"));
+        let reported = node(&mut qmp, name);
+        assert_eq!(
+            (&reported["drv"], &reported["file"], &reported["ro"]),
+            (&json!("qcow2"), &json!(path), &json!(true))
+        );
+        assert_eq!(reported["image"]["filename"], json!(path), "{reported}");
+        assert_eq!(reported.get("backing_file"), below.map(|below| json!(below)).as_ref(), "{reported}");
+        assert_eq!(reported["backing_file_depth"], json!(u32::from(below.is_some())));
+        let reported = node(&mut qmp, &format!("{name}-file"));
         let length = std::fs::metadata(path).expect("it is there").len();
-        assert_eq!((&told["drv"], &told["file"]), (&json!("file"), &json!(path)));
-        let image = &told["image"];
-        assert_eq!((&image["filename"], &image["format"]), (&json!(path), &json!("file")), "{told}");
-        assert_eq!(image["virtual-size"], json!(length), "{told}");
+        assert_eq!((&reported["drv"], &reported["file"]), (&json!("file"), &json!(path)));
+        let image = &reported["image"];
+        assert_eq!((&image["filename"], &image["format"]), (&json!(path), &json!("file")), "{reported}");
+        assert_eq!(image["virtual-size"], json!(length), "{reported}");
         let refused = qmp.refused("blockdev-del", json!({ "node-name": name }));
         assert!(refused.contains(&format!("node \"{name}\" is in use by node \"t\"")), "{refused}");
     }
@@ -158,11 +161,11 @@ fn an_image_below_two_disks_is_committed_and_both_are_over_its_base() {
     qmp.ok("block-commit", commit);
     completed(&mut qmp, "c");
     for name in ["top", "top2"] {
-        let told = node(&mut qmp, name);
+        let reported = node(&mut qmp, name);
         assert_eq!(
-            (&told["backing_file"], &told["backing_file_depth"]),
+            (&reported["backing_file"], &reported["backing_file_depth"]),
             (&json!(paths[0]), &json!(1)),
-            "{told}"
+            "{reported}"
         );
         let export = json!({ "type": "nbd", "id": name, "node-name": name, "writable": true });
         qmp.ok("block-export-add", export);

@@ -9,7 +9,7 @@ use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
-use super::jobs::told;
+use super::jobs::reported;
 use super::{Steered, create};
 
 const MIB: u64 = 1 << 20;
@@ -94,7 +94,7 @@ fn a_base_that_a_commit_wrote_has_no_room_left_when_it_is_read_again() {
     qmp.ok("blockdev-add", top);
     let job = json!({ "job-id": "j", "device": "top", "top-node": "mid", "base-node": "base" });
     qmp.ok("block-commit", job);
-    told(&mut qmp, "BLOCK_JOB_COMPLETED", "j");
+    reported(&mut qmp, "BLOCK_JOB_COMPLETED", "j");
     let (len, used) = room(&base);
     assert!(len <= MIB && used <= MIB, "{len}, {used}");
     qemu_io_ok(&["-r", "-f", "qcow2"], &base, &["read -P 2 3M 64k"]);

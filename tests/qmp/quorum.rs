@@ -10,7 +10,7 @@ use black_box::{Client, Scratch, cowhand};
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
-use super::jobs::{Load, backing_of, completed, holds, told as event_of_job};
+use super::jobs::{Load, backing_of, completed, holds, reported as event_of_job};
 use super::{Steered, create, node, qcow2};
 
 const SECTOR: usize = 512;
@@ -55,7 +55,7 @@ fn end(qmp: &mut Qmp, client: Client) {
 }
 
 /// What an event says but for its text of an error, which is for people.
-fn told(qmp: &mut Qmp, event: &str) -> Value {
+fn reported(qmp: &mut Qmp, event: &str) -> Value {
     let mut data = qmp.event(event)["data"].clone();
     if let Some(error) = data.get_mut("error") {
         *error = json!("");
@@ -77,7 +77,7 @@ fn with_both(name: &str, test: impl Fn(&mut Qmp, &Path, [String; 3])) {
 
 /// A medium gives other bytes than were written to it, and says nothing: the guest reads what it wrote.
 #[test]
-fn a_disk_that_reads_otherwise_is_outvoted_and_told_of() {
+fn a_disk_that_reads_otherwise_is_outvoted_and_reported_of() {
     with_both("vote", |qmp, socket, files| {
         let mut client = begin(qmp, socket, &files, &json!({}));
         client.write(0, &[8; 4096]).expect("a write");
@@ -88,7 +88,7 @@ fn a_disk_that_reads_otherwise_is_outvoted_and_told_of() {
         spoil(&files[1], 16);
         assert!(client.read(16 * SECTOR as u64, SECTOR as u32).expect("a read") == [7; SECTOR]);
         let expected = json!({ "type": "read", "node-name": "c1", "sector-num": 16, "sectors-count": 1 });
-        assert_eq!(told(qmp, "QUORUM_REPORT_BAD"), expected);
+        assert_eq!(reported(qmp, "QUORUM_REPORT_BAD"), expected);
         // Two that are wrong, and not alike: what was there is unknown.
         spoil(&files[2], 16);
         let file = std::fs::File::options().write(true).open(&files[2]).expect("a file");
@@ -96,7 +96,7 @@ fn a_disk_that_reads_otherwise_is_outvoted_and_told_of() {
         let failed = client.read(16 * SECTOR as u64, SECTOR as u32).expect_err("no two agree");
         assert!(matches!(failed, Failed::Refused(5)), "{failed:?}");
         let expected = json!({ "reference": "q", "sector-num": 16, "sectors-count": 1 });
-        assert_eq!(told(qmp, "QUORUM_FAILURE"), expected);
+        assert_eq!(reported(qmp, "QUORUM_FAILURE"), expected);
         end(qmp, client);
     });
 }
@@ -108,7 +108,7 @@ fn a_disk_that_was_outvoted_is_repaired_if_that_was_asked_for() {
         let mut client = begin(qmp, socket, &files, &json!({ "rewrite-corrupted": true }));
         spoil(&files[0], 3);
         assert!(client.read(3 * SECTOR as u64, SECTOR as u32).expect("a read") == [7; SECTOR]);
-        assert_eq!(told(qmp, "QUORUM_REPORT_BAD")["node-name"], "c0");
+        assert_eq!(reported(qmp, "QUORUM_REPORT_BAD")["node-name"], "c0");
         client.flush().expect("a flush");
         end(qmp, client);
         for path in &files {
@@ -155,10 +155,10 @@ fn a_write_is_acknowledged_when_as_many_as_the_threshold_have_it() {
         assert_eq!(client.write(0, &[8; 4096]).is_ok(), acknowledged, "{bad:?}");
         for number in &bad {
             let expected = json!({ "type": "write", "error": "", "node-name": format!("c{number}"), "sector-num": 0, "sectors-count": 8 });
-            assert_eq!(told(&mut qmp, "QUORUM_REPORT_BAD"), expected);
+            assert_eq!(reported(&mut qmp, "QUORUM_REPORT_BAD"), expected);
         }
         if !acknowledged {
-            assert_eq!(told(&mut qmp, "QUORUM_FAILURE")["sectors-count"], 8);
+            assert_eq!(reported(&mut qmp, "QUORUM_FAILURE")["sectors-count"], 8);
         }
         end(&mut qmp, client);
     }

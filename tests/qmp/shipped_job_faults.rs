@@ -28,7 +28,7 @@ use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::{Run, Scratch};
 use serde_json::json;
 
-use super::jobs::{Load, backing_of, completed, holds, snapshot, status, told};
+use super::jobs::{Load, backing_of, completed, holds, reported, snapshot, status};
 use super::{Steered, begin_with_nothing, create, qcow2};
 
 #[test]
@@ -40,7 +40,7 @@ fn a_server_ends_in_order_beside_a_mirror_that_is_ready_resting_or_completed() {
         let held = Load::on(steered.server.socket(), "a", 512).end();
         qmp.ok("blockdev-add", qcow2("t", &target));
         qmp.ok("blockdev-mirror", json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full" }));
-        told(&mut qmp, "BLOCK_JOB_READY", "m");
+        reported(&mut qmp, "BLOCK_JOB_READY", "m");
         if let Some(verb) = verb {
             qmp.ok(verb, json!({ "id": "m" }));
         }
@@ -128,7 +128,7 @@ fn what_was_asked_of_holes_does_not_make_a_copy_full() {
     qmp.ok("blockdev-add", qcow2("t", &target));
     qmp.ok("blockdev-mirror", json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full" }));
     map();
-    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    reported(&mut qmp, "BLOCK_JOB_READY", "m");
     qmp.ok("job-cancel", json!({ "id": "m" }));
     completed(&mut qmp, "m");
     drop(client);
@@ -187,7 +187,7 @@ fn the_end_of_a_disk_that_is_no_whole_cluster_is_copied() {
         qmp.ok("blockdev-add", raw);
         qmp.ok(job, json!({ "job-id": "j", "device": "d", "target": "t", "sync": "full" }));
         if job == "blockdev-mirror" {
-            told(&mut qmp, "BLOCK_JOB_READY", "j");
+            reported(&mut qmp, "BLOCK_JOB_READY", "j");
             qmp.ok("job-cancel", json!({ "id": "j" }));
         }
         status(&mut qmp, "j", "null");

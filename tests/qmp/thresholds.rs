@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Steered, create};
 
 #[test]
-fn a_write_beyond_a_threshold_is_told_once_and_the_highest_write_is_known() {
+fn a_write_beyond_a_threshold_is_reported_once_and_the_highest_write_is_known() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let path = create(&steered.scratch, "thin.qcow2", "64M");
@@ -23,9 +23,9 @@ fn a_write_beyond_a_threshold_is_told_once_and_the_highest_write_is_known() {
     for place in 1..6_u64 {
         client.write(place << 21, &vec![1; 1 << 20]).expect("a write");
     }
-    let told = qmp.event("BLOCK_WRITE_THRESHOLD")["data"].clone();
-    assert_eq!((&told["node-name"], &told["write-threshold"]), (&json!("f"), &json!(4 << 20)));
-    assert!(told["amount-exceeded"].as_u64().expect("a number") <= 2 << 20, "{told}");
+    let reported = qmp.event("BLOCK_WRITE_THRESHOLD")["data"].clone();
+    assert_eq!((&reported["node-name"], &reported["write-threshold"]), (&json!("f"), &json!(4 << 20)));
+    assert!(reported["amount-exceeded"].as_u64().expect("a number") <= 2 << 20, "{reported}");
     assert_eq!(threshold(&mut qmp), json!(0));
     let stats = qmp.ok("query-blockstats", json!({ "query-nodes": true }));
     let disk = stats.as_array().expect("a list").iter().find(|disk| disk["node-name"] == "d");

@@ -3,7 +3,7 @@
 use black_box::peer::{dirty_by_qemu, qemu_io_ok};
 use serde_json::{Value, json};
 
-use super::jobs::{BLOCK, Load, completed, told};
+use super::jobs::{BLOCK, Load, completed, reported};
 use super::{Steered, create, qcow2};
 
 fn on_bitmap(kind: &str, node: &str, name: &str) -> Value {
@@ -105,7 +105,7 @@ fn a_transaction_takes_the_target_of_a_job_and_its_source() {
         }
         load.end();
         qmp.ok("job-cancel", json!({ "id": "j" }));
-        told(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
+        reported(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
     }
     steered.server.stop();
 }
@@ -128,7 +128,7 @@ fn a_copy_to_what_is_copied_to_its_source_is_refused() {
     qmp.ok("blockdev-backup", backup("b", "c", "three"));
     for id in ["one", "three"] {
         qmp.ok("job-cancel", json!({ "id": id }));
-        told(&mut qmp, "BLOCK_JOB_CANCELLED", id);
+        reported(&mut qmp, "BLOCK_JOB_CANCELLED", id);
     }
     steered.server.stop();
 }

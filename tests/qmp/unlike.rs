@@ -9,7 +9,7 @@ use black_box::qmp::Qmp;
 use black_box::{QemuNbd, Scratch};
 use serde_json::{Value, json};
 
-use super::jobs::{completed, told};
+use super::jobs::{completed, reported};
 use super::qcow2;
 
 const MIB: usize = 1 << 20;
@@ -64,7 +64,7 @@ fn a_shallow_mirror_keeps_the_rest_of_each_cluster_that_a_guest_writes_in_part()
             "blockdev-mirror",
             json!({ "job-id": "j", "device": "top", "target": "t", "sync": "top", "copy-mode": mode, "granularity": 4096 }),
         );
-        told(&mut qmp, "BLOCK_JOB_READY", "j");
+        reported(&mut qmp, "BLOCK_JOB_READY", "j");
         qemu_io_ok(&["-f", "raw"], &uri, &["write -P 51 1025k 2k", "write -z 5000k 1k"]);
         qmp.ok("job-complete", json!({ "id": "j" }));
         completed(&mut qmp, "j");
@@ -111,7 +111,7 @@ fn a_mirror_of_nothing_is_put_over_the_disk() {
         // Not flushed before the disk switches: the next flush is one of what lies below, too.
         qemu_io_ok(&["-f", "raw", "-t", "unsafe"], &uri, &["write -P 50 7M 4k"]);
         qmp.ok(command, mirror);
-        told(&mut qmp, "BLOCK_JOB_READY", "j");
+        reported(&mut qmp, "BLOCK_JOB_READY", "j");
         qemu_io_ok(&["-f", "raw"], &uri, &["write -P 51 1025k 2k", "write -z 5000k 1k"]);
         qmp.ok("job-complete", json!({ "id": "j" }));
         completed(&mut qmp, "j");
@@ -208,7 +208,7 @@ fn a_shallow_copy_goes_to_an_overlay_that_another_server_has() {
         qmp.ok("blockdev-add", nbd);
         qmp.ok(command, json!({ "job-id": "j", "device": "top", "target": "t", "sync": "top" }));
         if command == "blockdev-mirror" {
-            told(&mut qmp, "BLOCK_JOB_READY", "j");
+            reported(&mut qmp, "BLOCK_JOB_READY", "j");
             qmp.ok("job-complete", json!({ "id": "j" }));
         }
         completed(&mut qmp, "j");

@@ -32,8 +32,8 @@ fn one_command_creates_a_disk_serves_it_and_prints_lines_that_run() {
     assert_eq!(info["virtual-size"], 20_u64 << 30);
 
     let uri = line(&server, "URI");
-    let told = Run::new("nbdinfo").args(["--json", &uri]).json();
-    assert_eq!(told["exports"][0]["export-size"], 20_u64 << 30);
+    let reported = Run::new("nbdinfo").args(["--json", &uri]).json();
+    assert_eq!(reported["exports"][0]["export-size"], 20_u64 << 30);
     qemu_io_ok(&["-f", "raw"], &uri, &["write -P 7 1G 1M", "read -P 7 1G 1M"]);
 
     assert!(shell(&scratch, &line(&server, "qemu-img")).ok().contains("20 GiB"));

@@ -65,7 +65,7 @@ fn a_second_server_of_a_disk_is_not_put_under_another_name() {
 }
 
 #[test]
-fn disks_of_one_name_in_one_server_are_told_apart_by_their_directories() {
+fn disks_of_one_name_in_one_server_are_kept_apart_by_their_directories() {
     let scratch = Scratch::new();
     let [a, b] = two_disks(&scratch);
     for order in [[&a, &b], [&b, &a]] {

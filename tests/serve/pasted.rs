@@ -155,8 +155,8 @@ fn what_the_lines_cannot_know_is_left_to_be_filled_in() {
     image(&scratch, "a.qcow2");
     let (cert, key) = (server_side.name("server-cert.pem"), server_side.name("server-key.pem"));
     let server = start(&scratch, &["--listen", "0", "--tls-cert", &cert, "--tls-key", &key, "a.qcow2"]);
-    let told = "TLS: for DIR put a directory with the client's ca-cert.pem\n";
-    assert!(server.stdout().contains(told), "{}", server.stdout());
+    let reported = "TLS: for DIR put a directory with the client's ca-cert.pem\n";
+    assert!(server.stdout().contains(reported), "{}", server.stdout());
     let line = line(&server, "qemu-img").replace("DIR", &client_side);
     assert!(shell(&line).ok().contains("8 MiB"));
     server.stop();

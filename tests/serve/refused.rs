@@ -19,7 +19,7 @@ fn lines(server: &Server, text: &str) -> usize {
 }
 
 #[test]
-fn a_client_without_tls_is_told_of_with_its_address_and_the_reason() {
+fn a_client_without_tls_is_reported_of_with_its_address_and_the_reason() {
     let scratch = Scratch::new();
     certificates(scratch.path());
     let path = create(&scratch, "disk.qcow2", "4M");
@@ -30,14 +30,17 @@ fn a_client_without_tls_is_told_of_with_its_address_and_the_reason() {
     plain.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\0").expect("a server that reads");
     plain.shutdown(std::net::Shutdown::Write).expect("a socket");
     plain.read_to_end(&mut Vec::new()).expect("an answer and the end");
-    let told = server.wait_until(|server| (lines(server, "is refused") > 0).then(|| server.stderr()));
-    let told = told.expect("it serves on");
-    assert!(told.contains(&own) && told.contains("it does not use TLS, which is required here"), "{told}");
+    let reported = server.wait_until(|server| (lines(server, "is refused") > 0).then(|| server.stderr()));
+    let reported = reported.expect("it serves on");
+    assert!(
+        reported.contains(&own) && reported.contains("it does not use TLS, which is required here"),
+        "{reported}"
+    );
     server.stop();
 }
 
 #[test]
-fn a_client_whose_certificate_is_not_accepted_is_told_of() {
+fn a_client_whose_certificate_is_not_accepted_is_reported_of() {
     let (scratch, others) = (Scratch::new(), Scratch::new());
     certificates(scratch.path());
     certificates(others.path());
@@ -52,8 +55,11 @@ fn a_client_whose_certificate_is_not_accepted_is_told_of() {
     }
     let count = |server: &Server| (lines(server, "is refused") > 0).then(|| lines(server, "is refused"));
     assert!(server.wait_until(count).is_some_and(|count| count < 20), "{}", server.stderr());
-    let told = server.stderr();
-    assert!(told.contains("TLS: invalid peer certificate") && told.contains("127.0.0.1:"), "{told}");
+    let reported = server.stderr();
+    assert!(
+        reported.contains("TLS: invalid peer certificate") && reported.contains("127.0.0.1:"),
+        "{reported}"
+    );
     server.stop();
 }
 
@@ -76,10 +82,10 @@ fn a_disk_that_fails_every_request_does_not_fill_the_log_and_no_failure_is_lost(
     }
     client.disconnect();
     let stderr = server.stderr_at_end();
-    let told: Vec<&str> = stderr.lines().filter(|line| line.contains("disk.qcow2")).collect();
-    assert!(told.len() < 100, "{} lines", told.len());
+    let reported: Vec<&str> = stderr.lines().filter(|line| line.contains("disk.qcow2")).collect();
+    assert!(reported.len() < 100, "{} lines", reported.len());
     let times = |line: &str| line.split_once(" times since")?.0.rsplit_once('(')?.1.parse::<u64>().ok();
-    let counted: u64 = told.iter().map(|line| times(line).unwrap_or(1)).sum();
+    let counted: u64 = reported.iter().map(|line| times(line).unwrap_or(1)).sum();
     assert_eq!(counted, failures, "{stderr}");
 }
 

@@ -49,8 +49,8 @@ fn assert_serves_over_threads(inject: &str) {
         assert_eq!(client.read(at * 65536, 4096).expect("read"), [7; 4096]);
     }
     let warnings = |server: &Server| {
-        let told = server.stderr();
-        let count = told.lines().filter(|line| line.contains("io_uring is not available")).count();
+        let reported = server.stderr();
+        let count = reported.lines().filter(|line| line.contains("io_uring is not available")).count();
         (count > 0).then_some(count)
     };
     assert_eq!(server.wait_until(warnings), Some(1), "{inject}: {}", server.stderr());

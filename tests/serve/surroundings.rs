@@ -79,7 +79,7 @@ fn a_log_in_a_file_has_no_colours() {
 }
 
 #[test]
-fn tcp_stays_on_this_machine_unless_told_otherwise() {
+fn tcp_stays_on_this_machine_unless_asked_otherwise() {
     let scratch = Scratch::new();
     let path = create(&scratch, "disk.qcow2", "1M");
     let refused = Start::new(["--listen", "0.0.0.0:0", &path]).listening_on("/nowhere").spawn().outcome();
@@ -88,8 +88,8 @@ fn tcp_stays_on_this_machine_unless_told_otherwise() {
     for address in ["127.0.0.1:0", "0", "[::1]:0"] {
         let mut server = Start::new(["--listen", address, &path]).listening_on("/nowhere").spawn();
         let uri = server.wait_until(uri).unwrap_or_else(|| panic!("{address}: {}", server.stderr()));
-        let told = Run::new("nbdinfo").args(["--json", &uri]).json();
-        assert_eq!(told["exports"][0]["export-size"], 1 << 20, "{address}");
+        let reported = Run::new("nbdinfo").args(["--json", &uri]).json();
+        assert_eq!(reported["exports"][0]["export-size"], 1 << 20, "{address}");
         server.stop();
     }
 }
@@ -146,7 +146,7 @@ fn a_socket_handed_over_by_systemd_is_used_and_left_in_its_place() {
 }
 
 #[test]
-fn systemd_is_told_when_clients_can_connect_and_when_it_ends() {
+fn systemd_is_reported_when_clients_can_connect_and_when_it_ends() {
     let scratch = Scratch::new();
     let path = create(&scratch, "disk.qcow2", "1M");
     let notify = scratch.file("notify.sock");

@@ -59,9 +59,9 @@ fn clients_come_in_over_tls_and_not_without() {
     let port = port(&uri);
     let directory = scratch.path().display();
     let with = format!("nbds://localhost:{port}/disk?tls-certificates={directory}");
-    let told = Run::new("nbdinfo").args(["--json", &with]).json();
-    assert_eq!(told["exports"][0]["export-size"], 4 << 20);
-    assert_eq!(told["TLS"], true, "{told}");
+    let reported = Run::new("nbdinfo").args(["--json", &with]).json();
+    assert_eq!(reported["exports"][0]["export-size"], 4 << 20);
+    assert_eq!(reported["TLS"], true, "{reported}");
     Run::new("nbdinfo").arg(format!("nbd://localhost:{port}/disk")).fails();
 
     let credentials = format!("tls-creds-x509,id=tls0,endpoint=client,dir={directory}");

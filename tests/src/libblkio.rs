@@ -52,7 +52,7 @@ pub fn answers(queue: &mut Blkioq, count: usize) -> Vec<i32> {
     assert_eq!(done, count, "answers are missing");
     // SAFETY: the library has filled as many as it says.
     let all = completions.iter().map(|completion| unsafe { completion.assume_init_ref() });
-    let mut told: Vec<_> = all.map(|completion| (completion.user_data, completion.ret)).collect();
-    told.sort_unstable();
-    told.into_iter().map(|(_, result)| result).collect()
+    let mut reported: Vec<_> = all.map(|completion| (completion.user_data, completion.ret)).collect();
+    reported.sort_unstable();
+    reported.into_iter().map(|(_, result)| result).collect()
 }

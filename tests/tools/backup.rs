@@ -87,8 +87,8 @@ fn where_nothing_tells_what_changed_the_next_point_is_a_full_one() {
     let (disk, directory) = (disk(&scratch), scratch.name("backups"));
     cowhand(["backup", &disk, &directory]).ok();
     qemu_img(["bitmap", "--remove", &disk, &bitmaps(&disk)[0]]).ok();
-    let told = cowhand(["backup", &disk, &directory]).outcome();
-    assert!(told.status.success() && told.stderr.contains("full backup"), "{told}");
+    let reported = cowhand(["backup", &disk, &directory]).outcome();
+    assert!(reported.status.success() && reported.stderr.contains("full backup"), "{reported}");
     cowhand(["backup", "--full", "-q", &disk, &directory]).ok();
     cowhand(["backup", &disk, &directory]).ok();
     assert_eq!(kinds(&directory), ["full", "full", "full", "incremental"]);
@@ -118,9 +118,9 @@ fn the_first_point_over_those_of_an_earlier_build_is_a_full_one() {
         assert!(removed.is_some(), "{point}");
     }
     std::fs::write(&list, written.to_string()).expect("it can be written");
-    let told = cowhand(["backup", "--output", "json", &disk, &directory]).outcome();
-    assert!(told.status.success() && told.stderr.contains("an earlier build"), "{told}");
-    let point: Value = serde_json::from_str(&told.stdout).expect("JSON");
+    let reported = cowhand(["backup", "--output", "json", &disk, &directory]).outcome();
+    assert!(reported.status.success() && reported.stderr.contains("an earlier build"), "{reported}");
+    let point: Value = serde_json::from_str(&reported.stdout).expect("JSON");
     assert_eq!(point["kind"], "full");
     assert_eq!(point["full-because"], "earlier-build");
     let point = cowhand(["backup", "--output", "json", &disk, &directory]).json();
@@ -141,8 +141,8 @@ fn what_is_not_what_was_written_is_found_and_not_restored() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&file, bytes).expect("a file");
-    let told = cowhand(["backup", "--verify", &directory]).outcome();
-    assert!(!told.status.success() && told.stdout.contains("is not what was written"), "{told}");
+    let reported = cowhand(["backup", "--verify", &directory]).outcome();
+    assert!(!reported.status.success() && reported.stdout.contains("is not what was written"), "{reported}");
     let target = scratch.name("target");
     let refused = cowhand(["backup", "--restore", &directory, &target]).fails();
     assert!(refused.contains("is not what was written") && !Path::new(&target).exists(), "{refused}");

@@ -154,8 +154,8 @@ fn a_medium_that_refuses_the_last_piece_late_ends_the_copy_too() {
 
 /// Bytes of a file in the page cache.
 fn cached(path: &Path) -> u64 {
-    let told = Run::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).ok();
-    told.trim().parse().expect("a number")
+    let reported = Run::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).ok();
+    reported.trim().parse().expect("a number")
 }
 
 /// A nightly copy threw out of memory what the machine's guests used.

@@ -137,7 +137,7 @@ fn lost_memory_stops_its_queues_costs_one_mapping_and_writes_nothing() {
         machine.make_available(0, head);
     }
     machine.kick(0);
-    assert!(machine.broken(0), "nobody is told");
+    assert!(machine.broken(0), "nothing is reported");
     assert!(count(&two.server, "maps") <= before + 10);
     let mut status = [0];
     machine.memory.read_exact_at(&mut status, 0x20_0010).expect("memory");

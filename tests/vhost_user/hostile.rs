@@ -142,7 +142,7 @@ fn a_ring_that_its_guest_broke_stops_and_no_other() {
         machine.ok(0, &Ask::Write(0, &[1; 512]));
         lie(&mut machine);
         machine.kick(0);
-        assert!(machine.broken(0), "{name}: nobody is told");
+        assert!(machine.broken(0), "{name}: nothing is reported");
         assert!(machine.completed(0).is_empty(), "{name}: it is answered");
         // Its other queue works on, and the ring can be stopped.
         machine.ok(1, &Ask::Write(8, &[2; 512]));
@@ -201,7 +201,7 @@ fn memory_that_is_cut_harms_nobody_else() {
 }
 
 #[test]
-fn front_ends_that_send_nonsense_are_hung_up_on_or_told() {
+fn front_ends_that_send_nonsense_are_hung_up_on_or_reported() {
     let mut two = Two::new();
     let socket = two.place.socket.clone();
     let hung_up: [(u32, u32, Vec<u8>); 9] = [
@@ -253,7 +253,7 @@ fn front_ends_that_send_nonsense_are_hung_up_on_or_told() {
 
 /// Rings that cannot be: no entries, outside memory, not aligned. The connection goes on.
 #[test]
-fn a_ring_that_cannot_be_is_told_at_its_start() {
+fn a_ring_that_cannot_be_is_reported_at_its_start() {
     let mut two = Two::new();
     for (entries, shift) in [(0u32, 0u64), (3, 0), (1 << 20, 0), (256, 1), (256, 1 << 40), (32768, 0x20_0000)]
     {

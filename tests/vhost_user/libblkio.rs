@@ -38,7 +38,7 @@ fn libblkio_does_what_qemu_has_it_do() {
     }
     assert!(
         disk.get_bool("flush-needed").expect("a property"),
-        "a write cache that is not told of loses writes"
+        "a write cache that is not reported loses writes"
     );
     disk.set_i32("num-queues", 2).expect("two queues");
     let mut queues = disk.start().expect("queues").queues;
@@ -77,7 +77,7 @@ fn libblkio_does_what_qemu_has_it_do() {
 
 /// What QEMU does when the disk is not to be written.
 #[test]
-fn libblkio_is_told_that_a_disk_is_read_only() {
+fn libblkio_is_reported_that_a_disk_is_read_only() {
     let place = Place::new();
     let server = place.serve(",read-only=on", &[]);
     let mut disk = named(&place.socket, false);

@@ -150,7 +150,7 @@ fn a_packed_ring_that_its_guest_broke_stops_and_no_other() {
             machine.put(DESCRIPTORS_AT + 16 * nth, &bytes.concat());
         }
         machine.kick(0);
-        assert!(machine.broken(0), "{name}: nobody is told");
+        assert!(machine.broken(0), "{name}: nothing is reported");
         assert!(machine.completed(0).is_empty(), "{name}: it is answered");
         machine.ok(1, &Ask::Write(8, &[2; 512]));
         front.stop_ring_at(0);

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn another_failure_of_apt_is_told_at_once() {
+    fn another_failure_of_apt_is_reported_at_once() {
         let run = || failed(&["install", "x"], "100", "E: Unable to locate package x\n");
         let error = until_unlocked(run, |_| panic!("nothing is waited for")).expect_err("it failed");
         assert_eq!(error, "apt-get install x: 100\nE: Unable to locate package x");

@@ -117,12 +117,12 @@ mod tests {
 
     #[test]
     fn what_a_cause_repeats_is_said_once() {
-        let told =
+        let reported =
             |what: &str, cause: &str| QmpError::because(what, &io::Error::other(cause.to_owned())).desc;
-        assert_eq!(told("cannot open x", "cannot open x: no answer"), "cannot open x: no answer");
-        assert_eq!(told("cannot open x", "no answer"), "cannot open x: no answer");
-        assert_eq!(told("cannot open x", "cannot open xy: no"), "cannot open x: cannot open xy: no");
-        assert_eq!(told("cannot open x: no answer", "no answer"), "cannot open x: no answer");
+        assert_eq!(reported("cannot open x", "cannot open x: no answer"), "cannot open x: no answer");
+        assert_eq!(reported("cannot open x", "no answer"), "cannot open x: no answer");
+        assert_eq!(reported("cannot open x", "cannot open xy: no"), "cannot open x: cannot open xy: no");
+        assert_eq!(reported("cannot open x: no answer", "no answer"), "cannot open x: no answer");
     }
 
     #[test]

@@ -234,14 +234,14 @@ impl Job<'_> {
         // Of what could take long nothing is done yet.
         self.watch.check()?;
         let mut progress: Option<Progress> = None;
-        let mut told = |done_bytes, total_bytes| {
+        let mut reported = |done_bytes, total_bytes| {
             if voice::is_qemu() {
                 return steps.width_is_at(&self.watch, done_bytes, total_bytes);
             }
             let progress = progress.get_or_insert_with(|| self.watch.progress(total_bytes));
             self.watch.look(progress, done_bytes)
         };
-        let amended = qcow2::amend(&**image.file(), &self.wanted.amendment, &mut told).await;
+        let amended = qcow2::amend(&**image.file(), &self.wanted.amendment, &mut reported).await;
         if let Some(mut progress) = progress {
             progress.end();
         }

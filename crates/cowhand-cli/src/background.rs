@@ -68,7 +68,7 @@ impl Background {
 /// The background process, while the first one still waits for it.
 #[derive(Debug)]
 pub struct Waiting {
-    told: File,
+    reported: File,
     null: File,
 }
 
@@ -76,7 +76,7 @@ impl Waiting {
     /// Notifies the first process, and leaves standard error, too. The sandbox permits that.
     pub fn ready(mut self) {
         // The first process may have ended.
-        let _ = self.told.write_all(b"1");
+        let _ = self.reported.write_all(b"1");
         let _ = dup2_stderr(&self.null);
     }
 }
@@ -89,12 +89,12 @@ impl Background {
     /// When the system does not let us.
     pub fn leave(self) -> Result<Waiting, Failure> {
         let leave = || -> io::Result<Waiting> {
-            let told = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            let reported = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let null = File::options().read(true).write(true).open("/dev/null")?;
             dup2_stdin(&null)?;
             dup2_stdout(&null)?;
             chdir("/")?;
-            Ok(Waiting { told, null })
+            Ok(Waiting { reported, null })
         };
         leave().map_err(|error| Failure::because("cannot go into the background", &error))
     }
@@ -122,8 +122,8 @@ fn second() -> io::Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(name).args(words).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
-    let mut told = [0];
-    if child.stdout.take().is_some_and(|mut pipe| matches!(pipe.read(&mut told), Ok(1))) {
+    let mut reported = [0];
+    if child.stdout.take().is_some_and(|mut pipe| matches!(pipe.read(&mut reported), Ok(1))) {
         return Ok(ExitCode::SUCCESS);
     }
     let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());

@@ -115,7 +115,7 @@ impl FullBecause {
         }
     }
 
-    const fn told(self) -> Option<&'static str> {
+    const fn reported(self) -> Option<&'static str> {
         match self {
             Self::First | Self::Asked => None,
             Self::EarlierBuild => Some(
@@ -205,8 +205,8 @@ fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> 
         None => server::take(&mut store, Path::new(source), args.disk.as_deref(), args.full, &watch)?,
         Some(options) => image::take(&mut store, options, &rules, args.full, &watch)?,
     };
-    if let Some(told) = because.and_then(FullBecause::told) {
-        warn(told);
+    if let Some(reported) = because.and_then(FullBecause::reported) {
+        warn(reported);
     }
     match args.report.output {
         _ if args.report.quiet => {}

@@ -132,16 +132,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let quiet = args.quiet || args.output == OutputFormat::Json;
     // Under qemu-img's name nothing is said of that, as there.
     let shown = !voice::is_qemu() && !args.quiet && (args.progress || !quiet);
-    let mut told = Told::new(quiet, Watch::of_questions(shown)?);
+    let mut reported = Reported::new(quiet, Watch::of_questions(shown)?);
     let dry_run = args.dry_run.then(|| Arc::new(DryRun::over(Arc::clone(&image.file))));
     let over = dry_run.as_ref().map(|dry_run| Arc::clone(dry_run) as Arc<dyn Storage>);
     let file = over.unwrap_or_else(|| Arc::clone(&image.file));
     let host: Arc<dyn qcow2::Host> = Arc::new(OnLoop);
-    let mut hear = |seen: Seen<'_>| told.tell(&seen);
+    let mut hear = |seen: Seen<'_>| reported.tell(&seen);
     let check = qcow2::check_in_parallel(&file, &host, What::repair(args.repair), &mut hear);
     let result = reactor.run(check);
-    told.end();
-    if voice::is_qemu() && told.cannot_be_opened && args.repair != Some(What::All) {
+    reported.end();
+    if voice::is_qemu() && reported.cannot_be_opened && args.repair != Some(What::All) {
         // qemu-img reads an image only when it can open it.
         let what = format!("cannot check {}: its snapshot table is not valid", options.filename.display());
         return Err(Failure::new(what).with_hint("-r all removes what is too much of it"));
@@ -162,7 +162,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 /// What was said of a check under way, on standard error: findings, and on a terminal how far it is.
-struct Told {
+struct Reported {
     quiet: bool,
     findings: u64,
     /// Snapshots are such that the image cannot be opened.
@@ -172,7 +172,7 @@ struct Told {
     progress: Option<Progress>,
 }
 
-impl Told {
+impl Reported {
     fn new(quiet: bool, watch: Watch) -> Self {
         Self { quiet, findings: 0, cannot_be_opened: false, watch, progress: None }
     }

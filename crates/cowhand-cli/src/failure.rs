@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_failure_says_its_subject_once_and_keeps_the_name_of_another_file() {
-        let told = |what: &str, cause: &'static str| Failure::because(what, &Layer(cause, None)).to_string();
+        let reported =
+            |what: &str, cause: &'static str| Failure::because(what, &Layer(cause, None)).to_string();
         let twice = [
             ("cannot serve disk.qcow2", "disk.qcow2: the header is cut"),
             ("cannot serve disk.qcow2", "cannot open disk.qcow2: the header is cut"),
@@ -236,17 +237,17 @@ mod tests {
             ("cannot serve /a b/disk.qcow2", "/a b/disk.qcow2: the header is cut"),
         ];
         for (what, cause) in twice {
-            assert_eq!(told(what, cause), format!("{what}\n  because: the header is cut"));
+            assert_eq!(reported(what, cause), format!("{what}\n  because: the header is cut"));
         }
         let here = std::path::absolute("disk.qcow2").unwrap().display().to_string().leak();
         let cause: &'static str = format!("{here}: the header is cut").leak();
         assert_eq!(
-            told("cannot serve disk.qcow2", cause),
+            reported("cannot serve disk.qcow2", cause),
             "cannot serve disk.qcow2\n  because: the header is cut"
         );
         for other in ["base.qcow2: is cut", "k.qcow2: is cut", "cannot open base.qcow2: is cut", "is cut"] {
             assert!(
-                told("cannot serve disk.qcow2", other).ends_with(&format!("because: {other}")),
+                reported("cannot serve disk.qcow2", other).ends_with(&format!("because: {other}")),
                 "{other}"
             );
         }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_every_figure_every_form_and_the_advice() {
+    fn programs_get_every_figure_every_form_and_the_advice() {
         let mut map = Counters { hits: 5, loaded_bytes: 7, ..Counters::default() };
         map.bytes_by_form[2] = 9;
         let value = map_value(&map);

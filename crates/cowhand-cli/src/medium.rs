@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_is_told_and_what_a_medium_does_not_have_is_left_out() {
+    fn every_answer_is_reported_and_what_a_medium_does_not_have_is_left_out() {
         let file = Medium {
             file_system: Some(0x9123_683e),
             tells_holes: Answer::Yes,
@@ -101,9 +101,9 @@ mod tests {
             discard_granularity_bytes: Some(0),
             ..Medium::default()
         };
-        let told = medium_value(&device);
-        assert_eq!((&told["direct-io"], &told["logical-block-size"]), (&json!("no"), &json!(512)));
-        assert_eq!((&told["discard-granularity"], told.get("file-system")), (&json!(0), None));
+        let reported = medium_value(&device);
+        assert_eq!((&reported["direct-io"], &reported["logical-block-size"]), (&json!("no"), &json!(512)));
+        assert_eq!((&reported["discard-granularity"], reported.get("file-system")), (&json!(0), None));
         let unknown = Medium { file_system: Some(0x1234), ..Medium::default() };
         assert_eq!(medium_value(&unknown)["file-system"], "0x1234");
     }

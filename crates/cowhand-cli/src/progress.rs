@@ -22,8 +22,8 @@ pub struct Progress {
     written: bool,
     total_bytes: u64,
     started: Instant,
-    told: Option<Instant>,
-    told_bytes: u64,
+    reported: Option<Instant>,
+    reported_bytes: u64,
 }
 
 impl Progress {
@@ -31,8 +31,15 @@ impl Progress {
     pub fn begin(wanted: bool, total_bytes: u64, now: Instant) -> Self {
         let qemu = voice::is_qemu();
         let shown = wanted && (qemu || io::stderr().is_terminal());
-        let mut progress =
-            Self { shown, qemu, written: false, total_bytes, started: now, told: None, told_bytes: 0 };
+        let mut progress = Self {
+            shown,
+            qemu,
+            written: false,
+            total_bytes,
+            started: now,
+            reported: None,
+            reported_bytes: 0,
+        };
         if qemu {
             progress.at(0, now);
         }
@@ -54,7 +61,7 @@ impl Progress {
         if !self.shown || !self.is_due(done_bytes, now) {
             return;
         }
-        (self.told, self.told_bytes, self.written) = (Some(now), done_bytes, true);
+        (self.reported, self.reported_bytes, self.written) = (Some(now), done_bytes, true);
         if self.qemu {
             let mut out = io::stdout();
             let _ = write!(out, "{}\r", share(done_bytes, self.total_bytes)).and_then(|()| out.flush());
@@ -66,10 +73,10 @@ impl Progress {
 
     /// qemu-img prints each percent, whatever the time.
     fn is_due(&self, done_bytes: u64, now: Instant) -> bool {
-        let Some(told) = self.told else { return true };
+        let Some(reported) = self.reported else { return true };
         match self.qemu {
-            true => done_bytes.saturating_sub(self.told_bytes) >= (self.total_bytes / 100).max(1),
-            false => now.duration_since(told) >= INTERVAL,
+            true => done_bytes.saturating_sub(self.reported_bytes) >= (self.total_bytes / 100).max(1),
+            false => now.duration_since(reported) >= INTERVAL,
         }
     }
 
@@ -94,7 +101,7 @@ impl Progress {
     /// All is done. qemu-img says so whatever it said before.
     pub fn whole(&mut self, now: Instant) {
         if self.qemu {
-            self.told = None;
+            self.reported = None;
         }
         self.at(self.total_bytes, now);
     }

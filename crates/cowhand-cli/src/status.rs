@@ -43,7 +43,7 @@ pub struct Args {
     output: OutputFormat,
 }
 
-/// What [`told`] gives beside what the server answers.
+/// What [`reported`] gives beside what the server answers.
 const JSON: &str =
     "  version                 object: package (text), and qemu with major, minor and micro (numbers)
   disks                   list of objects
@@ -72,18 +72,18 @@ fn after_long_help() -> String {
 /// Shows it.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = args.remote.connect()?;
-    let mut told = told(&mut remote)?;
+    let mut reported = reported(&mut remote)?;
     if let Some(name) = &args.disk {
-        keep_one(&mut told, name)?;
+        keep_one(&mut reported, name)?;
     }
     match args.output {
-        OutputFormat::Json => write_json(out, &told)?,
-        OutputFormat::Human => human(out, &told)?,
+        OutputFormat::Json => write_json(out, &reported)?,
+        OutputFormat::Human => human(out, &reported)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(remote: &mut Remote) -> Result<Value, Failure> {
+fn reported(remote: &mut Remote) -> Result<Value, Failure> {
     Ok(json!({
         "version": remote.ask("query-version", json!({}))?,
         "disks": remote.ask("query-blockstats", json!({}))?,
@@ -94,32 +94,32 @@ fn told(remote: &mut Remote) -> Result<Value, Failure> {
 }
 
 /// Leaves out everything but the disk of this name and its exports.
-fn keep_one(told: &mut Value, name: &str) -> Result<(), Failure> {
+fn keep_one(reported: &mut Value, name: &str) -> Result<(), Failure> {
     let is_it = |value: &Value| value["node-name"] == name;
-    let disks = told["disks"].as_array().map_or(&[][..], Vec::as_slice);
+    let disks = reported["disks"].as_array().map_or(&[][..], Vec::as_slice);
     if !disks.iter().any(is_it) {
         let names = few_names(disks.iter().filter_map(|disk| disk["node-name"].as_str()));
         return Err(Failure::new(format!("the server has no disk {name:?}; name one of {names}")));
     }
     for list in ["disks", "exports"] {
-        if let Some(list) = told[list].as_array_mut() {
+        if let Some(list) = reported[list].as_array_mut() {
             list.retain(is_it);
         }
     }
     Ok(())
 }
 
-fn human(out: &mut dyn Write, told: &Value) -> io::Result<()> {
-    let list = |name: &str| told[name].as_array().map_or(&[][..], Vec::as_slice);
-    let package = told["version"]["package"].as_str().unwrap_or("?");
+fn human(out: &mut dyn Write, reported: &Value) -> io::Result<()> {
+    let list = |name: &str| reported[name].as_array().map_or(&[][..], Vec::as_slice);
+    let package = reported["version"]["package"].as_str().unwrap_or("?");
     let (disks, exports) = (list("disks"), list("exports"));
-    let disks_told = counted(disks.len() as u64, "disk");
-    writeln!(out, "{package}: {disks_told}, {}", counted(exports.len() as u64, "export"))?;
+    let disks_reported = counted(disks.len() as u64, "disk");
+    writeln!(out, "{package}: {disks_reported}, {}", counted(exports.len() as u64, "export"))?;
     for value in disks {
         let own = exports.iter().filter(|export| export["node-name"] == value["node-name"]);
         write_disk(out, value, own)?;
     }
-    remotes::write(out, &told["remotes"])
+    remotes::write(out, &reported["remotes"])
 }
 
 fn write_disk<'a>(
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_told_in_a_few_lines() {
-        let told = json!({
+    fn a_disk_is_reported_in_a_few_lines() {
+        let reported = json!({
             "version": { "package": "cowhand 1" },
             "disks": [{
                 "node-name": "a\u{1b}",
@@ -229,7 +229,7 @@ mod tests {
             "exports": [{ "node-name": "a\u{1b}", "name": "x", "writable": true, "connections": 1 }],
         });
         let mut out = Vec::new();
-        human(&mut out, &told).unwrap();
+        human(&mut out, &reported).unwrap();
         let expected = "\
 cowhand 1: 1 disk, 1 export
 a\\u{1b}: qcow2, 1 GiB

@@ -43,14 +43,14 @@ struct Slot<T> {
 }
 
 enum State<T> {
-    Running(Told<T>),
+    Running(Reported<T>),
     Done(Result<T, Error>),
     /// The result was given away.
     Over,
 }
 
 /// Who is notified of the end.
-enum Told<T> {
+enum Reported<T> {
     Nobody,
     Task(Waker),
     Callback(Callback<T>),
@@ -61,7 +61,8 @@ type Callback<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 impl<T> Pending<T> {
     /// Something to be waited for, and the means to end it.
     pub(crate) fn new() -> (Reply<T>, Self) {
-        let slot = Arc::new(Slot { state: Mutex::new(State::Running(Told::Nobody)), done: Condvar::new() });
+        let slot =
+            Arc::new(Slot { state: Mutex::new(State::Running(Reported::Nobody)), done: Condvar::new() });
         (Reply { slot: Some(Arc::clone(&slot)) }, Self { slot })
     }
 
@@ -103,7 +104,7 @@ impl<T> Pending<T> {
     pub fn on_completion(self, callback: impl FnOnce(Result<T, Error>) + Send + 'static) {
         let mut state = self.slot.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
-            State::Running(_) => *state = State::Running(Told::Callback(Box::new(callback))),
+            State::Running(_) => *state = State::Running(Reported::Callback(Box::new(callback))),
             State::Done(result) => {
                 drop(state);
                 callback(result);
@@ -123,7 +124,7 @@ impl<T> Future for Pending<T> {
         let mut state = self.slot.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
             State::Running(_) => {
-                *state = State::Running(Told::Task(cx.waker().clone()));
+                *state = State::Running(Reported::Task(cx.waker().clone()));
                 Poll::Pending
             }
             State::Done(result) => Poll::Ready(result),
@@ -163,18 +164,18 @@ impl<T> Drop for Reply<T> {
 impl<T> Slot<T> {
     fn end(&self, result: Result<T, Error>) {
         let mut state = self.state.lock();
-        let told = match std::mem::replace(&mut *state, State::Over) {
-            State::Running(Told::Callback(callback)) => {
+        let reported = match std::mem::replace(&mut *state, State::Over) {
+            State::Running(Reported::Callback(callback)) => {
                 drop(state);
                 return call(callback, result);
             }
-            State::Running(told) => told,
-            State::Done(_) | State::Over => Told::Nobody,
+            State::Running(reported) => reported,
+            State::Done(_) | State::Over => Reported::Nobody,
         };
         *state = State::Done(result);
         drop(state);
         self.done.notify_all();
-        if let Told::Task(waker) = told {
+        if let Reported::Task(waker) = reported {
             waker.wake();
         }
     }

@@ -15,7 +15,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     allowed: Allowed { targets: BTreeSet::new(), directories: Vec::new() },
     is_confined: false,
     brokers: None,
-    told_of_the_end: false,
+    reported_of_the_end: false,
 });
 
 struct State {
@@ -25,7 +25,7 @@ struct State {
     is_confined: bool,
     /// Processes that connect for this one, the one that is asked first; `None`: it connects itself.
     brokers: Option<VecDeque<Stream>>,
-    told_of_the_end: bool,
+    reported_of_the_end: bool,
 }
 
 /// From here on only what `allowed` says and drives are opened with is connected to: redirects lead nowhere else.
@@ -116,7 +116,7 @@ pub(crate) fn send(message: &[u8], answers: BorrowedFd<'_>) -> io::Result<Delive
             }
         }
     }
-    if !std::mem::replace(&mut state.told_of_the_end, true) {
+    if !std::mem::replace(&mut state.reported_of_the_end, true) {
         tracing::error!(
             "all processes that make connections have ended: lost connections do not come back until this server is started again"
         );

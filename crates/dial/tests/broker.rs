@@ -27,7 +27,7 @@ fn listener() -> (TcpListener, Target) {
 
 /// The state is the process's, so one test has all of its life.
 #[test]
-fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
+fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_reported() {
     let (listener, allowed) = listener();
     let (_other_listener, other) = self::listener();
     dial::name(allowed.clone());

@@ -89,9 +89,9 @@ impl Session {
         let asked = pin!(self.ending.asked.until(|| self.ending.is_asked.get()));
         let leaving = pin!(entry.leaving().wait());
         let stopping = pin!(self.export.stopping.wait());
-        let told = select(select(asked, leaving), stopping);
+        let reported = select(select(asked, leaving), stopping);
         // The receiver is dropped at the first end: it holds nothing that was acknowledged.
-        if let Either::Left((Err(error), _)) = select(pin!(self.take_requests()), told).await {
+        if let Either::Left((Err(error), _)) = select(pin!(self.take_requests()), reported).await {
             let text = format!("export {:?}: the mount cannot be served any more: {error}", entry.name());
             repeats::tell(Level::Error, "fuse", entry.name(), &text);
         }

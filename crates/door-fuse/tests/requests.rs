@@ -128,7 +128,7 @@ fn writes_that_contradict_themselves_or_lie_outside_change_nothing() {
 }
 
 #[test]
-fn a_flush_reaches_the_disk_and_a_failure_is_told() {
+fn a_flush_reaches_the_disk_and_a_failure_is_reported() {
     let mounted = Mounted::new(|disk| disk.bad_page = Some(3));
     for opcode in [20, 25] {
         let before = mounted.disk.flushes();

@@ -36,7 +36,7 @@ mod tests {
 
     /// A disk was made smaller, and clients go on by the old size.
     #[test]
-    fn what_finds_no_place_is_told_as_no_space_and_what_reads_there_is_invalid() {
+    fn what_finds_no_place_is_reported_as_no_space_and_what_reads_there_is_invalid() {
         for kind in [RequestKind::Write, RequestKind::Zero] {
             assert_eq!(nbd_error(ErrorKind::PastEnd, kind), ErrorCode::NoSpc);
         }

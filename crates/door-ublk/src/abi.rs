@@ -229,7 +229,7 @@ impl Parameters {
     }
 
     /// The device's sectors, of what the kernel reported.
-    pub(crate) fn sectors_told(bytes: &[u8; PARAMETERS_BYTES]) -> u64 {
+    pub(crate) fn sectors_reported(bytes: &[u8; PARAMETERS_BYTES]) -> u64 {
         long(bytes, 24)
     }
 
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_told_in_bytes() {
+    fn a_request_is_reported_in_bytes() {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         put(&mut bytes, 0, &(5u32 | 1 << 13 | 1 << 15).to_ne_bytes());
         put(&mut bytes, 4, &8u32.to_ne_bytes());

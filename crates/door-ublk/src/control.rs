@@ -307,7 +307,7 @@ impl Device {
     pub(crate) fn sectors(&self) -> Result<u64, DeviceError> {
         let mut bytes = Parameters::asked();
         self.ask(Control::GetParameters, &mut bytes, 0)?;
-        Ok(Parameters::sectors_told(&bytes))
+        Ok(Parameters::sectors_reported(&bytes))
     }
 
     /// Gives the device another size. Nothing is done while it is not started: the kernel has no block device then, and may not look for it before it

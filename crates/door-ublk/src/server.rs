@@ -108,9 +108,9 @@ impl UblkExport {
         }
         let resized = reactor::blocking(move || {
             let resized = device.resize(sectors);
-            let is_told = resized.is_ok();
+            let is_reported = resized.is_ok();
             tell_of(&device, resized);
-            is_told
+            is_reported
         });
         if resized.await {
             self.sectors.store(sectors, Ordering::SeqCst);

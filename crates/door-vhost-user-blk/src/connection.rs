@@ -55,12 +55,12 @@ impl End {
     }
 }
 
-/// Serves one front-end to its end, and the end of all that it asked for. Another process has received `told` from it.
+/// Serves one front-end to its end, and the end of all that it asked for. Another process has received `reported` from it.
 pub(crate) async fn serve(
     server: Arc<Server>,
     (stream, departure): (Rc<Stream>, Rc<Departure>),
     export: Arc<VhostExport>,
-    told: Vec<Said>,
+    reported: Vec<Said>,
 ) {
     let entry = Arc::clone(&export.entry);
     let leaving = {
@@ -75,7 +75,7 @@ pub(crate) async fn serve(
         Ok(place) => {
             tracing::info!(export = entry.name(), "front-end uses export");
             departure.can_be_given();
-            let end = talk(&server, (&stream, &departure), &export, told).await;
+            let end = talk(&server, (&stream, &departure), &export, reported).await;
             // Who comes next repeats what was in flight: not before all of it has ended.
             drop(place);
             end
@@ -118,12 +118,12 @@ async fn talk(
     server: &Arc<Server>,
     (stream, departure): (&Stream, &Departure),
     export: &Arc<VhostExport>,
-    told: Vec<Said>,
+    reported: Vec<Said>,
 ) -> End {
     let channel = Rc::new(Channel::default());
     let telling = reactor::spawn(Rc::clone(&channel).tell_of_sizes(Arc::clone(export)));
     let mut session = Session::new(server, export, channel);
-    let end = match session.repeat(told).await {
+    let end = match session.repeat(reported).await {
         Ok(()) => answer_all(&mut session, (stream, departure)).await,
         Err(why) => End::NotResumed(why),
     };
@@ -160,7 +160,7 @@ fn hand(server: &Server, session: &Session, stream: &Stream) -> io::Result<()> {
         export: export.entry.name().to_owned(),
         size: export.entry.disk().size(),
         cache: *export.cache.lock(),
-        told: session.told()?,
+        reported: session.reported()?,
     };
     server.hand(front);
     Ok(())

@@ -44,12 +44,12 @@ pub struct HandedFrontEnd {
     /// Whether its driver has the write cache on, if that is known.
     pub cache: Option<bool>,
     /// The messages that lead to where it is.
-    pub told: Vec<Said>,
+    pub reported: Vec<Said>,
 }
 
 impl HandedFrontEnd {
-    pub(crate) fn told_again(&self) -> std::io::Result<Vec<Said>> {
-        self.told.iter().map(Said::again).collect()
+    pub(crate) fn reported_again(&self) -> std::io::Result<Vec<Said>> {
+        self.reported.iter().map(Said::again).collect()
     }
 }
 

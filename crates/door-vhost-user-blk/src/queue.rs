@@ -58,7 +58,7 @@ pub(crate) struct Queue {
     look: Signal,
     call: Signal,
     /// Requests that are done since the driver was last called, if it wanted to be.
-    untold: Cell<usize>,
+    unreported: Cell<usize>,
 }
 
 /// Something to do, for one task of the loop.
@@ -116,7 +116,7 @@ pub(crate) fn begin(device: Arc<Device>, end: EndOnDrop, seat: &Seat, budget: Ar
         ledger: RefCell::default(),
         look: Signal::default(),
         call: Signal::default(),
-        untold: Cell::new(0),
+        unreported: Cell::new(0),
     });
     let work = async move {
         queue.serve().await;
@@ -180,7 +180,7 @@ impl Queue {
 
     /// Wakes the driver if it wants to know of what was answered since the last time.
     pub(crate) fn call_now(&self) {
-        if self.untold.replace(0) == 0 {
+        if self.unreported.replace(0) == 0 {
             return;
         }
         let wanted = self.ledger.borrow_mut().as_mut().map_or(Ok(false), Ledger::take_call);
@@ -251,9 +251,11 @@ impl Queue {
     /// Calls the driver if it is worth it, while `left` requests are still to be started and there may be more in the ring. A driver that is notified late has
     /// nothing to do, and the next requests come late; one that is notified of each request costs a wake-up each.
     pub(crate) fn call_in_time(&self, left: usize) {
-        let untold = self.untold.get();
+        let unreported = self.unreported.get();
         let is_last = || left == 0 && !self.is_there();
-        if untold >= CALL_MIN && (untold >= left || untold >= CALL_MAX) || untold > 0 && is_last() {
+        if unreported >= CALL_MIN && (unreported >= left || unreported >= CALL_MAX)
+            || unreported > 0 && is_last()
+        {
             self.call_now();
         }
     }
@@ -299,17 +301,17 @@ impl Queue {
         }
         // A request has at most 32 MiB; the status is one byte more.
         let written = u32::try_from(written + 1).unwrap_or(u32::MAX);
-        let told = match self.ledger.borrow_mut().as_mut() {
+        let reported = match self.ledger.borrow_mut().as_mut() {
             Some(ledger) => ledger
                 .refresh(&self.device, &self.run)
                 .and_then(|()| ledger.done(ticket, written, log.as_deref())),
             None => Ok(()),
         };
         // The driver sees the answer before it hears that the ring is of no use.
-        if let Err(fault) = told.and(if is_lost { Err(RingFault::Lost) } else { Ok(()) }) {
+        if let Err(fault) = reported.and(if is_lost { Err(RingFault::Lost) } else { Ok(()) }) {
             self.fail(&fault);
         }
-        self.untold.set(self.untold.get() + 1);
+        self.unreported.set(self.unreported.get() + 1);
         drop(permit);
     }
 

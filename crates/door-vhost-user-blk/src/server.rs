@@ -98,7 +98,7 @@ impl VhostExport {
             return Err(NotResumed::Size { export, found: disk.size(), known: front.size });
         }
         let offered = config::features(disk.read_only(), disk.abilities());
-        for said in &front.told {
+        for said in &front.reported {
             if let (Ok(Message::AddRegion(_)), Some(fd)) =
                 (Message::decode(said.request, &said.payload), &said.fd)
             {
@@ -188,19 +188,20 @@ impl Server {
         self.give(stream, export, Vec::new());
     }
 
-    /// Starts a front-end on a loop, which has received `told` before.
-    fn give(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>, told: Vec<Said>) {
+    /// Starts a front-end on a loop, which has received `reported` before.
+    fn give(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>, reported: Vec<Said>) {
         let (server, export) = (Arc::clone(self), Arc::clone(export));
         self.door.give(move |_seat| {
             let span = tracing::info_span!("vhost-user-blk", peer = peer::name(&stream));
             let stream = Rc::new(stream);
             let departure = Departure::new(Rc::clone(&stream));
             // Also before its work has begun: the next process may fail, and one more come at once.
-            if !told.is_empty() {
+            if !reported.is_empty() {
                 departure.can_be_given();
             }
             let hang_up = Rc::clone(&departure);
-            let served = async move { connection::serve(server, (stream, departure), export, told).await };
+            let served =
+                async move { connection::serve(server, (stream, departure), export, reported).await };
             Served { hang_up, work: Box::pin(served.instrument(span)) }
         });
     }
@@ -215,11 +216,11 @@ impl Server {
         export: &Arc<VhostExport>,
     ) -> Result<(), NotResumed> {
         export.check(front, self.memory)?;
-        let (socket, told) = (front.socket.try_clone()?, front.told_again()?);
+        let (socket, reported) = (front.socket.try_clone()?, front.reported_again()?);
         if front.cache.is_some() {
             *export.cache.lock() = front.cache;
         }
-        self.give(Stream::from_fd(socket), export, told);
+        self.give(Stream::from_fd(socket), export, reported);
         Ok(())
     }
 

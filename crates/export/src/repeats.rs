@@ -43,7 +43,7 @@ struct Row {
 
 /// What is to be done about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     /// It is reported now; the row is to be looked at then.
     Now { look_at: Instant },
     /// It was counted.
@@ -57,15 +57,15 @@ struct Repeats {
 }
 
 impl Repeats {
-    fn note(&mut self, subject: &Subject, text: &str, now: Instant) -> Told {
+    fn note(&mut self, subject: &Subject, text: &str, now: Instant) -> Reported {
         if let Some(row) = self.rows.get_mut(subject) {
             row.held += 1;
             text.clone_into(&mut row.latest);
-            return Told::Held;
+            return Reported::Held;
         }
         let until = now + INTERVAL;
         self.rows.insert(subject.clone(), Row { until, held: 0, latest: String::new() });
-        Told::Now { look_at: until }
+        Reported::Now { look_at: until }
     }
 
     /// The subject under which messages are counted: their own while there is room.
@@ -117,12 +117,12 @@ fn with<T>(look: impl FnOnce(&mut Repeats) -> T) -> T {
 /// # Panics
 /// Outside of an event loop.
 pub fn tell(level: Level, kind: &'static str, name: &str, text: &str) {
-    let (subject, told) = with(|repeats| {
+    let (subject, reported) = with(|repeats| {
         let subject = repeats.subject(level, kind, name);
-        let told = repeats.note(&subject, text, Instant::now());
-        (subject, told)
+        let reported = repeats.note(&subject, text, Instant::now());
+        (subject, reported)
     });
-    let Told::Now { look_at } = told else { return };
+    let Reported::Now { look_at } = reported else { return };
     log(level, text);
     reactor::spawn(async move {
         let mut next = Some(look_at);
@@ -160,13 +160,13 @@ mod tests {
 
     /// A full device: 50,000 lines a second, all the same.
     #[test]
-    fn the_first_is_told_at_once_then_one_a_second_with_the_count_and_nothing_is_lost() {
+    fn the_first_is_reported_at_once_then_one_a_second_with_the_count_and_nothing_is_lost() {
         let start = Instant::now();
         let mut repeats = Repeats::default();
         let second = start + INTERVAL;
-        assert_eq!(repeats.note(&disk("a"), "no space at 0", start), Told::Now { look_at: second });
+        assert_eq!(repeats.note(&disk("a"), "no space at 0", start), Reported::Now { look_at: second });
         for at in 1..=50_000 {
-            assert_eq!(repeats.note(&disk("a"), &format!("no space at {at}"), start), Told::Held);
+            assert_eq!(repeats.note(&disk("a"), &format!("no space at {at}"), start), Reported::Held);
         }
         let (text, again) = repeats.look(&disk("a"), second).expect("some were kept back");
         assert_eq!(text, "no space at 50000 (50000 times since the last message)");
@@ -175,18 +175,18 @@ mod tests {
         assert_eq!(repeats.look(&disk("a"), again).expect("one").0, "no space at 7");
         assert_eq!(repeats.look(&disk("a"), again + INTERVAL), None);
         let late = again + INTERVAL * 2;
-        assert_eq!(repeats.note(&disk("a"), "again", late), Told::Now { look_at: late + INTERVAL });
+        assert_eq!(repeats.note(&disk("a"), "again", late), Reported::Now { look_at: late + INTERVAL });
     }
 
     #[test]
-    fn another_disk_and_another_kind_are_told_at_once() {
+    fn another_disk_and_another_kind_are_reported_at_once() {
         let now = Instant::now();
         let mut repeats = Repeats::default();
         for subject in [disk("a"), disk("b"), Subject { kind: "tls", ..disk("a") }] {
-            assert!(matches!(repeats.note(&subject, "x", now), Told::Now { .. }));
-            assert_eq!(repeats.note(&subject, "x", now), Told::Held);
+            assert!(matches!(repeats.note(&subject, "x", now), Reported::Now { .. }));
+            assert_eq!(repeats.note(&subject, "x", now), Reported::Held);
         }
-        assert_eq!(repeats.end().len(), 3, "what is kept back at the end is told");
+        assert_eq!(repeats.end().len(), 3, "what is kept back at the end is reported");
         assert!(repeats.end().is_empty());
     }
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_told_by_their_magic() {
+    fn formats_are_reported_by_their_magic() {
         let table: [(&[u8], Probed); 9] = [
             (b"QFI\xfb\0\0\0\x03", QCOW2),
             (b"QFI\xfb\0\0\0\x02", QCOW2),

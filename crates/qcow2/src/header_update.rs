@@ -103,8 +103,8 @@ impl FileHeader {
 
     /// The backups that go by these bitmaps miss what is written from now on: the backup's owner must be notified, once.
     pub(crate) fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
-        let mut told = self.bitmaps_out_of_date.lock();
-        marked.retain(|name| told.insert(name.clone()));
+        let mut reported = self.bitmaps_out_of_date.lock();
+        marked.retain(|name| reported.insert(name.clone()));
         if !marked.is_empty() {
             tracing::warn!("{}: {}", medium.blame.name(), crate::tracking::out_of_date(&marked));
         }

@@ -83,22 +83,25 @@ impl File {
     /// Makes completed writes durable. Metadata that reading the data back needs (the length) is
     /// included.
     pub async fn sync_data(&self) -> io::Result<()> {
-        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: true, told: None }).await.0.map(drop)
+        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: true, reported: None }).await.0.map(drop)
     }
 
-    /// As [`File::sync_data`], from this very moment on and to its end: `told` gets the result on this loop, also while a
+    /// As [`File::sync_data`], from this very moment on and to its end: `reported` gets the result on this loop, also while a
     /// reactor that is dropped waits for what is in flight. An error of writeback is reported once, so no task may miss it.
     ///
     /// # Panics
     /// Outside of [`crate::Reactor::run`].
-    pub fn start_sync_data(&self, told: impl FnOnce(io::Result<()>) + Send + 'static) {
+    pub fn start_sync_data(&self, reported: impl FnOnce(io::Result<()>) + Send + 'static) {
         let fd = Arc::clone(&self.fd);
-        drop(self.start(Work::Sync { fd, data_only: true, told: Some(Box::new(told)) }));
+        drop(self.start(Work::Sync { fd, data_only: true, reported: Some(Box::new(reported)) }));
     }
 
     /// Makes completed writes and all metadata durable.
     pub async fn sync_all(&self) -> io::Result<()> {
-        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: false, told: None }).await.0.map(drop)
+        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: false, reported: None })
+            .await
+            .0
+            .map(drop)
     }
 
     /// `fallocate` with `mode` (flags of linux/falloc.h).

@@ -98,8 +98,8 @@ impl Poll {
             let _ = rustix::io::read(&*self.event, &mut [0; 8]);
         }
         let is_ready = |&at: &usize| {
-            let told = fds[places[at]].revents();
-            told.intersects(self.waiting[at].events | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+            let reported = fds[places[at]].revents();
+            reported.intersects(self.waiting[at].events | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
         };
         Ok((0..self.waiting.len()).filter(is_ready).collect())
     }

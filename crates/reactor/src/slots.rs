@@ -41,8 +41,8 @@ impl Landing {
 
     /// Drops operations that are not awaited any more, after the callbacks that they have were called.
     pub(crate) fn clear(&mut self) {
-        if let Some(Work::Sync { told: Some(told), .. }) = self.garbage.take() {
-            told(count(self.result).map(drop));
+        if let Some(Work::Sync { reported: Some(reported), .. }) = self.garbage.take() {
+            reported(count(self.result).map(drop));
         }
     }
 }
@@ -214,12 +214,12 @@ mod tests {
     #[test]
     fn a_sync_that_fails_with_its_ring_tells_of_its_end() {
         let mut slots = Slots::new();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         let fd = std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into());
         let tell = Box::new(move |result: std::io::Result<()>| tell.send(result).unwrap());
-        let key = slots.insert(Work::Sync { fd, data_only: true, told: Some(tell) });
+        let key = slots.insert(Work::Sync { fd, data_only: true, reported: Some(tell) });
         slots.abandon(key);
         slots.fail_all().iter_mut().for_each(Landing::clear);
-        assert_eq!(told.try_recv().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(reported.try_recv().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 pub(crate) const DESCRIPTORS_MAX: usize = 16;
 
 /// Takes the result of an operation that no task awaits, on the loop that started it.
-pub(crate) type Told = Box<dyn FnOnce(std::io::Result<()>) + Send>;
+pub(crate) type Reported = Box<dyn FnOnce(std::io::Result<()>) + Send>;
 
 /// An operation and what it owns until it has completed.
 pub(crate) enum Work {
@@ -58,7 +58,7 @@ pub(crate) enum Work {
         fd: Fd,
         data_only: bool,
         /// Who is notified of its end although no task awaits it.
-        told: Option<Told>,
+        reported: Option<Reported>,
     },
     Fallocate {
         fd: Fd,
@@ -131,8 +131,8 @@ impl Work {
             Work::WriteFrom { fd, offset, memory } => {
                 Work::WriteFrom { fd: Arc::clone(fd), offset: *offset, memory: memory.clone() }
             }
-            Work::Sync { fd, data_only, told } => {
-                Work::Sync { fd: Arc::clone(fd), data_only: *data_only, told: told.take() }
+            Work::Sync { fd, data_only, reported } => {
+                Work::Sync { fd: Arc::clone(fd), data_only: *data_only, reported: reported.take() }
             }
             Work::Fallocate { fd, mode, offset, len } => {
                 Work::Fallocate { fd: Arc::clone(fd), mode: *mode, offset: *offset, len: *len }

@@ -613,7 +613,7 @@ impl Look for After {
 
 /// A peer that is not notified before the loop sleeps cannot ask to be woken, and what comes then is never seen.
 #[test]
-fn who_watches_memory_is_told_before_the_loop_sleeps() {
+fn who_watches_memory_is_reported_before_the_loop_sleeps() {
     on_both(async || {
         assert_eq!(watch(After::looks(1)).await, Seen::Something, "it is there at once");
         for _ in 0..20 {

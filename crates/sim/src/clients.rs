@@ -56,7 +56,7 @@ impl Clients {
             Ok(subject) => Ok(Some(Rc::new(subject))),
             Err(error) => {
                 self.unclean.set(true);
-                self.told(format!("open as {variant}"), error.to_string())?;
+                self.reported(format!("open as {variant}"), error.to_string())?;
                 Ok(None)
             }
         }
@@ -71,7 +71,7 @@ impl Clients {
         let behind = subject.background_errors();
         if behind > 0 {
             self.unclean.set(true);
-            self.told("background work".into(), format!("{behind} errors counted"))?;
+            self.reported("background work".into(), format!("{behind} errors counted"))?;
         }
         match closed {
             Ok(()) => {
@@ -81,7 +81,7 @@ impl Clients {
             Err(error) => {
                 self.model.borrow_mut().close_failed();
                 self.unclean.set(true);
-                self.told("close".into(), error.to_string())
+                self.reported("close".into(), error.to_string())
             }
         }
     }
@@ -164,12 +164,12 @@ impl Clients {
                         self.model.borrow_mut().flushed(started, now);
                         Ok(())
                     }
-                    Some(Err(error)) => self.told(step.op.to_string(), error.to_string()),
+                    Some(Err(error)) => self.reported(step.op.to_string(), error.to_string()),
                     None => Ok(()),
                 }
             }
             Op::Tidy { how } => match at_most(subject.tidy(how), polls).await {
-                Some(Err(error)) => self.told(step.op.to_string(), error.to_string()),
+                Some(Err(error)) => self.reported(step.op.to_string(), error.to_string()),
                 Some(Ok(())) | None => Ok(()),
             },
             Op::Reopen { .. } | Op::Manage(_) => Ok(()),
@@ -189,7 +189,7 @@ impl Clients {
         buf.fill(UNREAD);
         match at_most(subject.read(at, buf), polls).await {
             Some((Ok(()), buf)) => self.compare(at, &buf, started),
-            Some((Err(error), _)) => self.told(step.op.to_string(), error.to_string()),
+            Some((Err(error), _)) => self.reported(step.op.to_string(), error.to_string()),
             None => Ok(()),
         }
     }
@@ -214,7 +214,7 @@ impl Clients {
             Some(Err(error)) => {
                 model.failed(started, now);
                 drop(model);
-                self.told(step.op.to_string(), error.to_string())?;
+                self.reported(step.op.to_string(), error.to_string())?;
             }
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Clients {
                     }
                 }
                 drop(model);
-                self.told(format!("{operation:?}"), error.to_string())?;
+                self.reported(format!("{operation:?}"), error.to_string())?;
             }
         }
         Ok(())
@@ -333,7 +333,7 @@ impl Clients {
     }
 
     /// A client was notified of an error: right if something below failed, otherwise a finding.
-    fn told(&self, op: String, error: String) -> Result<(), FailureKind> {
+    fn reported(&self, op: String, error: String) -> Result<(), FailureKind> {
         if !self.faulty {
             return Err(FailureKind::UnexpectedError { op, error });
         }

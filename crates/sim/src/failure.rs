@@ -59,12 +59,12 @@ impl fmt::Display for FailureKind {
             FailureKind::UnexpectedError { op, error } => {
                 write!(f, "`{op}` failed without a cause below: {error}")
             }
-            FailureKind::Swallowed(kind) => write!(f, "a {kind:?} failed below and no client was told"),
+            FailureKind::Swallowed(kind) => write!(f, "a {kind:?} failed below and no client got an error"),
             FailureKind::Unflushable { op, error } => {
                 write!(f, "`{op}` of what was acknowledged failed because the device is full: {error}")
             }
             FailureKind::Leaked(leaks) => {
-                write!(f, "{leaks} leaked although nothing crashed and nobody was told")
+                write!(f, "{leaks} leaked although nothing crashed and no error was reported")
             }
             FailureKind::Check(found) => write!(f, "the check found: {found}"),
             FailureKind::Open(error) => write!(f, "the disk does not open: {error}"),

@@ -186,12 +186,12 @@ impl Connection {
         }
         table.lost = Some(error.clone());
         table.outgoing.clear();
-        let told = table.slots.end_all(&error);
+        let reported = table.slots.end_all(&error);
         let sender = table.sender.take();
         drop(table);
         // Fails where the server was faster.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        told.into_iter().chain(sender).for_each(Waker::wake);
+        reported.into_iter().chain(sender).for_each(Waker::wake);
         self.room.notify(usize::MAX);
     }
 

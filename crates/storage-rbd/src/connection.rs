@@ -300,8 +300,8 @@ impl Receiving {
         }
         // Until it is gone it may write what it was asked to: another one is started after that only.
         let _ = connection.socket.hung_up().await;
-        let told = connection.table.lock().slots.lose();
-        told.into_iter().for_each(Waker::wake);
+        let reported = connection.table.lock().slots.lose();
+        reported.into_iter().for_each(Waker::wake);
         connection.room.notify(usize::MAX);
     }
 }
@@ -311,9 +311,9 @@ impl Drop for Receiving {
     fn drop(&mut self) {
         let mut table = self.0.table.lock();
         table.is_received = false;
-        let told = table.slots.take_wakers();
+        let reported = table.slots.take_wakers();
         drop(table);
-        told.into_iter().for_each(Waker::wake);
+        reported.into_iter().for_each(Waker::wake);
         self.0.room.notify(usize::MAX);
     }
 }

@@ -155,7 +155,7 @@ mod tests {
     /// Two clients of a raw disk flushed at once. The kernel reported the first sync that writeback had failed and the
     /// second that all was well, and the second client's data was gone.
     #[test]
-    fn of_two_flushes_at_once_none_is_acknowledged_when_one_is_told_of_an_error() {
+    fn of_two_flushes_at_once_none_is_acknowledged_when_one_gets_an_error() {
         let flushes = Arc::new(Flushes::default());
         let syncs = RefCell::new(Vec::new());
         let begin = |end| syncs.borrow_mut().push(end);

@@ -31,10 +31,10 @@ fn may_be_resident(file: &File, offset: u64) -> io::Result<bool> {
     let start = offset / len as u64 * len as u64;
     // SAFETY: a new mapping of no given place touches no memory that is in use, and no process reads or writes it.
     let page = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, start) }?;
-    let mut told = 0_u8;
+    let mut reported = 0_u8;
     // SAFETY: `page` is mapped and one page long, for which one byte is written.
-    let asked = unsafe { libc::mincore(page, len, &raw mut told) };
-    let asked = if asked == 0 { Ok(told & 1 == 1) } else { Err(io::Error::last_os_error()) };
+    let asked = unsafe { libc::mincore(page, len, &raw mut reported) };
+    let asked = if asked == 0 { Ok(reported & 1 == 1) } else { Err(io::Error::last_os_error()) };
     // SAFETY: it is the mapping of above, and nothing points to it.
     unsafe { munmap(page, len) }?;
     asked

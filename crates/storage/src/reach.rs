@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_beyond_the_threshold_is_told_once() {
+    fn a_write_beyond_the_threshold_is_reported_once() {
         let reach = Reach::default();
         reach.note(4096);
         let number = reach.set_threshold(8192);

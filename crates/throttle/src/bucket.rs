@@ -170,7 +170,7 @@ mod tests {
     fn drive(bucket: &mut LeakyBucket, mut now: Time, requests: u64) -> Time {
         for _ in 0..requests {
             now = now.after(bucket.wait(now));
-            assert_eq!(bucket.wait(now), Duration::ZERO, "waiting as told is enough");
+            assert_eq!(bucket.wait(now), Duration::ZERO, "the wait that was asked for is enough");
             bucket.fill(NANO, now);
         }
         now

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_time_of_a_program_is_told() {
+    fn the_cpu_time_of_a_program_is_reported() {
         let outcome =
             run(Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]));
         let (user, _) = outcome.unwrap().cpu_us;

@@ -135,8 +135,8 @@ fn verify_units(root: &Path) -> Result<(), String> {
     let unit = root.join("usr/lib/systemd/system/cowhand@.service");
     let mut security = limited("systemd-analyze");
     security.args(["security", "--offline=yes", "--no-pager", &format!("--threshold={EXPOSURE_MAX}")]);
-    let told = output(security.arg(unit))?;
-    told.lines().last().into_iter().for_each(|line| println!("{line}"));
+    let reported = output(security.arg(unit))?;
+    reported.lines().last().into_iter().for_each(|line| println!("{line}"));
     Ok(())
 }
 

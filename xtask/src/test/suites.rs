@@ -138,7 +138,7 @@ pub const SUITES: [Suite; 39] = [
         name: "flushes",
         takes: 2,
         about: &["crates/storage"],
-        first: &["after_a_failed_flush_no_client_is_told_that_all_is_well"],
+        first: &["after_a_failed_flush_no_client_gets_success"],
     },
     Suite {
         name: "faults",

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_what_can() {
+    fn what_cannot_be_is_reported_with_what_can() {
         let table = [
             ("compat=2", "-o compat is \"2\"; allowed: 1.1, 0.10"),
             ("refcount_bits=3", "-o refcount_bits is \"3\"; allowed: 1, 2, 4, 8, 16, 32, 64"),

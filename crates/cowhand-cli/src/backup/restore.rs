@@ -26,7 +26,7 @@ pub fn verify(
     store: &Store,
     rules: &OpenRules,
     watch: &Watch,
-    mut told: impl FnMut(&Point, Option<&Failure>) -> Result<(), Failure>,
+    mut reported: impl FnMut(&Point, Option<&Failure>) -> Result<(), Failure>,
 ) -> Result<usize, Failure> {
     let reactor = copying::reactor()?;
     let mut wrong = 0;
@@ -34,7 +34,7 @@ pub fn verify(
         let found = verify_one(store, point, rules, watch, &reactor);
         watch.check()?;
         wrong += usize::from(found.is_err());
-        told(point, found.as_ref().err())?;
+        reported(point, found.as_ref().err())?;
     }
     Ok(wrong)
 }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn allocating_access_steps_by_clusters_unless_told_otherwise() {
+    fn allocating_access_steps_by_clusters_unless_asked_otherwise() {
         assert_eq!(workload("d --access allocating").step, 65_536);
         assert_eq!(workload("d --access allocating -s 128k").step, 131_072);
         assert_eq!(workload("d --access allocating -S 2M").step, 2 << 20);

@@ -93,16 +93,19 @@ mod tests {
 
     #[test]
     fn sizes_are_warned_of_once_the_rest_of_the_longer_disk_is_looked_at() {
-        let told = |sizes, difference| {
+        let reported = |sizes, difference| {
             let mut out = Vec::new();
             Outcome { sizes, difference }.write_human(&mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(told([1024, 1024], None), "Images are identical.\n");
-        assert_eq!(told([1024, 2048], None), "Warning: Image size mismatch!\nImages are identical.\n");
-        assert_eq!(told([2048, 1024], Some(Difference::Content(512))), "Content mismatch at offset 512!\n");
+        assert_eq!(reported([1024, 1024], None), "Images are identical.\n");
+        assert_eq!(reported([1024, 2048], None), "Warning: Image size mismatch!\nImages are identical.\n");
         assert_eq!(
-            told([2048, 1024], Some(Difference::Content(1024))),
+            reported([2048, 1024], Some(Difference::Content(512))),
+            "Content mismatch at offset 512!\n"
+        );
+        assert_eq!(
+            reported([2048, 1024], Some(Difference::Content(1024))),
             "Warning: Image size mismatch!\nContent mismatch at offset 1024!\n"
         );
     }

@@ -29,7 +29,7 @@ use crate::serve::sandbox::{self, Allowed, Sandbox};
 use crate::serve::signals::{self, Signals};
 use crate::serve::socket_mode::SocketMode;
 use crate::serve::steering::Sockets;
-use crate::serve::supervise::{View, until_told};
+use crate::serve::supervise::{View, until_asked};
 use crate::serve::{disks, log, systemd};
 
 /// A server before it serves.
@@ -163,7 +163,7 @@ impl Daemon {
             sandbox::enter(Allowed { names: &names, credentials: &credentials, ..Allowed::default() });
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
-        until_told(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
+        until_asked(&self.reactor, self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
         // Tasks of the loop have disks: a caller that sees the sockets gone finds the files free.
         drop(self.reactor);
         // The last answers are on their way.

@@ -130,14 +130,14 @@ fn connect(
     let stream = UnixStream::connect(socket).map_err(failed)?;
     let (export, shutdown) = (args.export_name.clone(), daemon.inventory.loops.shutdown().clone());
     let file = args.file().map_or_else(String::new, |file| printable(&file.to_string_lossy()).into_owned());
-    let told = args.verbose.then(|| format!("NBD device {} is now connected to {file}\n", device.name()));
+    let reported = args.verbose.then(|| format!("NBD device {} is now connected to {file}\n", device.name()));
     let connecting = Arc::new(Mutex::new(Connecting::default()));
     let outcome = Arc::clone(&connecting);
     let connect = move || match device.connect(stream, &export) {
         Ok(()) => {
             outcome.lock().device = Some(device);
             // The main thread has the lock of standard output. The reader may be gone.
-            let _ = rustix::io::write(rustix::stdio::stdout(), told.unwrap_or_default().as_bytes());
+            let _ = rustix::io::write(rustix::stdio::stdout(), reported.unwrap_or_default().as_bytes());
             if let Some(waiting) = waiting {
                 waiting.ready();
             }

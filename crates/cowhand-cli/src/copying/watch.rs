@@ -109,8 +109,8 @@ impl Watch {
                 }
                 copy.run(counters).await
             }));
-            let told = pin!(self.tell(counters, shown, &progress));
-            match select(copied, told).await {
+            let reported = pin!(self.tell(counters, shown, &progress));
+            match select(copied, reported).await {
                 Either::Left((Ok(result), _)) => result,
                 Either::Left((Err(_), _)) => Err(job::Error::Cancelled),
             }
@@ -164,13 +164,13 @@ impl Watch {
     /// # Errors
     /// When it was dropped.
     pub async fn within_grace<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
-        let told = pin!(async {
+        let reported = pin!(async {
             while !self.end.load(Ordering::Relaxed) {
                 reactor::sleep(LOOKS_AT_SIGNALS).await;
             }
             reactor::sleep(GRACE).await;
         });
-        match select(pin!(work), told).await {
+        match select(pin!(work), reported).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right(((), _)) => Err(interrupted()),
         }

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_what_was_meant() {
+    fn what_is_no_command_gets_a_hint_of_what_was_meant() {
         let refused = |name, words| Command::find(name, words).unwrap_err().to_string();
         assert_eq!(refused("raed", 2), "there is no command \"raed\"; did you mean read? (help lists them)");
         let usage = "because: usage: alloc OFFSET [LENGTH]";

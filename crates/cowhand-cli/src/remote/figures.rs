@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_is_nothing() {
+    fn what_is_not_reported_is_nothing() {
         let found = disk(&json!({ "node-name": "a", "stats": { "rd_operations": 3, "wr_bytes": 7 } }));
         let read = KindFigures { requests: 3, ..KindFigures::default() };
         let write = KindFigures { bytes: 7, ..KindFigures::default() };

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_name_are_told_apart_by_their_paths_whatever_their_order() {
+    fn files_of_one_name_are_kept_apart_by_their_paths_whatever_their_order() {
         let paths =
             ["/v/aa/disk.qcow2", "/v/bb/disk.qcow2", "/v/bb/disk.raw", "/w/aa/disk.qcow2", "/v/other.img"];
         let expected = ["v/aa/disk", "bb/disk.qcow2", "bb/disk.raw", "w/aa/disk", "other"];

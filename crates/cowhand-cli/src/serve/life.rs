@@ -46,7 +46,7 @@ pub(super) fn live(
     let view = if settings.quiet { View::Nothing } else { View::Terminal };
     loop {
         let Opened { inventory, trace, .. } = opened;
-        let served = supervise::until_told(reactor, inventory, sockets, signals, view);
+        let served = supervise::until_asked(reactor, inventory, sockets, signals, view);
         let traced = trace.map_or(Ok(()), Trace::end);
         let estate = match served {
             Ok(Ended::Over) => return traced.map(|()| ExitCode::SUCCESS),

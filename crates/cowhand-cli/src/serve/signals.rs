@@ -89,9 +89,9 @@ impl SignalStreams {
         let (_, _) = self.end.recv(IoBuf::uninit(1)).await;
     }
 
-    /// Waits for `INTERRUPTS_FOR_HASTE` interrupts. Calls `told` after each but the first and the last, with how many more
+    /// Waits for `INTERRUPTS_FOR_HASTE` interrupts. Calls `reported` after each but the first and the last, with how many more
     /// it takes.
-    pub async fn haste(&self, told: impl Fn(u32)) {
+    pub async fn haste(&self, reported: impl Fn(u32)) {
         while self.interrupts_seen.get() < INTERRUPTS_FOR_HASTE {
             let (received, _) = self.interrupts.recv(IoBuf::uninit(1)).await;
             if !matches!(received, Ok(1..)) {
@@ -100,7 +100,7 @@ impl SignalStreams {
             }
             self.interrupts_seen.set(self.interrupts_seen.get() + 1);
             if (2..INTERRUPTS_FOR_HASTE).contains(&self.interrupts_seen.get()) {
-                told(INTERRUPTS_FOR_HASTE - self.interrupts_seen.get());
+                reported(INTERRUPTS_FOR_HASTE - self.interrupts_seen.get());
             }
         }
     }
@@ -137,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn haste_takes_three_interrupts_and_the_second_is_told_what_a_third_does() {
+    fn haste_takes_three_interrupts_and_the_second_says_what_a_third_does() {
         use std::io::Write;
 
         let ((end, _), (interrupts, mut keys)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let reactor = reactor::Reactor::new(reactor::available()).unwrap();
         let signals = Signals { end, interrupts }.on_loop();
-        let told = Cell::new(0);
+        let reported = Cell::new(0);
         keys.write_all(b"XXX").unwrap();
         reactor.run(signals.haste(|more| {
-            assert_eq!((more, told.get()), (1, 0));
-            told.set(told.get() + 1);
+            assert_eq!((more, reported.get()), (1, 0));
+            reported.set(reported.get() + 1);
         }));
-        assert_eq!(told.get(), 1);
+        assert_eq!(reported.get(), 1);
     }
 
     #[test]

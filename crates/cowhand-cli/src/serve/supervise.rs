@@ -72,7 +72,7 @@ pub enum Ended {
 ///
 /// # Errors
 /// When a loop fails, or a disk cannot be closed: what was acknowledged without a flush may then be lost.
-pub fn until_told(
+pub fn until_asked(
     own: &Reactor,
     inventory: Rc<Inventory>,
     sockets: &Sockets,

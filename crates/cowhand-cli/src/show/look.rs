@@ -114,8 +114,8 @@ fn look_at_file(
     reactor.run(async {
         let header = qcow2::read_header(&*image.file).await.map_err(|error| failed(options, &error))?;
         let mut tally = tally_of(options, &image, &header)?;
-        let told = qcow2::survey(&*image.file, &mut |seen| tally.take(&seen)).await;
-        told.map_err(|error| failed(options, &error))?;
+        let reported = qcow2::survey(&*image.file, &mut |seen| tally.take(&seen)).await;
+        reported.map_err(|error| failed(options, &error))?;
         let check = check(&image, &mut tally).await;
         // What is in use and belongs to none of these is the slack between compressed clusters.
         let has_other = !(snapshots.is_empty() && bitmaps.is_empty() && header.extensions.crypto.is_none());

@@ -17,10 +17,10 @@ pub fn write(out: &mut dyn Write, value: &Value, disk: &DiskFigures) -> io::Resu
         details(out, &driver["map-cache"])?;
     }
     if let Some(map) = &disk.chain {
-        let told = &driver["chain-map"];
-        let layers = counted(told["layers"].as_u64().unwrap_or(0), "layer");
+        let reported = &driver["chain-map"];
+        let layers = counted(reported["layers"].as_u64().unwrap_or(0), "layer");
         writeln!(out, "  below     {}, {layers}", summary(map, disk.size))?;
-        details(out, told)?;
+        details(out, reported)?;
     }
     Ok(())
 }
@@ -36,9 +36,9 @@ fn summary(map: &MapFigures, size: u64) -> String {
     )
 }
 
-fn details(out: &mut dyn Write, told: &Value) -> io::Result<()> {
+fn details(out: &mut dyn Write, reported: &Value) -> io::Result<()> {
     let figures = MAP_FIGURES.iter().filter_map(|figure| {
-        let value = told[figure.name].as_u64()?;
+        let value = reported[figure.name].as_u64()?;
         let shown = match figure.counts_in {
             CountsIn::Things => value.to_string(),
             CountsIn::Bytes => human_size(value),
@@ -46,12 +46,12 @@ fn details(out: &mut dyn Write, told: &Value) -> io::Result<()> {
         Some(format!("{} {shown}", figure.label))
     });
     line(out, "", figures)?;
-    let forms = told[FORMS].as_object().into_iter().flatten();
+    let forms = reported[FORMS].as_object().into_iter().flatten();
     let forms = forms.filter_map(|(form, bytes)| Some((form, bytes.as_u64().filter(|bytes| *bytes > 0)?)));
     line(out, "packed: ", forms.map(|(form, bytes)| format!("{form} {}", human_size(bytes))))?;
-    let advice = &told[ADVICE];
+    let advice = &reported[ADVICE];
     if let (Some(more), Some(avoided)) = (advice["more-bytes"].as_u64(), advice["avoided-misses"].as_u64()) {
-        let part = percent(avoided, told["misses"].as_u64().unwrap_or(0).max(avoided));
+        let part = percent(avoided, reported["misses"].as_u64().unwrap_or(0).max(avoided));
         writeln!(out, "            {} more would have avoided {part} of the misses", human_size(more))?;
     }
     Ok(())

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_is_told_in_two_lines() {
+    fn a_medium_is_reported_in_two_lines() {
         let file = json!({
             "file-system": "xfs", "holes": "yes", "punch-hole": "not-tried", "zero-range": "no",
             "read-nowait": "yes", "reflink": "yes", "direct-io": "yes", "direct-offset-alignment": 4096,

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_rule_is_told_in_the_words_that_were_used() {
+    fn a_broken_rule_is_reported_in_the_words_that_were_used() {
         let virsh = parse(&["--total-iops-sec", "5", "--read-iops-sec", "5"]).unwrap_err();
         assert!(virsh.starts_with("total-iops-sec and read-iops-sec are both given"), "{virsh}");
         let short = parse(&["iops=5,iops_rd=5"]).unwrap_err();

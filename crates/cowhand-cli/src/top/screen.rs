@@ -22,12 +22,12 @@ pub fn watch(remote: &mut Remote, interval: Duration) -> Result<(), Failure> {
     let first = Look::take(remote)?;
     let mut terminal =
         ratatui::try_init().map_err(|error| Failure::because("cannot use the terminal", &error))?;
-    let result = draw_until_told(&mut terminal, remote, first, interval);
+    let result = draw_until_asked(&mut terminal, remote, first, interval);
     ratatui::restore();
     result
 }
 
-fn draw_until_told(
+fn draw_until_asked(
     terminal: &mut DefaultTerminal,
     remote: &mut Remote,
     mut before: Look,

@@ -201,8 +201,13 @@ pub fn measure(world: &World, reach: Reach) {
     let table = DOCUMENT.split_once(heading).expect("the heading").1;
     let lines =
         table.lines().skip_while(|line| !line.starts_with("| ")).take_while(|line| line.starts_with('|'));
-    let told: Vec<&str> = lines.skip(2).filter_map(|line| line.split('|').nth(1).map(str::trim)).collect();
-    assert_eq!(told, rows.iter().map(|row| row.line).collect::<Vec<_>>(), "docs/internals/threat-model.md");
+    let reported: Vec<&str> =
+        lines.skip(2).filter_map(|line| line.split('|').nth(1).map(str::trim)).collect();
+    assert_eq!(
+        reported,
+        rows.iter().map(|row| row.line).collect::<Vec<_>>(),
+        "docs/internals/threat-model.md"
+    );
     let mut got_out = Vec::new();
     for row in rows {
         for (name, outcome) in (row.tries)(world, reach) {

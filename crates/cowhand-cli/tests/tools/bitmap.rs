@@ -228,7 +228,7 @@ fn a_converted_disk_brings_its_bitmaps_as_qemu_img_brings_them() {
 }
 
 #[test]
-fn bitmaps_that_cannot_go_with_the_disk_are_told_before_anything_is_written() {
+fn bitmaps_that_cannot_go_with_the_disk_are_reported_before_anything_is_written() {
     let bench = Bench::new();
     bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "s.qcow2", "1M"]);
     bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-o", "compat=0.10", "old.qcow2", "1M"]);
@@ -259,7 +259,7 @@ fn bitmaps_that_cannot_go_with_the_disk_are_told_before_anything_is_written() {
 }
 
 #[test]
-fn what_has_no_bitmaps_is_told_and_nothing_changes() {
+fn what_has_no_bitmaps_is_reported_and_nothing_changes() {
     let bench = Bench::new();
     bench.qemu("qemu-img", &["create", "-q", "-f", "raw", "disk.raw", "1M"]);
     bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-o", "compat=0.10", "old.qcow2", "1M"]);

@@ -128,7 +128,7 @@ fn a_commit_that_was_killed_or_met_a_full_disk_can_be_repeated() {
 }
 
 #[test]
-fn what_cannot_be_committed_is_told_and_nothing_changes() {
+fn what_cannot_be_committed_is_reported_and_nothing_changes() {
     let bench = Bench::new();
     chain(&bench, "base.raw", SHAPES[0]);
     let top = fs::read(bench.path("top.qcow2")).unwrap();

@@ -159,7 +159,7 @@ fn every_cache_mode_and_way_to_name_an_image_compares_alike() {
 }
 
 #[test]
-fn programs_are_told_what_differs_where_and_both_sizes() {
+fn programs_learn_what_differs_where_and_both_sizes() {
     let bench = Bench::new();
     images(&bench);
     let table = [
@@ -268,7 +268,7 @@ fn a_map_that_is_wrong_and_data_that_is_damaged_have_their_own_exit_codes() {
 }
 
 #[test]
-fn the_first_difference_is_told_of_many_that_are_read_at_the_same_time() {
+fn the_first_difference_is_reported_of_many_that_are_read_at_the_same_time() {
     let bench = Bench::new();
     create(&bench, &["-o", "cluster_size=4k", "a.qcow2", "40M"]);
     io(&bench, "a.qcow2", &["write -P 1 0 40M"]);

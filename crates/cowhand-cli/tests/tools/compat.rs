@@ -54,11 +54,11 @@ fn every_program_tells_its_version_where_scripts_look_for_it() {
     let listed = bench.cowhand(&["compat", "list"]).out;
     for program in &PROGRAMS {
         let link = bench.path("bin").join(program.name);
-        let told = bench.run(&link, &["--version"]);
+        let reported = bench.run(&link, &["--version"]);
         // As QEMU's own: scripts read the number as the second word of qemu-nbd's, and as the third of the others.
         let version = if program.name == "qemu-nbd" { "11.1.0" } else { "version 11.1.0" };
         let expected = format!("{} {version} (cowhand {})\n", program.name, env!("CARGO_PKG_VERSION"));
-        assert_eq!((told.code, told.out), (0, expected));
+        assert_eq!((reported.code, reported.out), (0, expected));
         let helped = bench.run(&link, &["--help"]);
         assert!(helped.code == 0 && helped.out.contains("Usage:"), "{}", helped.err);
         let refused = bench.run(&link, &["--nonsense"]);

@@ -115,7 +115,7 @@ fn an_image_in_use_is_not_replaced() {
 }
 
 #[test]
-fn create_says_what_it_made_unless_told_not_to() {
+fn create_says_what_it_made_unless_asked_not_to() {
     let bench = Bench::new();
     let ran = bench.cowhand(&["create", "x.qcow2", "1G"]);
     assert_eq!(

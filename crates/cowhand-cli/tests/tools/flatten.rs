@@ -141,7 +141,7 @@ fn an_interrupted_flatten_can_be_repeated() {
 }
 
 #[test]
-fn what_cannot_be_is_told_and_nothing_changes() {
+fn what_cannot_be_is_reported_and_nothing_changes() {
     let bench = Bench::new();
     chain(&bench, SHAPES[0]);
     let before = std::fs::read(bench.path("top.qcow2")).unwrap();

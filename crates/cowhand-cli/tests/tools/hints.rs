@@ -133,7 +133,7 @@ fn a_lock_that_stands_against_reading_names_the_option_that_reads_all_the_same()
 }
 
 #[test]
-fn a_size_that_is_rounded_is_told_as_it_was_made() {
+fn a_size_that_is_rounded_is_reported_as_it_was_made() {
     let bench = Bench::new();
     for (format, file) in [("qcow2", "x.qcow2"), ("raw", "x.raw")] {
         let ran = bench.cowhand(&["create", "-f", format, file, "1000"]);

@@ -183,8 +183,8 @@ fn a_backing_file_of_an_unknown_format_is_refused_by_all_and_its_content_never_d
     ] {
         let ran = bench.cowhand(words);
         assert_eq!(ran.code, 1, "{words:?}: {}", ran.out);
-        let told = "the backing file's format is given as \"qed\"; allowed: qcow2, raw, luks, vdi, vpc, vmdk, qcow, vhdx";
-        assert!(ran.err.contains(told), "{words:?}: {}", ran.err);
+        let reported = "the backing file's format is given as \"qed\"; allowed: qcow2, raw, luks, vdi, vpc, vmdk, qcow, vhdx";
+        assert!(ran.err.contains(reported), "{words:?}: {}", ran.err);
     }
     let given = bench.cowhand(&["map", "file=top.qcow2,backing.driver=qcow2"]);
     assert_eq!(given.code, 0, "{}", given.err);

@@ -288,7 +288,7 @@ fn mappings(process: u32) -> Vec<Mapping> {
 /// A limit on locked memory does not keep the server from starting: the password is used, and one warning
 /// says what may happen to it.
 #[test]
-fn a_limit_on_locked_memory_is_told_once_and_ends_nothing() {
+fn a_limit_on_locked_memory_is_reported_once_and_ends_nothing() {
     let bench = Bench::new();
     fs::write(bench.path("password"), PASSWORD).unwrap();
     let cowhand = env!("CARGO_BIN_EXE_cowhand");

@@ -58,10 +58,10 @@ fn what_cryptsetup_ciphers_is_read_and_what_is_written_it_deciphers() {
         encrypt(&bench, &[&["-c", cipher, "-s", key_bits, "--sector-size", sector], &FAST[..]].concat());
         must(&bench, &["compare", "--image-opts", DETACHED, "driver=raw,file.filename=plain.raw"]);
         let info = bench.cowhand(&["info", "--output", "json", "driver=luks,file=data,header=header"]).json();
-        let told = &info["format-specific"]["data"];
-        assert_eq!(told["sector-size"].to_string(), sector);
+        let reported = &info["format-specific"]["data"];
+        assert_eq!(reported["sector-size"].to_string(), sector);
         assert_eq!(
-            (&info["virtual-size"], &told["detached-header"]),
+            (&info["virtual-size"], &reported["detached-header"]),
             (&Value::from(4 << 20), &Value::Bool(true))
         );
         write_parts(&bench, DETACHED);
@@ -119,11 +119,11 @@ fn every_key_slot_of_a_luks2_file_opens_it() {
     assert!(fs::read(bench.path("ours.raw")).unwrap()[..plain.len()] == plain);
     assert!(fs::read(bench.path("disk.luks")).unwrap() == before, "nothing is written to read it");
     let info = bench.cowhand(&["info", "--output", "json", "disk.luks"]).json();
-    let told: Vec<_> = info["format-specific"]["data"]["slots"].as_array().unwrap().iter().collect();
+    let reported: Vec<_> = info["format-specific"]["data"]["slots"].as_array().unwrap().iter().collect();
     let kinds: Vec<_> =
-        told.iter().map(|slot| (slot["slot"].as_u64().unwrap(), slot["kdf"].as_str().unwrap())).collect();
+        reported.iter().map(|slot| (slot["slot"].as_u64().unwrap(), slot["kdf"].as_str().unwrap())).collect();
     assert_eq!(kinds, [(0, "argon2id"), (3, "argon2i"), (17, "pbkdf2"), (31, "pbkdf2")]);
-    assert_eq!(told[0]["memory"], 32 << 20);
+    assert_eq!(reported[0]["memory"], 32 << 20);
     // A first copy that was overwritten: the second one is read, and that is said. cryptsetup mends it, and reads what was written here.
     let file = fs::File::options().write(true).open(bench.path("disk.luks")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 0).unwrap();
@@ -140,22 +140,22 @@ fn every_key_slot_of_a_luks2_file_opens_it() {
     // Its keys are cryptsetup's to change.
     let before = fs::read(bench.path("disk.luks")).unwrap();
     let ran = cowhand(&bench, &["amend", "-o", "state=inactive,keyslot=3", "file=disk.luks,key-secret=sec0"]);
-    let told = "is of version 2, whose key slots are only read here; cryptsetup luksAddKey";
-    assert!(ran.code == 1 && ran.err.contains(told), "{}", ran.err);
+    let reported = "is of version 2, whose key slots are only read here; cryptsetup luksAddKey";
+    assert!(ran.code == 1 && ran.err.contains(reported), "{}", ran.err);
     assert!(fs::read(bench.path("disk.luks")).unwrap() == before, "nothing is written");
 }
 
 /// The error names the feature of cryptsetup that is not supported, and `info` shows what it can.
 #[test]
-fn luks2_files_that_are_not_supported_are_told_by_name() {
+fn luks2_files_that_are_not_supported_are_reported_by_name() {
     let bench = Bench::new();
     raw(&bench);
     fs::File::create(bench.path("disk.luks")).unwrap().set_len(20 << 20).unwrap();
     let words = ["luksFormat", "--type", "luks2", "disk.luks", "-c", "aes-cbc-plain64", "-s", "256"];
     cryptsetup(&bench, &[&words[..], &["--sector-size", "4096"], &FAST].concat());
     let ran = cowhand(&bench, &["map", "file=disk.luks,key-secret=sec0"]);
-    let told = "the sector size \"4096\" is not supported; supported: 512 in CBC mode";
-    assert!(ran.code == 1 && ran.err.contains(told), "{}", ran.err);
+    let reported = "the sector size \"4096\" is not supported; supported: 512 in CBC mode";
+    assert!(ran.code == 1 && ran.err.contains(reported), "{}", ran.err);
     // Encrypting began and is not done: only cryptsetup knows which half is ciphered.
     fs::File::create(bench.path("header")).unwrap().set_len(16 << 20).unwrap();
     fs::copy(bench.path("plain.raw"), bench.path("data")).unwrap();

@@ -25,10 +25,10 @@ fn amended(bench: &Bench, drive: &str, options: &str, more: &[&str]) {
     assert_eq!((ran.code, &*ran.out), (0, ""), "{options}: {}", ran.err);
 }
 
-fn refused(bench: &Bench, drive: &str, options: &str, told: &str) {
+fn refused(bench: &Bench, drive: &str, options: &str, reported: &str) {
     let files = ["disk.luks", "header"].map(|file| fs::read(bench.path(file)).ok());
     let ran = amend(bench, drive, options, &[]);
-    assert!(ran.code == 1 && ran.err.contains(told), "{options}: {}", ran.err);
+    assert!(ran.code == 1 && ran.err.contains(reported), "{options}: {}", ran.err);
     let now = ["disk.luks", "header"].map(|file| fs::read(bench.path(file)).ok());
     assert!(now == files, "{options}: nothing is written");
 }
@@ -116,7 +116,7 @@ fn keys_of_a_detached_header_change_in_its_file() {
 }
 
 #[test]
-fn what_a_luks_file_cannot_be_amended_to_is_told_and_nothing_is_written() {
+fn what_a_luks_file_cannot_be_amended_to_is_reported_and_nothing_is_written() {
     let bench = Bench::new();
     made(&bench, "");
     let table = [
@@ -145,8 +145,8 @@ fn what_a_luks_file_cannot_be_amended_to_is_told_and_nothing_is_written() {
             "option header is for luks images",
         ),
     ];
-    for (drive, options, told) in table {
-        refused(&bench, drive, options, told);
+    for (drive, options, reported) in table {
+        refused(&bench, drive, options, reported);
     }
     let help = bench.cowhand(&["amend", "-f", "luks", "-o", "help"]).out;
     assert!(

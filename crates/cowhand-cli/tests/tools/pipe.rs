@@ -81,14 +81,14 @@ fn standard_streams_that_are_files_are_files() {
 fn what_does_not_go_through_a_pipe_is_refused_in_words() {
     let bench = Bench::new();
     fs::write(bench.path("a.raw"), [1; 1 << 16]).unwrap();
-    for (words, told) in [
+    for (words, reported) in [
         (&["convert", "-O", "qcow2", "a.raw", "-"][..], "qcow2 is not written in that order"),
         (&["dd", "-O", "qcow2", "if=a.raw", "of=-"], "qcow2 is not written in that order"),
         (&["convert", "--verify", "a.raw", "-"], "what went into a pipe is gone"),
     ] {
         let (ran, out) = piped(&bench, words, b"");
         assert_eq!((ran.code, out.len()), (1, 0), "{words:?}");
-        assert!(ran.err.contains(told), "{words:?}: {}", ran.err);
+        assert!(ran.err.contains(reported), "{words:?}: {}", ran.err);
     }
 }
 

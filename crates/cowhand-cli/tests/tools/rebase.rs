@@ -118,7 +118,7 @@ fn only_the_name_is_changed_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_told_and_nothing_changes() {
+fn what_cannot_be_is_reported_and_nothing_changes() {
     let bench = Bench::new();
     images(&bench, SHAPES[0]);
     let refused: [&[&str]; 4] = [

@@ -203,5 +203,5 @@ fn said_once(ran: &Ran, words: &[&str]) {
     let count = said.len();
     said.sort_unstable();
     said.dedup();
-    assert_eq!(said.len(), count, "{words:?} is told twice: {}", ran.err);
+    assert_eq!(said.len(), count, "{words:?} is reported twice: {}", ran.err);
 }

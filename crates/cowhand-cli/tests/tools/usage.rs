@@ -62,7 +62,7 @@ fn a_shell_completes_the_values_of_options() {
 }
 
 #[test]
-fn a_mistyped_command_is_told_which_one_is_near() {
+fn a_mistyped_command_gets_a_hint_of_which_one_is_near() {
     let bench = Bench::new();
     assert!(bench.cowhand(&["creat"]).err.contains("create"));
 }
@@ -114,10 +114,10 @@ fn formats_that_are_not_supported_say_what_to_do() {
             known.err
         );
         let named = bench.cowhand(&["convert", "-f", format, "a", "b.raw"]);
-        let told = format!(
+        let reported = format!(
             "{format} is not supported; allowed: qcow2, raw, luks, vdi, vpc, vmdk, qcow, vhdx (qemu-img convert -O qcow2"
         );
-        assert!(named.code == 1 && named.err.contains(&told), "{format}: {}", named.err);
+        assert!(named.code == 1 && named.err.contains(&reported), "{format}: {}", named.err);
     }
 }
 

@@ -105,9 +105,9 @@ fn what_no_image_of_the_format_has_is_refused() {
         (&["a.raw", "s3://bucket/x.vhd"], "a vpc image is not made in a store"),
     ];
     let before = fs::read(bench.path("there.vhd")).unwrap();
-    for (words, told) in table {
+    for (words, reported) in table {
         let ran = bench.cowhand(&[&["convert", "-O", "vpc"], words].concat());
-        assert!(ran.code == 1 && ran.err.contains(told), "{words:?}: {}", ran.err);
+        assert!(ran.code == 1 && ran.err.contains(reported), "{words:?}: {}", ran.err);
         assert!(!bench.path("x").exists(), "{words:?}");
     }
     assert!(fs::read(bench.path("there.vhd")).unwrap() == before);
@@ -213,12 +213,12 @@ fn a_stream_and_a_fixed_disk_go_through_a_pipe_and_a_table_in_front_does_not() {
             bench.qemu("qemu-img", &["compare", "-f", format, "-F", "raw", "piped", "a.raw"]);
         }
     }
-    for (options, told) in [
+    for (options, reported) in [
         ("vpc", "this image has a table in front"),
         ("vmdk", "this image has a table in front"),
         ("qcow2", "qcow2 is not written in that order"),
     ] {
         let ran = sh(options, "-");
-        assert!(ran.code == 1 && ran.err.contains(told), "{options}: {}", ran.err);
+        assert!(ran.code == 1 && ran.err.contains(reported), "{options}: {}", ran.err);
     }
 }

@@ -72,7 +72,7 @@ fn everything_asked_of_a_closed_disk_is_an_error() {
 }
 
 #[test]
-fn of_two_that_close_at_once_one_is_told_that_it_is_closed() {
+fn of_two_that_close_at_once_one_learns_that_it_is_closed() {
     let scratch = Scratch::new();
     let disk = scratch.open();
     disk.write(0, vec![1; 512]).wait().unwrap();

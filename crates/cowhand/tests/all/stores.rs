@@ -118,7 +118,7 @@ fn refused() {
 
 /// The limit is low enough that an upload is at work when it is ended.
 #[test]
-fn an_upload_rests_and_ends_as_it_is_told_and_the_next_one_finds_what_was_sent() {
+fn an_upload_rests_and_ends_as_it_is_asked_and_the_next_one_finds_what_was_sent() {
     with_store("ended", |store| assert!(store.keys().contains(&"images/vms/d.json".to_owned())));
 }
 

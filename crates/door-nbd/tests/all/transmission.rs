@@ -40,7 +40,7 @@ fn what_was_written_is_read_back_in_every_dialect_and_size() {
 }
 
 #[test]
-fn a_disk_is_told_whether_more_requests_wait() {
+fn a_disk_learns_whether_more_requests_wait() {
     let server = TestServer::start(MIB);
     let mut client = Client::connect(&server.socket(), Dialect::Simple, &[]);
     let (alone, more) = (Hints::NONE, Hints::MORE_WAITING);
@@ -52,9 +52,9 @@ fn a_disk_is_told_whether_more_requests_wait() {
     // The first is tried, and waits; the others come while it is at work.
     server.disk.hold(1);
     client.send_read(3, PAGE, 4096);
-    let mut told = 0;
-    while told < 2 {
-        told += server.disk.take_hints().len();
+    let mut reported = 0;
+    while reported < 2 {
+        reported += server.disk.take_hints().len();
         std::thread::yield_now();
     }
     client.send_read(4, 0, 4096);

@@ -27,7 +27,7 @@ pub(crate) struct Ledger {
     available: Position,
     used: Position,
     /// Entries that were used since the driver was last notified, at most all of the ring.
-    untold: u16,
+    unreported: u16,
 }
 
 impl Ledger {
@@ -35,8 +35,16 @@ impl Ledger {
         let (memory, address) = (device.memory.load_full(), run.address.load_full());
         let ring = PackedRing::new(&memory, &address, run.entries, device.ring_features())?;
         let (available, used) = positions(run.base, &ring)?;
-        let mut ledger =
-            Self { memory, address, ring, records: None, again: VecDeque::new(), available, used, untold: 0 };
+        let mut ledger = Self {
+            memory,
+            address,
+            ring,
+            records: None,
+            again: VecDeque::new(),
+            available,
+            used,
+            unreported: 0,
+        };
         if let Some(inflight) = device.inflight.load_full() {
             let records = inflight.packed(run.ring, ledger.ring.entries());
             let mut records = records.ok_or(RingFault::Records("they are too few for the ring"))?;
@@ -106,14 +114,14 @@ impl Ledger {
         if let Some(records) = &self.records {
             records.published(record)?;
         }
-        self.untold = self.untold.saturating_add(entries).min(self.ring.entries());
+        self.unreported = self.unreported.saturating_add(entries).min(self.ring.entries());
         Ok(())
     }
 
     pub(super) fn take_call(&mut self) -> Result<bool, RingFault> {
-        match std::mem::take(&mut self.untold) {
+        match std::mem::take(&mut self.unreported) {
             0 => Ok(false),
-            untold => self.ring.wants_call(self.used, untold),
+            unreported => self.ring.wants_call(self.used, unreported),
         }
     }
 

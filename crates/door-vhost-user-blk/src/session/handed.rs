@@ -24,14 +24,14 @@ impl Session {
     ///
     /// # Errors
     /// When there is no descriptor left to copy one.
-    pub(crate) fn told(&self) -> io::Result<Vec<Said>> {
+    pub(crate) fn reported(&self) -> io::Result<Vec<Said>> {
         let features = self.device.features.load(Ordering::Acquire);
-        let mut told = vec![
+        let mut reported = vec![
             Said::new(&Message::SetFeatures(features), None),
             Said::new(&Message::SetProtocolFeatures(self.protocol), None),
         ];
         let mut with = |message, fd: &OwnedFd| -> io::Result<()> {
-            told.push(Said::new(&message, Some(fd.try_clone()?)));
+            reported.push(Said::new(&message, Some(fd.try_clone()?)));
             Ok(())
         };
         if let Some((fd, area)) = &self.given.log {
@@ -44,22 +44,22 @@ impl Session {
             with(Message::SetInflight(*info), fd)?;
         }
         if let Some(socket) = self.channel.socket()? {
-            told.push(Said::new(&Message::SetBackendChannel, Some(socket)));
+            reported.push(Said::new(&Message::SetBackendChannel, Some(socket)));
         }
         for (number, ring) in (0..).zip(&self.rings) {
-            told.extend(ring.told(number)?);
+            reported.extend(ring.reported(number)?);
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// Does what another process received.
     ///
     /// # Errors
     /// For the first message that cannot be done here.
-    pub(crate) async fn repeat(&mut self, told: Vec<Said>) -> Result<(), Refused> {
+    pub(crate) async fn repeat(&mut self, reported: Vec<Said>) -> Result<(), Refused> {
         let aside = Arc::clone(&self.device.export.aside);
         self.device.allowance.set_known(true);
-        for Said { request, payload, fd } in told {
+        for Said { request, payload, fd } in reported {
             let asked = Message::decode(request, &payload).map_err(|_| Refused::NotOffered)?;
             let fds = fd.into_iter().map(|fd| Passed::new(fd, &aside)).collect();
             self.handle(asked, payload.len(), fds).await?;
@@ -77,25 +77,25 @@ impl Vring {
     }
 
     /// What leads to this ring. The kick comes last: with it the ring begins.
-    fn told(&self, ring: u32) -> io::Result<Vec<Said>> {
+    fn reported(&self, ring: u32) -> io::Result<Vec<Said>> {
         let state = |value| RingState { ring, value };
         let bell = RingFd { ring, polled: false };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         if self.entries > 0 {
-            told.push(Said::new(&Message::SetRingEntries(state(self.entries)), None));
+            reported.push(Said::new(&Message::SetRingEntries(state(self.entries)), None));
         }
-        told.push(Said::new(&Message::SetRingBase(state(self.base)), None));
-        told.extend(self.address.map(|address| Said::new(&Message::SetRingAddress(address), None)));
+        reported.push(Said::new(&Message::SetRingBase(state(self.base)), None));
+        reported.extend(self.address.map(|address| Said::new(&Message::SetRingAddress(address), None)));
         if let Some(err) = &self.err {
-            told.push(Said::new(&Message::SetRingErr(bell), Some(err.fd().try_clone()?)));
+            reported.push(Said::new(&Message::SetRingErr(bell), Some(err.fd().try_clone()?)));
         }
         if let Some(call) = &self.call {
-            told.push(Said::new(&Message::SetRingCall(bell), Some(call.fd().try_clone()?)));
+            reported.push(Said::new(&Message::SetRingCall(bell), Some(call.fd().try_clone()?)));
         }
-        told.push(Said::new(&Message::SetRingEnable(state(u32::from(self.enabled))), None));
+        reported.push(Said::new(&Message::SetRingEnable(state(u32::from(self.enabled))), None));
         if let Some(kick) = &self.kick {
-            told.push(Said::new(&Message::SetRingKick(bell), Some(kick.fd().try_clone()?)));
+            reported.push(Said::new(&Message::SetRingKick(bell), Some(kick.fd().try_clone()?)));
         }
-        Ok(told)
+        Ok(reported)
     }
 }

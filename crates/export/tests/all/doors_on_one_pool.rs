@@ -114,7 +114,7 @@ fn an_export_that_one_door_removes_stays_at_the_other() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_its_kind() {
+fn what_is_wrong_is_reported_by_its_kind() {
     let running = Running::start();
     let mut broken = MemoryExport::new(MIB);
     broken.bad_page = Some(1);

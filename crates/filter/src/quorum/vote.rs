@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_that_agree_are_told_with_their_place() {
+    fn too_few_that_agree_are_reported_with_their_place() {
         let (good, bad) = (reading(&[1, 2]), reading(&[1, 3]));
         assert_eq!(voted(&[good.clone(), bad.clone()], 0, 2), Err(512));
         assert_eq!(voted(&[good.clone(), bad.clone(), reading(&[1, 4])], 0, 2), Err(512));

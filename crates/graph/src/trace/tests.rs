@@ -83,7 +83,7 @@ fn a_sequential_reader_takes_two_bytes_a_request() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_from_one_that_is_damaged() {
+fn what_is_no_trace_is_reported_from_one_that_is_damaged() {
     assert_eq!(decoded(b"QFI\xfb"), Err(TraceError::Magic));
     assert_eq!(decoded(b"cowtrace\x02"), Err(TraceError::Version { found: 2 }));
     assert_eq!(decoded(b"cowtrace"), Ok((Vec::new(), false)));

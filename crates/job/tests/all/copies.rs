@@ -157,7 +157,7 @@ fn what_the_target_takes_over_is_read_only_if_it_refuses() {
 }
 
 #[test]
-fn a_target_that_is_too_small_is_told_before_anything_is_written() {
+fn a_target_that_is_too_small_is_reported_before_anything_is_written() {
     let (source, target) = (MadeUp::used("source", 4), MadeUp::blank("target", 3));
     let copy = Copy {
         source: &source,

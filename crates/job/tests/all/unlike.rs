@@ -210,7 +210,7 @@ proptest! {
     /// `convert -B` with the target's backing file left closed, and what a shallow copy does first.
     #[test]
     fn a_copy_of_the_uppermost_layer_reads_over_the_base_as_the_disk_does(
-        base in base(), own in changes(8), from in cluster(), to in cluster(), is_told in any::<bool>(),
+        base in base(), own in changes(8), from in cluster(), to in cluster(), is_reported in any::<bool>(),
     ) {
         let (source, target) = (Image::new(from, &base, true), Image::new(to, &base, false));
         block_on(async {
@@ -219,7 +219,7 @@ proptest! {
             }
             let copy = Copy {
                 source: &*source, from: 0..BYTES as u64, target: &*target, to: 0, scope: Scope::Layers(1),
-                content: if is_told { Content::Overlay } else { Content::Unknown }, options: CopyOptions::default(),
+                content: if is_reported { Content::Overlay } else { Content::Unknown }, options: CopyOptions::default(),
             };
             copy.run(&Counters::default()).await.unwrap();
         });

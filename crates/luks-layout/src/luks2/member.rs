@@ -116,16 +116,16 @@ mod tests {
         let a = Member::root(&value).get("a");
         assert_eq!((a.get("b").number_as_text(), a.get("n").number(1, 7)), (Ok(12), Ok(7)));
         assert_eq!(a.get("l").texts(), Ok(vec!["x"]));
-        let told = |error: Result<u64, LuksError>| error.unwrap_err().to_string();
-        assert_eq!(told(a.get("n").number(1, 6)), "a.n of the LUKS2 header is 7; allowed: 1 to 6");
+        let reported = |error: Result<u64, LuksError>| error.unwrap_err().to_string();
+        assert_eq!(reported(a.get("n").number(1, 6)), "a.n of the LUKS2 header is 7; allowed: 1 to 6");
         assert_eq!(
-            told(a.get("c").get("d").number(1, 6)),
+            reported(a.get("c").get("d").number(1, 6)),
             "a.c.d of the LUKS2 header is missing; allowed: 1 to 6"
         );
         for wrong in ["+1", "-1", "", " 1", "1x", "18446744073709551616"] {
             let value = json!({ "n": wrong });
             assert!(Member::root(&value).get("n").number_as_text().is_err(), "{wrong}");
         }
-        assert!(told(a.get("long").number(0, 1)).len() < 200);
+        assert!(reported(a.get("long").number(0, 1)).len() < 200);
     }
 }

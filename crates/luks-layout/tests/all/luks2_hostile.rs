@@ -64,8 +64,8 @@ fn each_field_of_the_binary_header_is_refused_by_name() {
         let mut bytes = bytes.clone();
         bytes[at..at + field.len()].copy_from_slice(field);
         checksum(&mut bytes[..COPY_BYTES]);
-        let told = decoded(&bytes).unwrap_err().to_string();
-        assert!(told.starts_with(error), "byte {at}: {told}");
+        let reported = decoded(&bytes).unwrap_err().to_string();
+        assert!(reported.starts_with(error), "byte {at}: {reported}");
     }
     for len in [0, 5, 6, 511, BINARY_BYTES - 1, COPY_BYTES - 1] {
         assert!(decoded(&bytes[..len]).is_err(), "{len} bytes");
@@ -236,14 +236,14 @@ fn each_member_is_refused_by_name() {
     ];
     for (pointer, value, error) in table {
         let refused = decoded(&Sample::new().with(pointer, value.clone()).bytes()).expect_err(pointer);
-        let told = refused.to_string();
-        assert!(told.starts_with(error) && !refused.is_unsupported(), "{pointer} {value:?}: {told}");
+        let reported = refused.to_string();
+        assert!(reported.starts_with(error) && !refused.is_unsupported(), "{pointer} {value:?}: {reported}");
     }
 }
 
 /// What cryptsetup can make, or has made, and is not supported: it is refused by name, as that and not as damage.
 #[test]
-fn what_is_not_supported_is_told_by_name() {
+fn what_is_not_supported_is_reported_by_name() {
     let two = json!({"0": Sample::new().json["segments"]["0"], "1": {"type": "linear"}});
     let table = [
         (
@@ -299,15 +299,15 @@ fn what_is_not_supported_is_told_by_name() {
     ];
     for (pointer, value, error) in table {
         let refused = decoded(&Sample::new().with(pointer, Some(value.clone())).bytes()).expect_err(pointer);
-        let told = refused.to_string();
-        assert!(told.contains(error) && refused.is_unsupported(), "{pointer} {value}: {told}");
+        let reported = refused.to_string();
+        assert!(reported.contains(error) && refused.is_unsupported(), "{pointer} {value}: {reported}");
     }
     // Larger sectors of CBC could lose what was acknowledged.
     let cbc = Sample::new()
         .with("/segments/0/encryption", Some(json!("aes-cbc-essiv:sha256")))
         .with("/keyslots/0/key_size", Some(json!(32)));
-    let told = decoded(&cbc.bytes()).unwrap_err().to_string();
-    assert_eq!(told, "the sector size \"4096\" is not supported; supported: 512 in CBC mode");
+    let reported = decoded(&cbc.bytes()).unwrap_err().to_string();
+    assert_eq!(reported, "the sector size \"4096\" is not supported; supported: 512 in CBC mode");
 }
 
 /// A slot that cannot be tried does not keep others from being tried, and its reason is kept.
@@ -347,8 +347,8 @@ fn a_slot_of_another_kind_is_passed_over_by_name() {
             .with("/digests/0/keyslots", Some(json!(["0", "1"])));
         let header = decoded(&other.bytes()).unwrap();
         assert_eq!(header.slots.len(), 1, "{pointer}");
-        let told = header.others[0].reason.to_string();
-        assert!(header.others[0].number == 1 && told.contains(error), "{pointer}: {told}");
+        let reported = header.others[0].reason.to_string();
+        assert!(header.others[0].number == 1 && reported.contains(error), "{pointer}: {reported}");
     }
     // A slot of another key (unbound) does not matter.
     let unbound = Sample::new().with("/keyslots/7", Some(json!("nonsense")));
@@ -387,9 +387,9 @@ fn slots_share_no_bytes_and_are_tried_by_their_priority() {
     assert_eq!(order(several(behind)), [0, 5]);
     assert_eq!(order(several(behind).with("/keyslots/5/priority", Some(json!(2)))), [5, 0]);
     assert_eq!(order(several(behind).with("/keyslots/0/priority", Some(json!(0)))), [5]);
-    let told = decoded(&several(behind - 512).bytes()).unwrap_err().to_string();
+    let reported = decoded(&several(behind - 512).bytes()).unwrap_err().to_string();
     assert_eq!(
-        told,
+        reported,
         "keyslots.5.area of the LUKS2 header (bytes 290304 to 548352) overlaps that of key slot 0"
     );
     // "00" is slot 0 too.
@@ -429,8 +429,8 @@ fn hostile_json_costs_nothing() {
     let mut copy = copy_of(b"{}");
     copy[BINARY_BYTES..].fill(b' ');
     checksum(&mut copy);
-    let told = Header::decode(&first(&copy).unwrap(), 1 << 30).unwrap_err().to_string();
-    assert_eq!(told, "the metadata of the LUKS2 header cannot be read: it does not end within its area");
+    let reported = Header::decode(&first(&copy).unwrap(), 1 << 30).unwrap_err().to_string();
+    assert_eq!(reported, "the metadata of the LUKS2 header cannot be read: it does not end within its area");
 }
 
 fn copy_of(json: &[u8]) -> Vec<u8> {

@@ -107,7 +107,7 @@ fn a_flush_that_nobody_waits_for_any_more_holds_up_no_other() {
 }
 
 #[test]
-fn a_flush_that_failed_is_told_and_the_next_makes_up_for_it() {
+fn a_flush_that_failed_is_reported_and_the_next_makes_up_for_it() {
     explore(|| {
         let world = World::new();
         // The first change waits for a barrier of its own; the one that fails is a flush's.

@@ -96,8 +96,8 @@ impl Map {
     #[inline]
     pub(crate) fn try_extent(&self, medium: &Medium, range: GuestRange) -> Result<Mapped, Error> {
         let key = self.shape.key(range.start);
-        let told = range.before(self.shape.slice_end(range.start));
-        if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, told)) {
+        let reported = range.before(self.shape.slice_end(range.start));
+        if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, reported)) {
             return medium.noticing_corruption(Contradiction::MapEntry, extent).map(Mapped::Extent);
         }
         match self.l1_entry(medium, range.start)?.table {
@@ -124,12 +124,12 @@ impl Map {
     ) -> Result<(Extent, L2Entry), Error> {
         let guest = range.start;
         let key = self.shape.key(guest);
-        let told = range.before(self.shape.slice_end(guest));
+        let reported = range.before(self.shape.slice_end(guest));
         loop {
             let found = self.cache.with(key, |slice| {
                 let entry = self.decode(medium, slice, guest);
                 let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error))?;
-                Ok((self.longest(medium, slice, told)?, entry))
+                Ok((self.longest(medium, slice, reported)?, entry))
             });
             if let Some(found) = found {
                 return medium.noticing_corruption(Contradiction::MapEntry, found);
@@ -231,8 +231,8 @@ impl Map {
 
     /// Where there is no L2 table all of its range is unallocated: a disk of 2 PiB has 4 Mi tables at most, and most chains of such disks have none.
     fn without_table(&self, geometry: &Geometry, range: GuestRange) -> Extent {
-        let told = self.empty_tables(geometry, range, 1);
-        Extent { len: told, kind: Kind::Unallocated { host: None } }
+        let reported = self.empty_tables(geometry, range, 1);
+        Extent { len: reported, kind: Kind::Unallocated { host: None } }
     }
 
     /// Bytes at the start of `range` for which there is no L2 table; of the first `known` tables it is known already.

@@ -52,7 +52,7 @@ async fn clean(file: &dyn Storage) {
 }
 
 /// What of the header may change.
-fn told(header: &Header) -> (Version, u32) {
+fn reported(header: &Header) -> (Version, u32) {
     (header.version, header.refcount_order)
 }
 
@@ -122,8 +122,8 @@ fn a_failure_leaves_the_old_image_or_the_new_one() {
             let before = read_header(&file).await.unwrap();
             let done = amend(&file, &amendment, &mut |_, _| ControlFlow::Continue(())).await;
             let after = read_header(&file).await.unwrap();
-            let is_new = told(&after) == (Version::V3, 6);
-            assert!(is_new || told(&after) == told(&before), "after {changes} changes: {after:?}");
+            let is_new = reported(&after) == (Version::V3, 6);
+            assert!(is_new || reported(&after) == reported(&before), "after {changes} changes: {after:?}");
             clean(&file.inner).await;
             if done.is_ok() {
                 assert!(is_new);
@@ -136,7 +136,7 @@ fn a_failure_leaves_the_old_image_or_the_new_one() {
 }
 
 #[test]
-fn a_device_without_room_is_told_and_stays_as_it_is() {
+fn a_device_without_room_is_reported_and_stays_as_it_is() {
     reactor_run(async {
         let mut bytes = image(CreateOptions::default()).await.to_bytes();
         let full = Faulty::device(&bytes);

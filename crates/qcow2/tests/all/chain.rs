@@ -188,8 +188,8 @@ fn whatever_read_fails_during_a_load_the_request_fails_and_the_next_one_succeeds
                     (Some(_), Ok(_)) => {}
                     (Some(name), Err(error)) => {
                         failures += 1;
-                        let told = error.to_string();
-                        assert!(told.contains(name.as_str()), "{told}: {name}");
+                        let reported = error.to_string();
+                        assert!(reported.contains(name.as_str()), "{reported}: {name}");
                     }
                 }
                 let (result, buf) = top.read(0, IoBuf::uninit(size), Hints::NONE).await;
@@ -239,7 +239,7 @@ impl Block for Through {
 }
 
 #[test]
-fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
+fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_reported() {
     let mut filters = 0;
     for seed in 0..scaled(CHAINS) {
         reactor_run(async {
@@ -247,7 +247,7 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
             let layers = 2 + random.below(12) as usize;
             let built = Built::new(&mut random, layers).await;
             let plain = built.open(Options::default(), false).await;
-            let told = blocks(&plain, seed).await;
+            let reported = blocks(&plain, seed).await;
             plain.close().await.unwrap();
             let put_over = |below: std::sync::Arc<dyn Block>| -> std::sync::Arc<dyn Block> {
                 match random.below(3) {
@@ -259,7 +259,7 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
                 }
             };
             let top = built.open_through(Options::default(), |_| false, put_over).await;
-            assert_eq!(blocks(&top, seed).await, told, "seed {seed}");
+            assert_eq!(blocks(&top, seed).await, reported, "seed {seed}");
             for step in 0..50 {
                 let offset = random.below(built.flat.len() as u64);
                 let len = (1 + random.below(1 << 16)).min(built.flat.len() as u64 - offset) as usize;

@@ -645,21 +645,21 @@ impl Host for Threads {
 }
 
 #[test]
-fn the_same_is_told_on_one_thread_and_on_several() {
+fn the_same_is_reported_on_one_thread_and_on_several() {
     let host: Arc<dyn Host> = Arc::new(Threads);
     for_each_case(|case, _, _| {
         let memory = MemoryStorage::from_bytes(&case.broken);
         let (report, findings) = checked(&memory, Repair::None);
         let file: Arc<dyn Storage> = Arc::new(memory);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut hear = |progress: Progress<'_>| {
             if let Progress::Found(finding) = progress {
-                told.push(finding.clone());
+                reported.push(finding.clone());
             }
         };
         let parallel = reactor_run(check_in_parallel(&file, &host, Repair::None, &mut hear)).unwrap();
-        assert_eq!((parallel, few(&told)), (report, few(&findings)), "{}", case.label);
-        assert_eq!(told, findings, "{}", case.label);
+        assert_eq!((parallel, few(&reported)), (report, few(&findings)), "{}", case.label);
+        assert_eq!(reported, findings, "{}", case.label);
     });
 }
 

@@ -218,10 +218,11 @@ fn a_cluster_of_a_data_file_that_is_not_where_the_guest_has_it_is_corruption() {
     // Two guest clusters would be one.
     set_word(&mut bytes, at + 8, first);
     let file = MemoryStorage::from_bytes(&bytes);
-    let mut told = Vec::new();
-    let report = run(check(&file, Repair::None, &mut |progress| told.push(format!("{progress:?}")))).unwrap();
-    assert_eq!((report.corruptions, report.leaks), (1, 0), "{told:?}");
-    assert!(told.iter().any(|told| told.contains("NotAtGuestOffset")), "{told:?}");
+    let mut reported = Vec::new();
+    let report =
+        run(check(&file, Repair::None, &mut |progress| reported.push(format!("{progress:?}")))).unwrap();
+    assert_eq!((report.corruptions, report.leaks), (1, 0), "{reported:?}");
+    assert!(reported.iter().any(|reported| reported.contains("NotAtGuestOffset")), "{reported:?}");
 }
 
 #[test]

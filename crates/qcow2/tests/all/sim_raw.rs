@@ -61,7 +61,7 @@ fn a_flush_of_a_raw_disk_is_acknowledged_only_if_none_has_failed() {
 }
 
 #[test]
-fn what_fails_of_a_raw_disk_with_a_bitmap_is_told_and_the_bitmap_stays_true() {
+fn what_fails_of_a_raw_disk_with_a_bitmap_is_reported_and_the_bitmap_stays_true() {
     fails_honestly(&RAW_WITH_BITMAP);
 }
 

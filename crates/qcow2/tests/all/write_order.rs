@@ -39,10 +39,10 @@ fn trace(target: &Qcow2Target, ops: &[Op]) -> String {
         run_workload(target, &workload(ops), &Setup { order: Order::Immediate, record: true, ..setup(1) });
     let ran = ran.unwrap_or_else(|failure| panic!("{failure}"));
     let recording = ran.recording.expect("it was asked for");
-    told(&recording, target.config().cluster())
+    reported(&recording, target.config().cluster())
 }
 
-fn told(recording: &Recording, cluster: u64) -> String {
+fn reported(recording: &Recording, cluster: u64) -> String {
     let pieces = judge::pieces(&recording.current_at(recording.end)[0]);
     let name = |offset: u64| match pieces.get(&(offset / cluster * cluster)) {
         Some(Piece::Header) => "header",
@@ -56,7 +56,7 @@ fn told(recording: &Recording, cluster: u64) -> String {
         Some(Piece::Record) => "record",
         None => "freed",
     };
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     for record in &recording.records {
         let event = match &record.request {
             Request::Write { .. } | Request::Zero { .. } if record.disk == 1 => "data-file".to_owned(),
@@ -69,11 +69,11 @@ fn told(recording: &Recording, cluster: u64) -> String {
             Request::Allocate { offset, .. } => format!("room {}", name(*offset)),
             other => other.to_string(),
         };
-        if told.last() != Some(&event) {
-            told.push(event);
+        if reported.last() != Some(&event) {
+            reported.push(event);
         }
     }
-    told.join(" ")
+    reported.join(" ")
 }
 
 fn workload(ops: &[Op]) -> Workload {
@@ -511,7 +511,7 @@ fn order_beside(
     })
     .expect("nobody waits for ever");
     let recording = world.recording();
-    (told(&recording, target.config().cluster()), recording)
+    (reported(&recording, target.config().cluster()), recording)
 }
 
 /// What `look` says of each crash of a recording: each must be a sound image.
@@ -618,7 +618,7 @@ fn resize_with_bitmaps() {
 }
 
 /// What an image is, and a sum of what is read of its disk.
-async fn told_of_header(image: &Qcow2) -> String {
+async fn reported_of_header(image: &Qcow2) -> String {
     let header = image.header().await;
     let (read, bytes) = image.read(0, IoBuf::uninit(image.size() as usize), Hints::NONE).await;
     let kind = read.expect("it can be read");
@@ -648,7 +648,7 @@ fn amended(
             amend(file, step, &mut |_, _| ControlFlow::Continue(())).await.expect("nothing fails");
         }
     });
-    let seen = after_crashes(target, &recording, async |_, image| told_of_header(image).await);
+    let seen = after_crashes(target, &recording, async |_, image| reported_of_header(image).await);
     let parts = seen.iter().filter_map(|said| said.rsplit_once(", "));
     let (seen, sums): (BTreeSet<String>, BTreeSet<&str>) =
         parts.map(|(said, sum)| (said.to_owned(), sum)).unzip();
@@ -833,7 +833,7 @@ fn compact_row(name: &str, ops: &[Op], options: CompactOptions) -> String {
     }
     println!("looked at in {name}: {looked_at} crash states");
     assert!(looked_at > 20, "{looked_at} crash states are too few to mean anything");
-    told(&recording, target.config().cluster())
+    reported(&recording, target.config().cluster())
 }
 
 #[test]
@@ -925,7 +925,7 @@ fn repair_row(there: u64, len: u64, patch: impl FnOnce(&mut Content)) -> String 
         assert!(contents(&target, &world) == before, "the disk changed\n{state}");
     }
     assert!(looked_at > 10, "{looked_at} crash states are too few to mean anything");
-    told(&recording, target.config().cluster())
+    reported(&recording, target.config().cluster())
 }
 
 fn l1_table(image: &Content) -> u64 {
@@ -991,7 +991,7 @@ fn corrupt_bit() {
     })
     .unwrap();
     let recording = world.recording();
-    assert_eq!(told(&recording, 4 * K), "| header |");
+    assert_eq!(reported(&recording, 4 * K), "| header |");
     let durable = judge::header(&recording.durable_at(recording.end)[0]).unwrap();
     assert!(durable.incompatible.contains(Incompatible::CORRUPT));
 }

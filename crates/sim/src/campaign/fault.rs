@@ -88,8 +88,8 @@ pub fn fail_every_io<T: Target>(
         };
         // A dropped request has no client to be notified.
         let drops = workload.steps.iter().any(|step| step.dropped_after.is_some());
-        let told = if drops { Ok(()) } else { told_somebody(&ran, &plan.silent) };
-        told.map_err(|kind| fail(kind, None))?;
+        let reported = if drops { Ok(()) } else { reported_somebody(&ran, &plan.silent) };
+        reported.map_err(|kind| fail(kind, None))?;
         counts.crash_states +=
             crashed(target, &ran, seed, plan.crash).map_err(|(crash, kind)| fail(kind, Some(crash)))?;
     }
@@ -97,7 +97,7 @@ pub fn fail_every_io<T: Target>(
 }
 
 /// No error goes unreported, but for those of requests that the disk gave up.
-pub(super) fn told_somebody(ran: &Ran, silent: &[IoKind]) -> Result<(), FailureKind> {
+pub(super) fn reported_somebody(ran: &Ran, silent: &[IoKind]) -> Result<(), FailureKind> {
     let faults = ran.world.counts().faults;
     let loud = faults.keys().find(|kind| !silent.contains(kind));
     match loud {

@@ -1,6 +1,6 @@
 //! A device that fills up at any point of a run and has room again later.
 
-use super::fault::{crashed, told_somebody};
+use super::fault::{crashed, reported_somebody};
 use super::{Ran, Setup, failed, run_workload};
 use crate::crash::CrashOptions;
 use crate::failure::{Failure, FailureKind};
@@ -72,7 +72,7 @@ pub fn run_short_of_space<T: Target>(
         counts.errors += ran.errors.len() as u64;
         acknowledged_needs_no_room(&ran).map_err(|kind| fail(kind, None))?;
         if workload.steps.iter().all(|step| step.dropped_after.is_none()) {
-            told_somebody(&ran, &plan.silent).map_err(|kind| fail(kind, None))?;
+            reported_somebody(&ran, &plan.silent).map_err(|kind| fail(kind, None))?;
             if ran.clean && ran.leaks > plan.leaks_max {
                 return Err(fail(FailureKind::Leaked(ran.leaks), None));
             }

@@ -12,7 +12,7 @@ use storage::{
 
 use super::World;
 use super::io_future::IoInFlight;
-use super::machine::Told;
+use super::machine::Reported;
 use crate::deliberate::{self, Bug};
 use crate::request::{IoKind, Leaves, Request};
 
@@ -105,8 +105,8 @@ impl SimStorage {
 
     /// One at a time, as the driver of files does it, and to its end, also when its requester is gone.
     fn sync(&self, end: SyncEnd) {
-        let told = Some(Box::new(move |result| end.tell(result)) as Told);
-        self.world.machine.lock().issue(self.disk, Request::Flush, None, &self.flush_failed, told);
+        let reported = Some(Box::new(move |result| end.tell(result)) as Reported);
+        self.world.machine.lock().issue(self.disk, Request::Flush, None, &self.flush_failed, reported);
     }
 }
 

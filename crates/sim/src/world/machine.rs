@@ -45,7 +45,7 @@ pub(crate) struct Machine {
     ready: Vec<u64>,
     slow: Vec<u64>,
     /// Flushes that have ended, of which no caller has been notified yet.
-    untold: Vec<(Told, io::Result<()>)>,
+    unreported: Vec<(Reported, io::Result<()>)>,
     history: Option<History>,
     trace: bool,
 }
@@ -59,7 +59,7 @@ struct Slot {
     /// "succeed" without making anything durable.
     flush_failed: Arc<AtomicBool>,
     /// The waker that is notified of a flush that no client polls for.
-    told: Option<Told>,
+    reported: Option<Reported>,
     held: bool,
     /// Its future was dropped: the request ends, and no caller is notified.
     abandoned: bool,
@@ -74,7 +74,7 @@ struct History {
 }
 
 /// Takes the result of a flush.
-pub(crate) type Told = Box<dyn FnOnce(io::Result<()>) + Send>;
+pub(crate) type Reported = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// What a finished request gives back.
 pub(crate) type Ended = (io::Result<Option<Extent>>, Option<IoBuf>);
@@ -98,7 +98,7 @@ impl Machine {
             slots: BTreeMap::new(),
             ready: Vec::new(),
             slow: Vec::new(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             history: None,
             trace: std::env::var_os(TRACE_VARIABLE).is_some(),
         }
@@ -124,7 +124,7 @@ impl Machine {
         request: Request,
         buf: Option<IoBuf>,
         flush_failed: &Arc<AtomicBool>,
-        told: Option<Told>,
+        reported: Option<Reported>,
     ) -> u64 {
         self.issued += 1;
         let number = self.issued;
@@ -146,8 +146,17 @@ impl Machine {
             length_before,
         };
         let flush_failed = Arc::clone(flush_failed);
-        let slot =
-            Slot { record, buf, fault, flush_failed, told, held, abandoned: false, ended: None, waker: None };
+        let slot = Slot {
+            record,
+            buf,
+            fault,
+            flush_failed,
+            reported,
+            held,
+            abandoned: false,
+            ended: None,
+            waker: None,
+        };
         self.slots.insert(number, slot);
         if !held {
             // No client can be waiting yet.
@@ -203,21 +212,21 @@ impl Machine {
     }
 
     pub fn completable(&self) -> usize {
-        self.ready.len() + self.slow.len() + self.untold.len()
+        self.ready.len() + self.slow.len() + self.unreported.len()
     }
 
     pub fn complete_one(&mut self, also_slow: bool) -> Option<Option<Waker>> {
-        if !self.untold.is_empty() && self.rng.chance(1, 2) {
-            let (told, result) = self.untold.swap_remove(self.rng.index(self.untold.len()));
-            told(result);
+        if !self.unreported.is_empty() && self.rng.chance(1, 2) {
+            let (reported, result) = self.unreported.swap_remove(self.rng.index(self.unreported.len()));
+            reported(result);
             return Some(None);
         }
         let list = match (self.ready.is_empty(), also_slow) {
             (false, _) => &mut self.ready,
             (true, true) if !self.slow.is_empty() => &mut self.slow,
             (true, _) => {
-                let (told, result) = self.untold.pop()?;
-                told(result);
+                let (reported, result) = self.unreported.pop()?;
+                reported(result);
                 return Some(None);
             }
         };
@@ -238,12 +247,12 @@ impl Machine {
             println!("{}: {}", slot.record, if result.is_ok() { "ok" } else { "failed" });
         }
         self.keep(slot.record.clone());
-        if let Some(told) = slot.told.take() {
+        if let Some(reported) = slot.reported.take() {
             let result = result.map(drop);
             match self.order {
-                Order::Immediate => told(result),
+                Order::Immediate => reported(result),
                 // As it is with completions: the first task to wait may be woken last.
-                Order::Shuffled => self.untold.push((told, result)),
+                Order::Shuffled => self.unreported.push((reported, result)),
             }
             return None;
         }

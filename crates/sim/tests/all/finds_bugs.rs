@@ -93,7 +93,7 @@ fn a_punch_that_lands_in_a_reused_cluster_is_found() {
 }
 
 #[test]
-fn an_error_that_nobody_was_told_is_found() {
+fn an_error_that_nobody_was_reported_is_found() {
     let target = ToyTarget { bug: Bug::SwallowedError };
     let plan = FaultPlan::once(FaultKind::Io);
     let failure =

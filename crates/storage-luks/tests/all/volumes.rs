@@ -80,7 +80,7 @@ fn the_newer_copy_counts_whatever_it_says() {
         ));
         match (read(&file(&bytes, 0)), error) {
             (Ok(header), None) => assert_eq!(header.sequence, first.1.max(second.1)),
-            (Err(told), Some(error)) => assert!(told.contains(error), "{told}"),
+            (Err(reported), Some(error)) => assert!(reported.contains(error), "{reported}"),
             (found, _) => panic!("{found:?}"),
         }
     }
@@ -146,16 +146,16 @@ fn a_volume_reads_as_its_key_tweak_and_size_say() {
     let file = Arc::new(file(&long.bytes(), 4096));
     let header = block_on(read_volume(&*file)).unwrap();
     let volume = block_on(open_volume(&*file, header, &secret(PASSWORD), &Machine)).unwrap();
-    let told = volume.plain(file, Arc::new(Machine)).unwrap_err().to_string();
+    let reported = volume.plain(file, Arc::new(Machine)).unwrap_err().to_string();
     assert_eq!(
-        told,
+        reported,
         "memory: the size of the disk of the LUKS header is 8192; allowed: at most 4096, which the file has"
     );
 }
 
 /// Which slots were not tried is said where no other is opened.
 #[test]
-fn a_wrong_password_is_told_with_the_slots_that_were_passed_over() {
+fn a_wrong_password_is_reported_with_the_slots_that_were_passed_over() {
     let slot = Sample::new().json["keyslots"]["0"].clone();
     let sample = Sample::new()
         .with("/keyslots/0/priority", Some(json!(0)))
@@ -164,11 +164,11 @@ fn a_wrong_password_is_told_with_the_slots_that_were_passed_over() {
         .with("/digests/0/keyslots", Some(json!(["0", "2"])));
     let file = file(&sample.bytes(), 0);
     let header = block_on(read_volume(&file)).unwrap();
-    let told = block_on(open_volume(&file, header, &secret(PASSWORD), &Machine)).unwrap_err().to_string();
+    let reported = block_on(open_volume(&file, header, &secret(PASSWORD), &Machine)).unwrap_err().to_string();
     let parts = [
         "opens no key slot",
         "key slot 0 was not tried: its priority is ignore",
         "key slot 2 was not tried: keyslots.2.kdf.type",
     ];
-    parts.iter().for_each(|part| assert!(told.contains(part), "{told}"));
+    parts.iter().for_each(|part| assert!(reported.contains(part), "{reported}"));
 }

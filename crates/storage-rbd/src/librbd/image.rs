@@ -95,13 +95,13 @@ impl Image {
         let mut info = [0_u64; 32];
         let bytes = size_of_val(&info);
         // SAFETY: an open image, and room for as many bytes as are named.
-        let told = unsafe { (self.functions.rbd_stat)(self.image, info.as_mut_ptr(), bytes) };
-        check(told, "image")?;
+        let code = unsafe { (self.functions.rbd_stat)(self.image, info.as_mut_ptr(), bytes) };
+        check(code, "image")?;
         let [_, object, ..] = info;
         let mut stripes = 0;
         // SAFETY: an open image, a place for the result.
-        let told = unsafe { (self.functions.rbd_get_stripe_count)(self.image, &raw mut stripes) };
-        check(told, "image")?;
+        let code = unsafe { (self.functions.rbd_get_stripe_count)(self.image, &raw mut stripes) };
+        check(code, "image")?;
         let period = object.saturating_mul(stripes.max(1)).max(1);
         Ok(Opened { bytes: self.bytes()?, period })
     }
@@ -118,8 +118,8 @@ impl Image {
     pub fn bytes(self) -> io::Result<u64> {
         let mut bytes = 0;
         // SAFETY: an open image, a place for the result.
-        let told = unsafe { (self.functions.rbd_get_size)(self.image, &raw mut bytes) };
-        check(told, "image").map(|()| bytes)
+        let code = unsafe { (self.functions.rbd_get_size)(self.image, &raw mut bytes) };
+        check(code, "image").map(|()| bytes)
     }
 
     /// Sets the number of bytes; what is cut off is lost, what is added reads as zeroes. Waits.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::Advice;
 
 use super::Shared;
-use super::outcome::{Outcome, Told};
+use super::outcome::{Outcome, Reported};
 use super::turns::Turns;
 
 /// The copies that wait for their turn.
@@ -42,13 +42,13 @@ impl Copy {
 
 impl Shared {
     /// Copies behind the copies that wait already; gives how many bytes.
-    pub(super) fn copy_queued(self: &Arc<Self>, copy: Copy) -> Told<usize> {
-        let (outcome, told) = Outcome::new();
+    pub(super) fn copy_queued(self: &Arc<Self>, copy: Copy) -> Reported<usize> {
+        let (outcome, reported) = Outcome::new();
         if self.copies.push(Queued { copy, announced: false, outcome }) {
             let shared = Arc::clone(self);
             reactor::start_blocking(move || shared.drain_copies());
         }
-        told
+        reported
     }
 
     fn drain_copies(&self) {

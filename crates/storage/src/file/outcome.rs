@@ -17,12 +17,12 @@ struct State<T> {
 }
 
 /// The end of a queued request. Dropping it leaves the request in the queue: it still happens.
-pub(super) struct Told<T>(Arc<Outcome<T>>);
+pub(super) struct Reported<T>(Arc<Outcome<T>>);
 
 impl<T> Outcome<T> {
-    pub(super) fn new() -> (Arc<Self>, Told<T>) {
+    pub(super) fn new() -> (Arc<Self>, Reported<T>) {
         let outcome = Arc::new(Self(Mutex::new(State { result: None, waker: None })));
-        (Arc::clone(&outcome), Told(outcome))
+        (Arc::clone(&outcome), Reported(outcome))
     }
 
     pub(super) fn tell(&self, result: io::Result<T>) {
@@ -36,7 +36,7 @@ impl<T> Outcome<T> {
     }
 }
 
-impl<T> Future for Told<T> {
+impl<T> Future for Reported<T> {
     type Output = io::Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::buffered::{is_transient, no_progress};
-use super::outcome::{Outcome, Told};
+use super::outcome::{Outcome, Reported};
 use super::turns::{TOGETHER_MAX, Turns};
 use crate::Hints;
 
@@ -98,13 +98,13 @@ impl Shared {
     }
 
     /// Writes all of `data` behind the writes that wait already.
-    fn write_queued(self: &Arc<Self>, offset: u64, data: Data) -> Told<()> {
-        let (outcome, told) = Outcome::new();
+    fn write_queued(self: &Arc<Self>, offset: u64, data: Data) -> Reported<()> {
+        let (outcome, reported) = Outcome::new();
         if self.queue.push(Queued { offset, data, outcome }) {
             let shared = Arc::clone(self);
             reactor::start_blocking(move || shared.drain_writes());
         }
-        told
+        reported
     }
 
     /// Writes all of `data`, going on after short writes.
@@ -174,12 +174,12 @@ mod tests {
             Data::Foreign(memory)
         };
         Reactor::new(Backend::Ring).unwrap().run(async {
-            let told = (0..40).map(|number| {
+            let reported = (0..40).map(|number| {
                 (number, storage.shared.write_queued(u64::from(number) * LEN as u64, data(number)))
             });
-            for (number, told) in told.collect::<Vec<_>>() {
+            for (number, reported) in reported.collect::<Vec<_>>() {
                 if number % 3 != 1 {
-                    told.await.unwrap();
+                    reported.await.unwrap();
                 }
             }
         });

@@ -268,7 +268,7 @@ fn empty_requests_change_nothing() {
 }
 
 #[test]
-fn writes_made_together_beside_the_loop_all_land_and_are_told() {
+fn writes_made_together_beside_the_loop_all_land_and_are_reported() {
     const WRITES: u64 = 100;
     on_all(async |storage| {
         let hints = Hints::MORE_WAITING;

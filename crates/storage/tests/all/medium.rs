@@ -47,7 +47,7 @@ fn asking_changes_nothing_of_a_file() {
 }
 
 #[test]
-fn what_only_trying_tells_is_told_when_it_was_tried() {
+fn what_only_trying_tells_is_reported_when_it_was_tried() {
     let dir = scratch();
     let path = dir.path().join("file");
     sparse(&path);
@@ -66,7 +66,7 @@ fn what_only_trying_tells_is_told_when_it_was_tried() {
 }
 
 #[test]
-fn a_hole_at_the_end_proves_that_holes_are_told_and_data_proves_nothing() {
+fn a_hole_at_the_end_proves_that_holes_are_reported_and_data_proves_nothing() {
     let dir = scratch();
     let path = dir.path().join("file");
     let tells = || ask_medium(File::open(&path).unwrap(), "file").unwrap().tells_holes;

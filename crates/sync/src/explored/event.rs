@@ -8,11 +8,11 @@ use super::Mutex;
 
 /// Something that happens again and again; each time all listeners are notified.
 #[derive(Debug, Default)]
-pub struct Event(Mutex<Vec<Arc<Mutex<Told>>>>);
+pub struct Event(Mutex<Vec<Arc<Mutex<Reported>>>>);
 
 #[derive(Debug, Default)]
-struct Told {
-    told: bool,
+struct Reported {
+    reported: bool,
     waker: Option<Waker>,
 }
 
@@ -24,7 +24,7 @@ impl Event {
 
     /// Listens from now on.
     pub fn listen(&self) -> EventListener {
-        let state = Arc::new(Mutex::new(Told::default()));
+        let state = Arc::new(Mutex::new(Reported::default()));
         self.0.lock().push(Arc::clone(&state));
         EventListener(state)
     }
@@ -38,7 +38,7 @@ impl Event {
         let listeners = std::mem::take(&mut *self.0.lock());
         for listener in listeners {
             let mut state = listener.lock();
-            state.told = true;
+            state.reported = true;
             let waker = state.waker.take();
             drop(state);
             waker.into_iter().for_each(Waker::wake);
@@ -48,14 +48,14 @@ impl Event {
 
 /// Ready once the event has happened after [`Event::listen`].
 #[derive(Debug)]
-pub struct EventListener(Arc<Mutex<Told>>);
+pub struct EventListener(Arc<Mutex<Reported>>);
 
 impl Future for EventListener {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.lock();
-        if state.told {
+        if state.reported {
             return Poll::Ready(());
         }
         state.waker = Some(context.waker().clone());

@@ -38,8 +38,8 @@ pub async fn ranges(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
     let found = dirty_from(&bitmap, from).await;
     let (ranges, next) =
         found.map_err(|error| QmpError::because(format!("cannot read bitmap {name:?}"), &error))?;
-    let told = |range: &Range<u64>| json!({ "offset": range.start, "length": range.end - range.start });
-    let mut answer = json!({ "ranges": ranges.iter().map(told).collect::<Vec<_>>() });
+    let reported = |range: &Range<u64>| json!({ "offset": range.start, "length": range.end - range.start });
+    let mut answer = json!({ "ranges": ranges.iter().map(reported).collect::<Vec<_>>() });
     if let Some(next) = next {
         answer["next"] = json!(next);
     }

@@ -42,9 +42,9 @@ pub fn io_error(inventory: &Inventory, node: &str, operation: &str, reason: &str
 /// lost, for ever. Clients have their own errors; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
-    let told = remotes::Told::default();
+    let reported = remotes::Reported::default();
     loop {
-        told.tell(&inventory);
+        reported.tell(&inventory);
         let mut now = BTreeMap::new();
         for node in inventory.graph.disks() {
             bitmaps::tell(&inventory, &node);

@@ -218,11 +218,13 @@ async fn tell_image_below(inventory: &Inventory, images: &Images, filter: &Node,
         below = Some(next);
     }
     let Some(disk) = below.and_then(|node| inventory.graph.disk(&node.name()).ok()) else { return };
-    let told = disk_value(images, &disk.name(), &disk, &Value::Null).await;
+    let reported = disk_value(images, &disk.name(), &disk, &Value::Null).await;
     if let Some(object) = value.as_object_mut() {
         object.remove("backing_file");
         let names = ["image", "backing_file_depth", "backing_file"];
-        object.extend(names.into_iter().filter_map(|name| Some((name.to_owned(), told.get(name)?.clone()))));
+        object.extend(
+            names.into_iter().filter_map(|name| Some((name.to_owned(), reported.get(name)?.clone()))),
+        );
     }
 }
 

@@ -28,9 +28,9 @@ pub const BACK: EventSpec = EventSpec {
 
 /// The servers that were reported lost, and since when each was.
 #[derive(Debug, Default)]
-pub struct Told(RefCell<BTreeMap<String, Instant>>);
+pub struct Reported(RefCell<BTreeMap<String, Instant>>);
 
-impl Told {
+impl Reported {
     /// Emits events for servers that were lost or came back since the last call. One that did both meanwhile
     /// has none.
     pub fn tell(&self, inventory: &Inventory) {

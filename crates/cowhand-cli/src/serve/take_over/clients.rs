@@ -48,10 +48,10 @@ async fn send_front_end(line: &Line, front: &HandedFrontEnd) -> Result<(), LineE
         export: front.export.clone(),
         size: front.size,
         cache: front.cache,
-        said: u32::try_from(front.told.len()).unwrap_or(u32::MAX),
+        said: u32::try_from(front.reported.len()).unwrap_or(u32::MAX),
     });
     line.send(&message, &[], &[front.socket.as_fd()]).await?;
-    for said in &front.told {
+    for said in &front.reported {
         let fds: Vec<BorrowedFd<'_>> = said.fd.iter().map(AsFd::as_fd).collect();
         line.send(&Message::Said { request: said.request }, &said.payload, &fds).await?;
     }
@@ -92,13 +92,13 @@ pub async fn receive(line: &Line) -> Result<Estate, Failure> {
 }
 
 async fn receive_front_end(line: &Line, front: FrontEnd, socket: OwnedFd) -> Result<HandedFrontEnd, Failure> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..front.said {
         let Received { message, data, mut fds } = next(line).await?;
         let Message::Said { request } = message else { return Err(unexpected(&message)) };
-        told.push(Said { request, payload: data, fd: fds.pop() });
+        reported.push(Said { request, payload: data, fd: fds.pop() });
     }
-    Ok(HandedFrontEnd { socket, export: front.export, size: front.size, cache: front.cache, told })
+    Ok(HandedFrontEnd { socket, export: front.export, size: front.size, cache: front.cache, reported })
 }
 
 async fn next(line: &Line) -> Result<Received, Failure> {

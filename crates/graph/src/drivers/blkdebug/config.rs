@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_told_with_its_line() {
+    fn what_is_no_rule_is_reported_with_its_line() {
         let refused = |text| parse(text).unwrap_err().to_string();
         assert_eq!(
             refused("\n[inject]"),

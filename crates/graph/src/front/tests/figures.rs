@@ -71,7 +71,7 @@ fn reads_answered_at_once_are_sampled_and_all_are_timed_once_bounds_are_chosen()
 }
 
 #[test]
-fn what_waited_is_told_with_its_time_and_the_bucket_levels() {
+fn what_waited_is_reported_with_its_time_and_the_bucket_levels() {
     let mut world = World::new();
     let disk = world.disk("iops=10");
     world.request(&disk, Kind::Flush, Charge::Free, 100);

@@ -148,7 +148,7 @@ impl Parts {
         life.begin();
         if let Err(failed) = self.done(task.as_ref(), life).await {
             match failed {
-                Failed::Told => self.fails(),
+                Failed::Reported => self.fails(),
                 Failed::GivenUp => self.gave_up.set(true),
             }
             life.abort();

@@ -16,14 +16,14 @@ use super::target::{open_alone, options};
 /// Why a job ended early.
 pub enum Failed {
     /// A request failed.
-    Told,
+    Reported,
     /// No request did: it was given up, or a guest's write was.
     GivenUp,
 }
 
 impl From<String> for Failed {
     fn from(_: String) -> Self {
-        Self::Told
+        Self::Reported
     }
 }
 
@@ -31,12 +31,12 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
             Error::Cancelled | Error::Dropped { .. } => Self::GivenUp,
-            Error::Request { .. } | Error::TooSmall { .. } | Error::Bitmap(_) => Self::Told,
+            Error::Request { .. } | Error::TooSmall { .. } | Error::Bitmap(_) => Self::Reported,
         }
     }
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn reported(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -56,7 +56,7 @@ impl Host for Parts {
         let image = image.downcast_ref::<Qcow2>().expect("layers are images");
         let name = below.map(|below| FILES[number(below.name()).expect("a layer")].to_owned());
         let format = name.is_some().then(|| "qcow2".to_owned());
-        Ok(image.set_backing_name(name, format).await.map_err(told)?)
+        Ok(image.set_backing_name(name, format).await.map_err(reported)?)
     }
 
     fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
@@ -124,7 +124,7 @@ impl SnapshotHost for &Parts {
             backing_format: Some("qcow2".into()),
             ..CreateOptions::default()
         };
-        create(&self.world.open(OVERLAY), None, &made).await.map_err(told)
+        create(&self.world.open(OVERLAY), None, &made).await.map_err(reported)
     }
 
     async fn open(&self) -> Result<Qcow2, String> {
@@ -136,7 +136,7 @@ impl SnapshotHost for &Parts {
         let _drained = self.drain().await;
         let below = self.top();
         let set = overlay.hold_still().await.and_then(|still| still.set_backing(Some(Arc::clone(&below))));
-        set.map_err(told)?;
+        set.map_err(reported)?;
         *self.overlay.borrow_mut() = Some(overlay.clone());
         *self.unflushed.borrow_mut() = Some(below);
         self.put_in_force(OVERLAY, Arc::new(overlay)).await

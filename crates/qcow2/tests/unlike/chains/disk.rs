@@ -138,7 +138,7 @@ impl Parts {
         life.begin();
         if let Err(failed) = self.done(&task, life).await {
             match failed {
-                Failed::Told(error) => self.fails(error),
+                Failed::Reported(error) => self.fails(error),
                 Failed::GivenUp => self.gave_up.set(true),
             }
             match life.status() {

@@ -16,14 +16,14 @@ use super::shape::Backing;
 /// Why a job ended early.
 pub enum Failed {
     /// A request failed, or a law does not hold.
-    Told(String),
+    Reported(String),
     /// No request did: it was given up, or a guest's write was.
     GivenUp,
 }
 
 impl From<String> for Failed {
     fn from(error: String) -> Self {
-        Self::Told(error)
+        Self::Reported(error)
     }
 }
 
@@ -31,12 +31,12 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
             Error::Cancelled | Error::Dropped { .. } => Self::GivenUp,
-            error => Self::Told(error.to_string()),
+            error => Self::Reported(error.to_string()),
         }
     }
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn reported(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -55,7 +55,7 @@ impl Host for Parts {
     ) -> Result<(), Failed> {
         let Some(image) = image.downcast_ref::<Qcow2>() else { return Ok(()) };
         let (name, format) = below.map(|below| self.named(below)).transpose()?.unzip();
-        Ok(image.set_backing_name(name, format).await.map_err(told)?)
+        Ok(image.set_backing_name(name, format).await.map_err(reported)?)
     }
 
     fn image_over(&self, layer: &Arc<dyn Block>) -> Option<Arc<dyn Block>> {
@@ -96,7 +96,7 @@ impl Host for Parts {
     }
 
     fn filter_stays(&self, error: Failed) {
-        if let Failed::Told(error) = error {
+        if let Failed::Reported(error) = error {
             self.fails(error);
         }
     }
@@ -185,13 +185,13 @@ impl Parts {
             return Ok(());
         };
         let below = &images.list[images.below_target()];
-        image.set_backing_name(Some(below.name.clone()), Some(format_name(below))).await.map_err(told)
+        image.set_backing_name(Some(below.name.clone()), Some(format_name(below))).await.map_err(reported)
     }
 }
 
 /// Exchanges what is below a copy that is not in use.
 async fn put_over(copy: &Layer, below: Option<Arc<dyn Block>>) -> Result<(), String> {
     let Some(image) = &copy.qcow2 else { return Ok(()) };
-    let still = image.hold_still().await.map_err(told)?;
-    still.set_backing(below).map_err(told)
+    let still = image.hold_still().await.map_err(reported)?;
+    still.set_backing(below).map_err(reported)
 }

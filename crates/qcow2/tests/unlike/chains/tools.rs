@@ -30,7 +30,7 @@ struct Tool {
     rng: Rng,
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn reported(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -51,13 +51,13 @@ pub fn run(case: Case, seed: u64) -> Result<u64, String> {
         }
     }
     let tool = Tool { images, world: world.clone(), laws, rng: Rng::new(seed ^ 0x746f_6f6c) };
-    let done = sim::run(&world, seed, async |_| tool.done().await).map_err(told)?;
+    let done = sim::run(&world, seed, async |_| tool.done().await).map_err(reported)?;
     let Tool { images, laws, .. } = done?;
     world.drain();
     world.set_order(Order::Immediate);
     let now = world.tick();
     let judged = sim::run(&world, seed, async |sim| laws.judge(&images, sim.world(), now).await);
-    judged.map_err(told)??;
+    judged.map_err(reported)??;
     after_crashes(&images, &laws, &world, seed, SHARE)
 }
 
@@ -115,8 +115,8 @@ impl Tool {
         let target = self.copied_to(&layers[0])?;
         done(&copies::flatten(&*layers[0].block, &*target, below, CopyOptions::default())).await?;
         let (name, format) = base.map_or((None, None), |base| self.backing(base));
-        image.set_backing_name(name, format).await.map_err(told)?;
-        image.close().await.map_err(told)
+        image.set_backing_name(name, format).await.map_err(reported)?;
+        image.close().await.map_err(reported)
     }
 
     async fn rebase(&mut self) -> Result<(), String> {
@@ -133,8 +133,8 @@ impl Tool {
         let written = self.copied_to(&layers[0])?;
         done(&copies::rebase(&*layers[0].block, &*written, below.as_deref(), CopyOptions::default())).await?;
         let (name, format) = target.map_or((None, None), |target| self.backing(target));
-        image.set_backing_name(name, format).await.map_err(told)?;
-        image.close().await.map_err(told)
+        image.set_backing_name(name, format).await.map_err(reported)?;
+        image.close().await.map_err(reported)
     }
 
     /// An image is written without a backing file, and then put over one: what was written stays, zeroes too.
@@ -153,7 +153,7 @@ impl Tool {
         }
         let touched = touched.unwrap_or_default();
         let (name, format) = self.backing(1);
-        image.set_backing_name(name, format).await.map_err(told)?;
+        image.set_backing_name(name, format).await.map_err(reported)?;
         layers[0].close().await?;
         let found = read_all(&*self.chain(0, usize::MAX).await?[0].block).await?;
         let mut expected = flat.clone();
@@ -201,13 +201,13 @@ impl Tool {
         let layers = self.chain(base, base).await?;
         grow(&layers[0], self.images.case.size()).await?;
         done(&copies::commit(&*above.block, base as u32, &*layers[0].block, CopyOptions::default())).await?;
-        layers[0].block.close().await.map_err(told)?;
+        layers[0].block.close().await.map_err(reported)?;
         let mut flat = self.images.flats[0].clone();
         flat.extend(self.images.flats[base].iter().skip(flat.len()));
         self.laws.add(base, &flat, &self.world);
         if let Some(image) = above.qcow2.filter(|_| empties) {
-            image.make_empty().await.map_err(told)?;
-            image.close().await.map_err(told)?;
+            image.make_empty().await.map_err(reported)?;
+            image.close().await.map_err(reported)?;
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Tool {
             dry_run: false,
         };
         let mut look = |_| std::ops::ControlFlow::Continue(());
-        compact(&file, None, asked, &mut look).await.map(drop).map_err(told)
+        compact(&file, None, asked, &mut look).await.map(drop).map_err(reported)
     }
 
     /// A full point, and then what changed, by a bitmap.
@@ -267,7 +267,7 @@ impl Tool {
             let next = format!("{BITMAP}{point}");
             let granularity_bytes = Some(self.images.case.bitmap_granularity());
             let new = NewBitmap { granularity_bytes, recording: true, persistent: true };
-            top.change_bitmap(&next, BitmapChange::Add(new)).await.map_err(told)?;
+            top.change_bitmap(&next, BitmapChange::Add(new)).await.map_err(reported)?;
             self.take_point(point, number, &top).await?;
             self.laws.add(number, &flat, &self.world);
             let written = self.written(&layers[0]);
@@ -291,17 +291,22 @@ impl Tool {
             }
             Some(bitmap) => {
                 let marks = Dirty::new(top.size(), 64 << 10);
-                bitmap.dirty_ranges().await.map_err(told)?.into_iter().for_each(|range| marks.mark(range));
+                bitmap
+                    .dirty_ranges()
+                    .await
+                    .map_err(reported)?
+                    .into_iter()
+                    .for_each(|range| marks.mark(range));
                 let marked = Marked { over, marks };
                 done(&copies::incremental(&marked, &*target.block, CopyOptions::default())).await?;
             }
         }
-        target.block.close().await.map_err(told)
+        target.block.close().await.map_err(reported)
     }
 }
 
 async fn done(copy: &Copy<'_>) -> Result<(), String> {
-    copy.run(&Counters::default()).await.map_err(told)
+    copy.run(&Counters::default()).await.map_err(reported)
 }
 
 /// Makes a base as long as what is committed to it.
@@ -310,9 +315,9 @@ pub async fn grow(base: &Layer, size: u64) -> Result<(), String> {
         return Ok(());
     }
     match &base.qcow2 {
-        Some(image) => image.resize(size, ResizeOptions::default()).await.map_err(told),
+        Some(image) => image.resize(size, ResizeOptions::default()).await.map_err(reported),
         None => match base.block.downcast_ref::<block::Raw>() {
-            Some(raw) => raw.resize(size, None, async || ()).await.map_err(told),
+            Some(raw) => raw.resize(size, None, async || ()).await.map_err(reported),
             None => Err("a base that cannot become longer".into()),
         },
     }

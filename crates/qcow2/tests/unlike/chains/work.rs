@@ -16,7 +16,7 @@ use super::note::hash;
 use super::shape::{Kind, Mode};
 use super::tools::grow;
 
-fn told(error: impl std::fmt::Display) -> String {
+fn reported(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -113,7 +113,7 @@ async fn mirror(
     let top = Arc::clone(&parts.top().block);
     let tracked = Tracked::new(driver, top, Arc::clone(target), unit, is_blocking);
     let mirror = Mirror::new(Arc::clone(&tracked));
-    mirror.mark(what).await.map_err(told)?;
+    mirror.mark(what).await.map_err(reported)?;
     let switched = Arc::clone(&tracked);
     *parts.switch.borrow_mut() = Some(Rc::new(move || switched.be_synchronous()));
     Ok((Task::Mirror(MirrorJob { mirror, pivot }), tracked))
@@ -134,19 +134,19 @@ async fn backup(parts: &Parts) -> Result<(Task, Arc<dyn Block>), String> {
     if what == What::Nothing {
         let image = target.qcow2.as_ref().ok_or("a raw target has no backing file")?;
         let below: Arc<dyn Block> = Arc::new(Changing(Arc::clone(&top)));
-        image.hold_still().await.and_then(|still| still.set_backing(Some(below))).map_err(told)?;
+        image.hold_still().await.and_then(|still| still.set_backing(Some(below))).map_err(reported)?;
     }
     let written: Arc<dyn Block> = match parts.images.case.compresses_copy() {
         true => Arc::new(target.packer()?),
         false => Arc::clone(&target.block),
     };
     let filter = BeforeWrite::new(top, written, unit, None, false);
-    filter.mark(what).await.map_err(told)?;
+    filter.mark(what).await.map_err(reported)?;
     if what == What::Marked {
         let image = parts.top().qcow2.as_ref().ok_or("a raw disk has no bitmap")?;
         let bitmaps = image.bitmaps();
         let bitmap = bitmaps.iter().find(|bitmap| bitmap.name() == BITMAP).ok_or("the bitmap is gone")?;
-        let ranges = bitmap.dirty_ranges().await.map_err(told)?;
+        let ranges = bitmap.dirty_ranges().await.map_err(reported)?;
         ranges.into_iter().for_each(|range| filter.left().mark(range));
     }
     parts.whole.set(Some(hash(&moment)));
