@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 39] = [
+pub const SUITES: [Suite; 40] = [
     Suite {
         name: "differential",
         takes: 240,
@@ -248,6 +248,12 @@ pub const SUITES: [Suite; 39] = [
         takes: 25,
         about: &["crates/storage-chunked"],
         first: &["a_pushed_disk_is_what_qemu_reads_of_the_file_that_is_pulled"],
+    },
+    Suite {
+        name: "clouds",
+        takes: 60,
+        about: &["crates/storage-s3", "crates/storage-chunked"],
+        first: &["a_checkpoint_is_published_restored_and_served_in_each_cloud"],
     },
     Suite {
         name: "pruned",
