@@ -121,9 +121,9 @@ fn a_store_that_cannot_be_meant_is_refused_by_what_is_wrong() {
     scratch.write("key", b"hush");
     let run = |words: &[&str]| {
         let run = cowhand(words).current_dir(scratch.path()).env("HOME", "/nonexistent");
-        run.env("AWS_EC2_METADATA_DISABLED", "true").fails()
+        run.env("AWS_EC2_METADATA_DISABLED", "true")
     };
-    let push = |name: &str| run(&["push", "-f", "raw", "disk.raw", name]);
+    let push = |name: &str| run(&["push", "-f", "raw", "disk.raw", name]).fails();
     for (name, said) in [
         ("az://images/d", "no storage account is named: give AZURE_STORAGE_ACCOUNT_NAME, or the endpoint"),
         ("gs://im/d", "a bucket of 3 to 63"),
@@ -138,7 +138,8 @@ fn a_store_that_cannot_be_meant_is_refused_by_what_is_wrong() {
         let drive = format!(
             "driver=raw,read-only=on,file.driver={driver},file.bucket=images,file.key=d,file.key-secret=k"
         );
-        run(&["info", "--object", "secret,id=k,file=key", "--image-opts", &drive])
+        let info = run(&["info", "--object", "secret,id=k,file=key", "--image-opts", &drive]);
+        info.env("AZURE_STORAGE_ACCOUNT_NAME", "me").fails()
     };
     for (driver, said) in [
         ("gs", "the secret is no file of credentials of Google's, in JSON"),

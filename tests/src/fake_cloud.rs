@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use crate::run::Run;
 
@@ -36,8 +37,8 @@ struct State {
     /// Parts of uploads, by upload and number.
     parts: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
     versions: u64,
-    /// Credentials that were given.
-    given: u64,
+    /// When credentials were given, each with the next number.
+    given: Vec<Instant>,
     /// How long credentials are good that are given.
     lifetime_s: u64,
     /// First lines of what came, and with which credentials.

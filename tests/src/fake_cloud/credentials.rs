@@ -1,5 +1,7 @@
 //! Services that give credentials, each new ones with every request.
 
+use std::time::Instant;
+
 use super::{Answer, Request, State};
 
 /// What a service of credentials answers; `None`: the request is for none.
@@ -37,8 +39,8 @@ pub(super) fn answer(state: &mut State, request: &Request) -> Option<Answer> {
 }
 
 fn next(state: &mut State) -> (u64, u64) {
-    state.given += 1;
-    (state.given, state.lifetime_s)
+    state.given.push(Instant::now());
+    (state.given.len() as u64, state.lifetime_s)
 }
 
 fn container(state: &mut State) -> String {

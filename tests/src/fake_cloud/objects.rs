@@ -76,8 +76,13 @@ fn signed_by(cloud: Cloud, state: &State, request: &Request) -> Result<String, &
         },
     };
     match by.strip_prefix("KEY-").or_else(|| by.strip_prefix("TOKEN-")) {
-        Some(number) if number != state.given.to_string() => Err("ExpiredToken"),
-        _ => Ok(by.to_owned()),
+        Some(number) => {
+            let given =
+                number.parse::<usize>().ok().and_then(|number| state.given.get(number.checked_sub(1)?));
+            let is_good = given.is_some_and(|given| given.elapsed().as_secs() < state.lifetime_s);
+            if is_good { Ok(by.to_owned()) } else { Err("ExpiredToken") }
+        }
+        None => Ok(by.to_owned()),
     }
 }
 

@@ -82,7 +82,8 @@ fn sources(directory: &Path, into: &mut Vec<(PathBuf, String)>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
             let shipped = text.split("#[cfg(test)]").next().unwrap_or_default();
-            let lines: Vec<_> = shipped.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            let is_ours = |line: &&str| !line.trim_start().starts_with("//") && !line.contains("cargo ");
+            let lines: Vec<_> = shipped.lines().filter(is_ours).collect();
             into.push((path, lines.join("\n")));
         }
     }
