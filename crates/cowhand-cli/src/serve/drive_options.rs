@@ -20,7 +20,7 @@ pub enum ListFormat {
 }
 
 /// Columns of the lines in the help.
-const COLUMNS_MAX: usize = 110;
+const COLUMNS_MAX: usize = 118;
 
 /// What the list is, and the keys of `Described`.
 pub const LONG_HELP: &str = "\
