@@ -145,7 +145,10 @@ mod tests {
 
     fn table(names: &[&str]) -> Table {
         Table {
-            chunks: names.iter().map(|name| (!name.is_empty()).then(|| ChunkName::of(name.as_bytes()))).collect(),
+            chunks: names
+                .iter()
+                .map(|name| (!name.is_empty()).then(|| ChunkName::of(name.as_bytes())))
+                .collect(),
         }
     }
 
