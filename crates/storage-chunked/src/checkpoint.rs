@@ -68,9 +68,8 @@ impl Place {
             return Ok(self.of_checkpoint(name));
         }
         let found = self.read().await?.manifest;
-        let named = found.checkpoints().iter().find(|checkpoint| checkpoint.name.as_deref() == Some(name));
         let none = || Error::NoCheckpoint { image: self.image(), name: name.to_owned() };
-        named.map(|checkpoint| self.of_checkpoint(&checkpoint.id)).ok_or_else(none)
+        found.checkpoint(name).map(|checkpoint| self.of_checkpoint(&checkpoint.id)).ok_or_else(none)
     }
 
     /// Where checkpoints with an id that `is_wanted` takes stay in the folder, by the store's list alone: nothing of them is read. The first

@@ -265,6 +265,12 @@ impl Manifest {
         &self.checkpoints
     }
 
+    /// The one of [`Manifest::checkpoints`] that has this name or id.
+    pub fn checkpoint(&self, name_or_id: &str) -> Option<&Checkpoint> {
+        let is_it = |one: &&Checkpoint| one.id == name_or_id || one.name.as_deref() == Some(name_or_id);
+        self.checkpoints.iter().find(is_it)
+    }
+
     /// Its bytes under `name`. They are the same for the same disk. One of an encrypted image takes its key, and is read with that under that name alone.
     pub fn encode(&self, name: &str, key: Option<&ImageKey>) -> Vec<u8> {
         self.document(key.map(|key| key.proof_of(&self.proven(name))))

@@ -83,8 +83,7 @@ fn lasting(
     at: Option<&str>,
     is_copied: bool,
 ) -> Result<Option<Place>, PublishError> {
-    let checkpoints = found.manifest.checkpoints();
-    let Some(first) = checkpoints.first() else {
+    let Some(first) = found.manifest.checkpoints().first() else {
         return match (is_copied, at) {
             (true, None) => Ok(None),
             _ => Err(PublishError::NotPublished { image: place.image(), at: at.map(str::to_owned) }),
@@ -92,10 +91,7 @@ fn lasting(
     };
     let id = match at {
         None => &first.id,
-        Some(at) => {
-            let named = checkpoints.iter().find(|one| one.id == at || one.name.as_deref() == Some(at));
-            &named.ok_or_else(|| has_no(at, place, found))?.id
-        }
+        Some(at) => &found.manifest.checkpoint(at).ok_or_else(|| has_no(at, place, found))?.id,
     };
     Ok(Some(place.of_checkpoint(id)))
 }
