@@ -32,26 +32,14 @@ const fn driver(
     StorageDriver { name, prefixes, kind }
 }
 
-pub(super) const S3: StorageDriver = driver(
-    "s3",
-    prefixes::S3,
-    || S3_OPTIONS.iter().map(Entry::spec).collect(),
-    |reader| read(Service::S3, S3_OPTIONS, reader),
-);
+pub(super) const S3: StorageDriver =
+    driver("s3", prefixes::S3, || specs(Service::S3), |reader| read(Service::S3, reader));
 
-pub(super) const GS: StorageDriver = driver(
-    "gs",
-    prefixes::GS,
-    || GS_OPTIONS.iter().map(Entry::spec).collect(),
-    |reader| read(Service::Google, GS_OPTIONS, reader),
-);
+pub(super) const GS: StorageDriver =
+    driver("gs", prefixes::GS, || specs(Service::Google), |reader| read(Service::Google, reader));
 
-pub(super) const AZ: StorageDriver = driver(
-    "az",
-    prefixes::AZ,
-    || AZ_OPTIONS.iter().map(Entry::spec).collect(),
-    |reader| read(Service::Azure, AZ_OPTIONS, reader),
-);
+pub(super) const AZ: StorageDriver =
+    driver("az", prefixes::AZ, || specs(Service::Azure), |reader| read(Service::Azure, reader));
 
 /// AWS's, and what most other stores take.
 const REGION_DEFAULT: &str = "us-east-1";
@@ -207,13 +195,22 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
     Ok(tree)
 }
 
-fn read(
-    service: Service,
-    options: &'static [Entry<S3>],
-    reader: &mut Reader,
-) -> Result<Arc<dyn Target>, OptionError> {
+/// The part of the table of a service's driver.
+fn table(service: Service) -> &'static [Entry<S3>] {
+    match service {
+        Service::S3 => S3_OPTIONS,
+        Service::Google => GS_OPTIONS,
+        Service::Azure => AZ_OPTIONS,
+    }
+}
+
+fn specs(service: Service) -> Vec<&'static Spec> {
+    table(service).iter().map(Entry::spec).collect()
+}
+
+fn read(service: Service, reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
     let mut s3 = S3 { service, ..S3::default() };
-    read_all(options, reader, &mut s3)?;
+    read_all(table(service), reader, &mut s3)?;
     Ok(Arc::new(s3))
 }
 
@@ -293,13 +290,8 @@ impl Target for S3 {
     }
 
     fn first_difference(&self, other: &dyn Target) -> Option<String> {
-        let options = match self.service {
-            Service::S3 => S3_OPTIONS,
-            Service::Google => GS_OPTIONS,
-            Service::Azure => AZ_OPTIONS,
-        };
         match (other as &dyn Any).downcast_ref::<Self>() {
-            Some(other) if other.service == self.service => first_fixed_of(options, self, other),
+            Some(other) if other.service == self.service => first_fixed_of(table(self.service), self, other),
             _ => Some("file.driver".to_owned()),
         }
     }
