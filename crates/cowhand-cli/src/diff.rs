@@ -16,6 +16,7 @@ use graph::{Disk, OpenRules};
 use lineage::LayerId;
 use serde_json::json;
 
+use self::published::Pair;
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
@@ -58,8 +59,8 @@ pub struct Args {
 
 /// Shows the ranges.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let mut printer = Some(Printer::new(&mut *out, args.output));
-    if published::show(&args.one, &args.other, args.encrypt_key_secret.as_deref(), &mut printer)? {
+    if let Some(pair) = Pair::of(&args.one, &args.other)? {
+        pair.show(args.encrypt_key_secret.as_deref(), Printer::new(out, args.output))?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(live) = Live::of(&args.one, &args.other)? {

@@ -15,40 +15,45 @@ use crate::output::printable;
 /// What may stand before the name.
 const PREFIX: &str = "chunked:";
 
-/// Shows where two published disks differ; `None` if neither is one.
-///
-/// # Errors
-/// When only one of them is, their chunks have other sizes or keys, or the store does not answer.
-pub fn show(
-    one: &OsStr,
-    other: &OsStr,
-    key: Option<&str>,
-    printer: &mut Option<Printer<'_>>,
-) -> Result<bool, Failure> {
-    let (one, other) = match (name_of(one), name_of(other)) {
-        (None, None) => return Ok(false),
-        (Some(one), Some(other)) => (one, other),
-        _ => {
-            return Err(Failure::new("only one of the two is a published disk: maps of both are needed")
-                .with_hint("cowhand compare reads the data"));
+/// The names of two published disks.
+pub struct Pair<'a> {
+    one: &'a str,
+    other: &'a str,
+}
+
+impl<'a> Pair<'a> {
+    /// `None` if neither is one.
+    ///
+    /// # Errors
+    /// When only one of them is.
+    pub fn of(one: &'a OsStr, other: &'a OsStr) -> Result<Option<Self>, Failure> {
+        match (name_of(one), name_of(other)) {
+            (None, None) => Ok(None),
+            (Some(one), Some(other)) => Ok(Some(Self { one, other })),
+            _ => Err(Failure::new("only one of the two is a published disk: maps of both are needed")
+                .with_hint("cowhand compare reads the data")),
         }
-    };
-    let Some(mut printer) = printer.take() else { return Ok(true) };
-    copying::reactor()?.run(async {
-        let (first, second) = (place(one, key).await?, place(other, key).await?);
-        let failed = |error| failed(&error);
-        let manifests = [first.read().await.map_err(failed)?, second.read().await.map_err(failed)?];
-        let [one, other] = &manifests;
-        let compared = Comparison::new([(&first, &one.manifest), (&second, &other.manifest)]);
-        let mut compared = compared.map_err(failed)?;
-        printer.begin()?;
-        while let Some(Difference { range, content }) = compared.next().await.map_err(failed)? {
-            let (start, length) = (range.start, range.end - range.start);
-            printer.row(Part { start, length, says: content.map(says) })?;
-        }
-        Ok::<(), Failure>(printer.end()?)
-    })?;
-    Ok(true)
+    }
+
+    /// Shows where they differ.
+    ///
+    /// # Errors
+    /// When their chunks have other sizes or keys, or the store does not answer.
+    pub fn show(&self, key: Option<&str>, mut printer: Printer<'_>) -> Result<(), Failure> {
+        copying::reactor()?.run(async {
+            let (first, second) = (place(self.one, key).await?, place(self.other, key).await?);
+            let failed = |error| Failure::because("cannot compare", &error);
+            let (one, other) = (first.read().await.map_err(failed)?, second.read().await.map_err(failed)?);
+            let compared = Comparison::new([(&first, &one.manifest), (&second, &other.manifest)]);
+            let mut compared = compared.map_err(failed)?;
+            printer.begin()?;
+            while let Some(Difference { range, content }) = compared.next().await.map_err(failed)? {
+                let (start, length) = (range.start, range.end - range.start);
+                printer.row(Part { start, length, says: content.map(says) })?;
+            }
+            Ok(printer.end()?)
+        })
+    }
 }
 
 fn says(content: Content) -> Says {
@@ -81,8 +86,4 @@ async fn place(name: &str, key: Option<&str>) -> Result<Place, Failure> {
             found.map_err(|error| Failure::because(cannot(), &error))
         }
     }
-}
-
-fn failed(error: &storage_chunked::Error) -> Failure {
-    Failure::because("cannot compare", error)
 }
