@@ -1,4 +1,4 @@
-//! Checkpoints that are published while a guest writes, and what a restored disk fetches.
+//! Checkpoints that are published while a guest writes.
 
 use std::path::Path;
 use std::process::Command;
