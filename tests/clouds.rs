@@ -80,7 +80,8 @@ fn an_image_is_uploaded_as_one_object_in_each_cloud_and_another_one_is_refused()
         scene.run(&convert).ok();
         scene.run(&["compare", "-f", "raw", "-F", "raw", "disk.raw", &name]).ok();
         let refused = scene.run(&convert).fails();
-        assert!(refused.contains(&format!("{name}: there is an object already")), "{refused}");
+        let said = format!("cannot upload {name}\n  because: there is an object already");
+        assert!(refused.contains(&said), "{refused}");
         scene.run(&[&convert[..7], &["--force", &name]].concat()).ok();
         assert_eq!(scene.cloud.parts(), 0);
     }
