@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::stage::outcome;
+use crate::stage::{outcome, with_findings};
 use crate::watched::{self, IDLE_TEST_MAX};
 
 /// A stage that is running.
@@ -54,7 +54,9 @@ impl Beside {
 /// Runs `program` to its end; what it prints goes behind `said`.
 fn run(program: &Command, said: &mut String) -> Result<(), String> {
     let mut idle = when_idle(program);
-    outcome(program, capture(&mut idle, said))
+    let before = said.len();
+    let ended = capture(&mut idle, said);
+    outcome(program, ended).map_err(|error| with_findings(&error, &said[before..]))
 }
 
 /// Runs `program` to its end; its output goes behind `said`.
@@ -109,7 +111,7 @@ mod tests {
         let Done { outcome, said, .. } = done(vec![sh("echo one"), sh("echo two; exit 3"), sh("echo three")]);
         assert_eq!(
             (&said[..], outcome),
-            ("one\ntwo\n", Err("sh -c echo two; exit 3: exit status: 3".to_owned()))
+            ("one\ntwo\n", Err("sh -c echo two; exit 3: exit status: 3\ntwo".to_owned()))
         );
     }
 }

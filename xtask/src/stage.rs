@@ -24,7 +24,7 @@ impl Default for Stages {
 struct Ended {
     name: String,
     took: Duration,
-    failed: bool,
+    error: Option<String>,
 }
 
 impl Stages {
@@ -92,34 +92,68 @@ impl Stages {
             Ok(()) => println!("==== {name}: {:.1} s", took.as_secs_f64()),
             Err(error) => println!("==== {name}: FAILED after {:.1} s: {error}", took.as_secs_f64()),
         }
-        self.ended.push(Ended { name: name.to_owned(), took, failed: outcome.is_err() });
+        self.ended.push(Ended { name: name.to_owned(), took, error: outcome.err() });
     }
 
-    /// Prints the table of all stages; says whether all succeeded.
+    /// Prints the table of all stages, and what failed once more, last: a reader may have only the end. Says whether all succeeded.
     pub fn sum_up(&self) -> bool {
         println!("\n==== wall time of each stage");
-        for Ended { name, took, failed } in &self.ended {
-            let verdict = if *failed { "FAILED" } else { "ok" };
+        for Ended { name, took, error } in &self.ended {
+            let verdict = if error.is_some() { "FAILED" } else { "ok" };
             println!("{:>8.1} s  {verdict:<6}  {name}", took.as_secs_f64());
         }
         let total = self.begun.elapsed();
-        let failed = self.ended.iter().filter(|stage| stage.failed).count();
-        println!("{:>8.1} s  {}", total.as_secs_f64(), if failed == 0 { "all ok" } else { "NOT ok" });
-        failed == 0
+        let ok = self.ended.iter().all(|stage| stage.error.is_none());
+        println!("{:>8.1} s  {}", total.as_secs_f64(), if ok { "all ok" } else { "NOT ok" });
+        for Ended { name, error, .. } in &self.ended {
+            if let Some(error) = error {
+                println!("\n==== {name}: FAILED: {error}");
+            }
+        }
+        ok
     }
 }
 
 /// Runs a test program; what it prints is shown as it comes, and a test that takes too long ends it.
 fn watch(program: &mut Command) -> Result<(), String> {
+    let mut said = Vec::new();
     let ended = io::pipe().and_then(|(reader, writer)| {
         let mut show = |piece: &[u8]| {
+            said.extend_from_slice(piece);
             let mut out = io::stdout().lock();
             // Who does not want to read it any more still wants to know how it ends.
             let _ = out.write_all(piece).and_then(|()| out.flush());
         };
         watched::run(program.stdout(writer), reader, TEST_MAX, &mut show)
     });
-    outcome(program, ended)
+    outcome(program, ended).map_err(|error| with_findings(&error, &String::from_utf8_lossy(&said)))
+}
+
+/// Lines of a failed test program that are repeated behind its error.
+const LINES_REPEATED: usize = 60;
+
+/// Lines that are repeated of a program that failed without a list of failures.
+const LAST_LINES: usize = 20;
+
+/// `error`, and below it what the test program, which printed `said`, found: the beginning of the harness's report on the failed tests and
+/// their names, or the program's last lines if it ended without a report.
+pub fn with_findings(error: &str, said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    let is_heading = |line: &&str| **line == *"failures:";
+    let found = match (
+        lines.iter().position(|line| is_heading(&line)),
+        lines.iter().rposition(|line| is_heading(&line)),
+    ) {
+        (Some(report), Some(names)) if report < names => {
+            let shown = &lines[report + 1..names.min(report + 1 + LINES_REPEATED)];
+            [shown, &lines[names..]].concat()
+        }
+        _ => lines[lines.len().saturating_sub(LAST_LINES)..].to_vec(),
+    };
+    std::iter::once(error)
+        .chain(found.into_iter().filter(|line| !line.is_empty()))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// What a program printed.
@@ -174,4 +208,25 @@ fn words(command: &Command) -> String {
         words[WORDS_SHOWN] = "...".into();
     }
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_test_program_found_is_repeated_with_the_names() {
+        let long: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        let said = format!(
+            "test a ... ok\nfailures:\n\n---- b stdout ----\n{long}\nfailures:\n    b\n\ntest result: FAILED\n"
+        );
+        let repeated = with_findings("exit status: 101", &said);
+        assert!(repeated.starts_with("exit status: 101\n---- b stdout ----\nline 0\n"), "{repeated}");
+        assert!(repeated.ends_with("\nfailures:\n    b\ntest result: FAILED"), "{repeated}");
+        assert!(repeated.lines().count() < 70, "{repeated}");
+        assert_eq!(
+            with_findings("signal: 6", "test a ... ok\ntest b ... "),
+            "signal: 6\ntest a ... ok\ntest b ... "
+        );
+    }
 }

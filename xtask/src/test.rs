@@ -142,8 +142,8 @@ pub fn run(args: &Args) -> ExitCode {
             left_out = run_reached(args, &programs, &mut stages);
         }
     }
-    let ok = stages.sum_up();
     left_out.iter().for_each(|left_out| println!("left out of the full tier: {left_out}"));
+    let ok = stages.sum_up();
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
