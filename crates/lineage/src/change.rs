@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use storage::LockError;
+use storage::{LockError, Role};
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::deliberate::{Bug, has};
@@ -219,7 +219,8 @@ impl Change {
         Ok(prepared)
     }
 
-    /// Takes back steps that were done before one failed. What cannot be taken back is what a crash would leave: the next command finds it.
+    /// Takes back steps that were done before one failed. What cannot be taken back is what a crash would leave: the next command finds it, and is refused while
+    /// a server writes the layer that its disk's path does not lead to any more.
     fn undo(&self, steps: &[Step]) {
         for step in steps.iter().rev().filter(|_| !has(Bug::NotUndone)) {
             if step.undo().is_err() {
@@ -275,7 +276,12 @@ pub(crate) fn is_unused(path: &Path) -> Result<bool, Error> {
 
 /// Refuses to remove a layer that a process has open.
 fn check_unused(path: &Path) -> Result<(), Error> {
-    match files().lock(path, false) {
+    check_lock(path, Role::Writer)
+}
+
+/// Refuses a file that another process uses in a way that one who opens it for this does not suffer.
+pub(crate) fn check_lock(path: &Path, role: Role) -> Result<(), Error> {
+    match files().lock(path, role, false) {
         Ok(opened) => opened.map(drop).map_err(Error::io("cannot open", path)),
         Err(source) => Err(Error::Busy { path: path.to_owned(), source }),
     }

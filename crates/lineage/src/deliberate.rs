@@ -27,6 +27,11 @@ pub enum Bug {
     FoundNotAwaited,
     /// What was done before a step failed is not taken back.
     NotUndone,
+    /// A disk is opened and written although a killed command gave it its name, which is not durable.
+    #[cfg(test)]
+    DiskNotAwaited,
+    /// A layer is sealed although a server, which could not take back a checkpoint, still writes it.
+    UsedSealed,
     /// A lost manifest is not rebuilt: layers without an entry stay so.
     NothingAdopted,
 }

@@ -117,8 +117,8 @@ pub(crate) trait FileSystem {
     /// Makes a file, or the names of a directory, durable.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Locks a file as its writer does, without waiting. `is_made` if it is not there.
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError>;
+    /// Locks a file as one who opens it for that does, without waiting. `is_made` if it is not there.
+    fn lock(&self, path: &Path, role: Role, is_made: bool) -> Result<io::Result<LockGuard>, LockError>;
 
     /// 64 random bits.
     fn random(&self) -> io::Result<u64>;
@@ -241,13 +241,13 @@ impl FileSystem for Kernel {
         File::open(path)?.sync_all()
     }
 
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
+    fn lock(&self, path: &Path, role: Role, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
         let access = if is_made { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDONLY };
         let mode = if is_made { Mode::from_bits_truncate(0o644) } else { Mode::empty() };
         match open(path, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode) {
             Ok(file) => {
                 let file: Arc<OwnedFd> = Arc::new(file);
-                FileLock::acquire_role(&file, Role::Writer).map(|lock| Ok(Box::new(lock) as LockGuard))
+                FileLock::acquire_role(&file, role).map(|lock| Ok(Box::new(lock) as LockGuard))
             }
             Err(error) => Ok(Err(error.into())),
         }

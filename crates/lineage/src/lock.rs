@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use storage::LockError;
+use storage::{LockError, Role};
 
 use crate::error::Error;
 use crate::files::{LockGuard, files};
@@ -46,7 +46,7 @@ impl Lock {
 pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<LockGuard, Error> {
     let deadline = Instant::now() + patience;
     loop {
-        match files().lock(&path, true) {
+        match files().lock(&path, Role::Writer, true) {
             Ok(opened) => return opened.map_err(Error::io("cannot open the lock", &path)),
             Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
             Err(source) => return Err(Error::Busy { path, source }),

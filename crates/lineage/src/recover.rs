@@ -4,6 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use storage::Role;
+
+use crate::change::check_lock;
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
 use crate::files::{FileFacts, files};
@@ -32,7 +35,8 @@ pub struct Recovered {
 /// checkpoint, whatever the manifest says: no file with an id is removed here that could be the only name of its bytes.
 ///
 /// # Errors
-/// When the manifest is of a newer version or no manifest, or the file system refuses.
+/// When the manifest is of a newer version or no manifest, or the file system refuses. [`Error::Busy`] while a server writes a layer that is to be sealed: it
+/// could neither switch to the new image nor go back.
 pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     let place = locked.place();
     let before = Manifest::read(place)?;
@@ -91,6 +95,9 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
         found.removed.push(path);
         found.manifest.take(id);
         return Ok(());
+    }
+    if !has(Bug::UsedSealed) {
+        check_lock(&path, Role::Reader)?;
     }
     name_parent_from_layers(&path).map_err(Error::io("cannot name the parent in", &path))?;
     seal(&path).map_err(Error::io("cannot seal", &path))?;

@@ -181,14 +181,16 @@ impl Step {
         match self {
             Self::MakeOverlay { at, .. } => remove_if_there(at),
             Self::Link { to, .. } => remove_if_there(to),
-            Self::Rename { from, to } => files().rename(to, from),
-            Self::Replace { to, kept, .. } => {
-                files().rename(kept, to)?;
-                files().sync(to.parent().unwrap_or(Path::new(".")))
-            }
+            Self::Rename { from, to } => files().rename(to, from).and_then(|()| sync_directory_of(to)),
+            Self::Replace { to, kept, .. } => files().rename(kept, to).and_then(|()| sync_directory_of(to)),
             _ => Ok(()),
         }
     }
+}
+
+/// What is taken back must not come back with a power cut.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    files().sync(path.parent().unwrap_or(Path::new(".")))
 }
 
 fn make_layers(place: &Place) -> Result<(), Error> {

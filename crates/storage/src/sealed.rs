@@ -1,8 +1,12 @@
-//! Sealed layers of checkpoints (crate `lineage`): no tool, server or library writes them. Their mode says so, too, but does not stop root.
+//! Files of a lineage (crate `lineage`), where they are opened to be written: no tool, server or library writes a sealed layer (their mode says so, too, but does
+//! not stop root), and none writes a disk whose name a power cut could take back.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// The directory of the layers, and the link in it that leads to itself.
 const LAYERS: &str = "layers";
@@ -25,10 +29,48 @@ pub fn is_sealed_layer(path: &Path) -> bool {
         && path.parent().is_some_and(is_layers_directory)
 }
 
-/// Whether an open file is one, by the path that it was opened at, whatever links and descriptors led there.
-pub(crate) fn is_open_sealed_layer(fd: impl AsFd) -> bool {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
-    path.is_ok_and(|path| is_sealed_layer(&path))
+/// What an open file is to a lineage, by the path that it was opened at, whatever links and descriptors led there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is a sealed layer.
+    SealedLayer,
+    /// It is in a directory that has layers: a disk, say. That directory.
+    BesideLayers(PathBuf),
+    /// Anything else.
+    Elsewhere,
+}
+
+impl Standing {
+    pub(crate) fn of(fd: impl AsFd) -> Self {
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())) else {
+            return Self::Elsewhere;
+        };
+        match path.parent() {
+            _ if is_sealed_layer(&path) => Self::SealedLayer,
+            Some(directory) if is_layers_directory(&directory.join(LAYERS)) => {
+                Self::BesideLayers(directory.to_owned())
+            }
+            _ => Self::Elsewhere,
+        }
+    }
+}
+
+/// Makes the names in the directory of a lineage's disk durable, before it is written: a checkpoint, a rollback or a fork that was killed behind
+/// its rename may have left a name that a power cut takes back, with all that was written and flushed under it. Costs an open and an fsync,
+/// which has nothing to do unless such a command ran moments ago.
+///
+/// # Errors
+/// The kernel's. A directory that this process may not read is made durable with everything else, by `sync`.
+pub(crate) fn make_names_durable(directory: &Path) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::empty()) {
+        Ok(opened) => rustix::fs::fsync(opened),
+        Err(Errno::ACCESS | Errno::PERM) => {
+            rustix::fs::sync();
+            Ok(())
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 #[cfg(test)]
@@ -71,5 +113,26 @@ mod tests {
             assert!(!is_refused(&layers.join(other)), "{other}");
         }
         assert!(FileStorage::create_new(layers.join("00000000000000aa.qcow2"), &written).is_ok());
+    }
+
+    #[test]
+    fn a_file_beside_layers_is_opened_with_a_durable_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk.qcow2");
+        std::fs::write(&disk, "").unwrap();
+        let standing = |path: &Path| Standing::of(std::fs::File::open(path).unwrap());
+        assert_eq!(standing(&disk), Standing::Elsewhere);
+        let layers = directory.path().join(LAYERS);
+        std::fs::create_dir(&layers).unwrap();
+        std::os::unix::fs::symlink(".", layers.join(LAYERS)).unwrap();
+        let link = layers.join("link");
+        std::os::unix::fs::symlink(&disk, &link).unwrap();
+        let beside = Standing::BesideLayers(directory.path().canonicalize().unwrap());
+        for path in [&disk, &link] {
+            assert_eq!(standing(path), beside);
+            FileStorage::open(path, &FileOptions::default()).unwrap();
+        }
+        make_names_durable(directory.path()).unwrap();
+        assert!(make_names_durable(&disk).is_err(), "no directory");
     }
 }

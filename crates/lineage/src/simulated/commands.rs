@@ -235,7 +235,9 @@ impl World {
         self.files.sync(&self.place.layers()).map_err(in_words)?;
         self.counts.lost_manifests += 1;
         self.trace.push("the manifest is lost".into());
-        for checkpoint in self.checkpoints.values_mut() {
+        for (id, checkpoint) in &mut self.checkpoints {
+            let is_whole = Named::by(&self.files, &self.place.layer(*id)).is_ok();
+            checkpoint.is_broken |= checkpoint.deleted && !is_whole;
             (checkpoint.name, checkpoint.deleted, checkpoint.is_nameless) = (None, false, true);
         }
         self.check(&Allowed::nothing())

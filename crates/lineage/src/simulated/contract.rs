@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use storage::{Conflict, LockError, Permissions};
+use storage::{Conflict, LockError, Permissions, Role};
 
 use super::files::{Files, error};
 use super::tree::{Change, Kind};
@@ -118,7 +118,7 @@ impl FileSystem for Files {
         self.sync_node(node)
     }
 
-    fn lock(&self, path: &Path, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
+    fn lock(&self, path: &Path, role: Role, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
         let found = match self.node(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_made => self.make_file(path, 0o644),
             found => found,
@@ -127,11 +127,13 @@ impl FileSystem for Files {
             Ok(node) => node,
             Err(error) => return Ok(Err(error)),
         };
-        if self.state().users.contains_key(&node) {
+        let is_written = role == Role::Writer;
+        let [readers, writers] = self.state().users.get(&node).copied().unwrap_or_default();
+        if writers > 0 || is_written && readers > 0 {
             let conflict = Conflict::Used(Permissions::WRITE);
             return Err(LockError::Busy { conflict, holders: Vec::new() });
         }
-        Ok(Ok(Box::new(self.user(node, true))))
+        Ok(Ok(Box::new(self.user(node, is_written))))
     }
 
     fn random(&self) -> io::Result<u64> {

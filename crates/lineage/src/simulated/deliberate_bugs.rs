@@ -73,6 +73,18 @@ fn nothing_adopted() {
     found(Bug::NothingAdopted);
 }
 
+/// A checkpoint that was killed behind its rename, a guest that wrote and flushed before the next command, and a power cut: what was flushed was lost.
+#[test]
+fn disk_not_awaited() {
+    found(Bug::DiskNotAwaited);
+}
+
+/// A switch failed, and so did what takes it back: the server went on with the layer, and the next command sealed it.
+#[test]
+fn used_sealed() {
+    found_from(Bug::UsedSealed, 18_000);
+}
+
 /// A checkpoint that was killed behind its rename, completed by the next command, and a power cut: the disk's path led to the sealed layer again, whose header
 /// named its parent from the directory of the layers. The disk did not open.
 #[test]

@@ -17,6 +17,7 @@ use storage::{
 };
 
 use super::files::{Files, User};
+use crate::deliberate::{Bug, has};
 use crate::{MergedLayer, NewOverlay, Shape};
 
 /// Bytes that a stamp fills.
@@ -199,6 +200,11 @@ impl Named {
 impl Chain {
     /// Opens the image at `path`, and those below it as their headers name them.
     pub async fn open(files: &Files, path: &Path, access: Access) -> Result<Self, String> {
+        if access == Access::Write && !has(Bug::DiskNotAwaited) {
+            // As crate `storage` does.
+            let directory = files.node(path.parent().unwrap_or(Path::new("/"))).map_err(in_words)?;
+            files.sync_node(directory).map_err(in_words)?;
+        }
         let Named { places, nodes, is_raw } = Named::by(files, path)?;
         let (mut blocks, mut users): (Vec<Arc<dyn Block>>, _) = (Vec::new(), Vec::new());
         let mut image = None;

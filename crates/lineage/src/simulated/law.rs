@@ -62,9 +62,18 @@ impl World {
         self.files.cut_power();
     }
 
-    /// A command begins; `None` before the first checkpoint.
-    fn begin(&self) -> Result<Option<Change>, String> {
-        match Change::begin(&self.place, Duration::ZERO) {
+    /// A command begins; `None` before the first checkpoint. It is refused while a server writes a layer: then that ends.
+    fn begin(&mut self) -> Result<Option<Change>, String> {
+        let mut begun = Change::begin(&self.place, Duration::ZERO);
+        if let Err(Error::Busy { path, .. }) = &begun
+            && path.parent() == Some(&self.place.layers())
+            && !self.served.is_empty()
+        {
+            self.trace.push(format!("    the servers end, of which one writes {}", path.display()));
+            self.served.clear();
+            begun = Change::begin(&self.place, Duration::ZERO);
+        }
+        match begun {
             Err(Error::NoLineage { .. }) if self.checkpoints.is_empty() => Ok(None),
             begun => begun.map(Some).map_err(|error| format!("the next command fails: {error}")),
         }
@@ -93,7 +102,7 @@ impl World {
         let read: Vec<_> = self
             .checkpoints
             .iter()
-            .filter(|(_, one)| !one.deleted)
+            .filter(|(_, one)| !one.deleted && !one.is_broken)
             .map(|(id, one)| (*id, one.clone()))
             .collect();
         for (id, checkpoint) in read {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::commands::{CHANGES, Ended};
-use super::images::in_words;
+use super::images::{Access, Chain, in_words, run};
 use super::law::Allowed;
-use super::world::{Checkpoint, DISKS_MAX, Machine, Sealing, World};
+use super::world::{Checkpoint, DISKS_MAX, Machine, Sealing, World, Write};
 use crate::{
     Action, Change, CheckpointName, CheckpointRef, DiskPlace, Error, Labels, LayerId, NewCheckpoint,
 };
@@ -135,6 +135,29 @@ impl World {
         Ok(())
     }
 
+    /// After a kill a server opens a disk before any other command runs; a guest writes and flushes, and perhaps the power is cut. Gives what was written.
+    fn write_before_recovery(
+        &mut self,
+        forks: &[(String, Vec<u32>)],
+    ) -> Result<Option<(String, Write)>, String> {
+        let forks = forks.iter().map(|(name, _)| name).filter(|name| self.files.exists(&self.path(name)));
+        let disks: Vec<String> =
+            self.disks.keys().chain(forks).filter(|name| !self.served.contains_key(*name)).cloned().collect();
+        if disks.is_empty() {
+            return Ok(None);
+        }
+        let disk = disks[self.rng.index(disks.len())].clone();
+        let chain = run(Chain::open(&self.files, &self.path(&disk), Access::Write))?;
+        let write = self.some_write(chain.sectors());
+        run(chain.write(write.0, write.1, write.2))?;
+        drop(chain);
+        self.trace.push(format!("    {disk} is written before the next command"));
+        if self.rng.chance(1, 2) {
+            self.cut_power();
+        }
+        Ok(Some((disk, write)))
+    }
+
     fn settle_transaction(
         &mut self,
         result: Result<(), Error>,
@@ -143,6 +166,10 @@ impl World {
         is_server: bool,
     ) -> Result<(), String> {
         let outcome = self.ended(&result, is_server)?;
+        let late = match outcome {
+            Ended::Killed if self.rng.chance(1, 4) => self.write_before_recovery(&forks)?,
+            _ => None,
+        };
         // What was begun is completed or undone by the next command, whatever it is.
         self.recover(&result)?;
         let layers = self.layers();
@@ -173,8 +200,15 @@ impl World {
                 }
             };
             let content = content.ok_or("a layer of no disk")?;
-            let checkpoint =
-                Checkpoint { disk, name, content, deleted: false, undeleted: None, is_nameless: false };
+            let checkpoint = Checkpoint {
+                disk,
+                name,
+                content,
+                deleted: false,
+                undeleted: None,
+                is_nameless: false,
+                is_broken: false,
+            };
             self.checkpoints.insert(id, checkpoint);
         }
         for (name, content) in forks {
@@ -191,6 +225,10 @@ impl World {
         }
         if outcome == Ended::Done {
             self.fragile.clear();
+        }
+        if let Some((disk, write)) = late {
+            self.fragile.remove(&disk);
+            self.note(&disk, write);
         }
         self.check(&Allowed::nothing())
     }

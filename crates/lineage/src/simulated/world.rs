@@ -19,6 +19,9 @@ pub const DIRECTORY: &str = "/l";
 /// Disks of a lineage at most: more find nothing new.
 pub const DISKS_MAX: usize = 6;
 
+/// First sector, how many, and what is written to them.
+pub type Write = (u64, u64, u32);
+
 /// What a checkpoint is.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
@@ -30,6 +33,8 @@ pub struct Checkpoint {
     pub undeleted: Option<Option<CheckpointName>>,
     /// What the manifest said of it was lost.
     pub is_nameless: bool,
+    /// It was deleted, a power cut took back its removal and not that of the layer below, and the manifest, which said so, was lost.
+    pub is_broken: bool,
 }
 
 /// What ended the process of a command.
@@ -225,14 +230,14 @@ impl World {
     }
 
     /// Sectors and what is written to them.
-    fn some_write(&mut self, sectors: u64) -> (u64, u64, u32) {
+    pub fn some_write(&mut self, sectors: u64) -> Write {
         let first = self.rng.below(sectors);
         let count = (1 + self.rng.below(12)).min(sectors - first);
         let stamp = if self.rng.chance(1, 5) { 0 } else { self.next_stamp() };
         (first, count, stamp)
     }
 
-    fn note(&mut self, disk: &str, (first, count, stamp): (u64, u64, u32)) {
+    pub fn note(&mut self, disk: &str, (first, count, stamp): Write) {
         let at = |sector| usize::try_from(sector).unwrap_or(usize::MAX);
         if let Some(content) = self.disks.get_mut(disk) {
             content[at(first)..at(first + count)].fill(stamp);

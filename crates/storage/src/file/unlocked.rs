@@ -23,7 +23,7 @@ use super::{FileOptions, FileStorage, Kind, OpenError, Shared, extent};
 use crate::flushes::Flushes;
 use crate::opening::Unlocked;
 use crate::range_lock::RangeLocks;
-use crate::sealed::is_open_sealed_layer;
+use crate::sealed::{Standing, make_names_durable};
 use crate::{FileLock, LockError, Role};
 
 /// A file that is open, of which nothing is known yet but that it can serve as storage.
@@ -78,8 +78,13 @@ impl UnlockedFile {
         }
         // One that is created has no checkpoint yet.
         let is_there = !flags.contains(OFlags::EXCL);
-        if kind == Kind::Regular && !options.read_only && is_there && is_open_sealed_layer(&fd) {
-            return Err(OpenError::SealedLayer { path: name });
+        if kind == Kind::Regular && !options.read_only && is_there {
+            match Standing::of(&fd) {
+                Standing::SealedLayer => return Err(OpenError::SealedLayer { path: name }),
+                Standing::BesideLayers(directory) => make_names_durable(&directory)
+                    .map_err(|errno| failed(&name, "make durable the name of", errno))?,
+                Standing::Elsewhere => {}
+            }
         }
         match set_flags(&fd, flags, options.direct) {
             Ok(()) => {}
