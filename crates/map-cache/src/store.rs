@@ -159,7 +159,8 @@ impl Store {
     /// as much, and no word is missed: readers of the packed slice see the entries from before.
     pub(crate) fn unpack(&self, packed: &Arc<Slice>) {
         let plain = Arc::new(packed.unpack());
-        let more = plain.bytes().saturating_sub(packed.bytes());
+        // In the maps, too: `total` counts it there.
+        let more = (plain.bytes() + 2 * MAP_ENTRY).saturating_sub(packed.bytes());
         self.budget.make_room(more);
         let mut residents = self.residents.lock();
         // Before the swap: a plain slice that is not dirty yet would be the first to be packed again.

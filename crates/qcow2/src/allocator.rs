@@ -132,9 +132,14 @@ impl Allocator {
     /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones. `None` if
     /// no more are known and the file ends.
     pub(crate) fn take(&mut self, wanted: u64) -> Option<Run> {
+        self.take_before(wanted, self.end)
+    }
+
+    /// Likewise, but of fresh ones those before cluster `fresh_end` alone.
+    pub(crate) fn take_before(&mut self, wanted: u64, fresh_end: u64) -> Option<Run> {
         match self.free.take_lowest(wanted) {
             Some((start, len)) => Some(Run::used(start, len)),
-            None => match wanted.min(self.end.saturating_sub(self.frontier)) {
+            None => match wanted.min(self.end.min(fresh_end).saturating_sub(self.frontier)) {
                 0 => None,
                 there => self.take_fresh(there),
             },
