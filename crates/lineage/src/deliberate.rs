@@ -25,6 +25,8 @@ pub enum Bug {
     UnusedNameAdopted,
     /// What a killed command renamed is taken for durable by the next one.
     FoundNotAwaited,
+    /// What a killed command removed is taken for gone for ever by the next one.
+    GoneNotAwaited,
     /// What was done before a step failed is not taken back.
     NotUndone,
     /// A disk is opened and written although a killed command gave it its name, which is not durable.

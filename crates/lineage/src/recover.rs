@@ -75,7 +75,12 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     let is_gone = |entry: &&Entry| ids.binary_search(&entry.id).is_err();
     // One that was sealed and that its user did not delete is missed.
     let gone = found.manifest.entries().filter(is_gone).filter(|entry| entry.deleted || entry.seal.is_none());
-    for id in gone.map(|entry| entry.id).collect::<Vec<_>>() {
+    let gone: Vec<LayerId> = gone.map(|entry| entry.id).collect();
+    if !gone.is_empty() && !has(Bug::GoneNotAwaited) {
+        // What a killed command removed may come back with a power cut: without its entry it would be a checkpoint.
+        files().sync(&place.layers()).map_err(Error::io("cannot make durable", &place.layers()))?;
+    }
+    for id in gone {
         found.manifest.take(id);
     }
     if before.as_ref() != Some(&found.manifest) {

@@ -79,6 +79,12 @@ fn disk_not_awaited() {
     found(Bug::DiskNotAwaited);
 }
 
+/// A merge removed a layer and was killed, the next command took its entry away, and a power cut brought the file back: a deleted checkpoint was one again.
+#[test]
+fn gone_not_awaited() {
+    found_from(Bug::GoneNotAwaited, 69_000);
+}
+
 /// A switch failed, and so did what takes it back: the server went on with the layer, and the next command sealed it.
 #[test]
 fn used_sealed() {
