@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
-use black_box::random::Random;
+use black_box::random::{Random, number};
 use black_box::server::{Server, Start};
 use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
 use serde_json::{Value, json};
@@ -544,4 +544,79 @@ fn a_server_publishes_as_a_job_that_is_slowed_paused_and_cancelled() {
     let two = scene.publish(&["qmp@two", NAME]);
     assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&answer, "image")));
     server.stop();
+}
+
+/// Rounds of kills; `COWHAND_KILL_ROUNDS` says otherwise.
+const KILL_ROUNDS: u64 = 9;
+
+/// Kill -9 at any moment of any command on a store: each name is the checkpoint from before or the new one, and what it leads to is there.
+#[test]
+fn a_command_on_a_store_that_is_killed_leaves_each_image_as_before_or_as_after() {
+    let scene = Scene::new();
+    let mut random = Random::new(number("COWHAND_KILL_SEED").unwrap_or(3));
+    scene.publish(&["d.qcow2@one", NAME]);
+    let one = scene.bytes("d.qcow2");
+    let mut published = one.clone();
+    let mut killed = [0; 3];
+    for round in 0..number("COWHAND_KILL_ROUNDS").unwrap_or(KILL_ROUNDS).max(KILL_ROUNDS) {
+        let (name, new) = (format!("n{round}"), format!("r{round}.qcow2"));
+        scene.writes(&[&format!("write -P {} {}M 3M", round + 1, round % 8)]);
+        scene.checkpoint(&name);
+        let newest = scene.bytes("d.qcow2");
+        let checkpoint = format!("d.qcow2@{name}");
+        let commands: [&[&str]; 3] = [
+            &["publish", &checkpoint, NAME],
+            &["restore", "--full", NAME, &new],
+            &["prune", "--remove", "--unused-for", "0s", "s3://images/vms"],
+        ];
+        for (which, words) in commands.into_iter().enumerate() {
+            let delay = Duration::from_micros(random.below(400_000));
+            killed[which] += u64::from(scene.run(words).killed_after(delay));
+            // What it announced counts for a day, or until its user removes it.
+            for key in
+                scene.keys().iter().filter(|key| key.contains("/pushing/") || key.ends_with("/removing"))
+            {
+                scene.store.delete(&format!("/images/{key}"));
+            }
+            scene.run(&["pull", "-q", NAME, "back.raw"]).ok();
+            let found = std::fs::read(scene.scratch.file("back.raw")).expect("an image");
+            assert!(found == published || found == newest, "round {round}: {words:?}");
+            published = found;
+        }
+        // What was killed is done by the next one.
+        if scene.scratch.file(&new).exists() {
+            assert!(scene.bytes(&new) == published, "round {round}: a disk is there that is not whole");
+            std::fs::remove_file(scene.scratch.file(&new)).expect("a disk");
+        }
+        scene.run(&["restore", "-q", "--full", NAME, &new]).ok();
+        assert!(scene.bytes(&new) == published, "round {round}");
+        scene.publish(&[&checkpoint, NAME]);
+        scene.assert_reads_as(NAME, &newest);
+        published = newest;
+        let names = std::fs::read_dir(scene.scratch.path()).expect("a directory");
+        let names = names.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+        // A copy that was killed leaves its part (write-order.md).
+        let is_known = |name: &String| {
+            name.ends_with(".qcow2") || name.ends_with(".raw") || name.starts_with(&format!(".{new}.part-"))
+        };
+        let (_, left): (Vec<String>, Vec<String>) = names.partition(is_known);
+        for part in std::fs::read_dir(scene.scratch.path()).expect("a directory").flatten() {
+            if part.file_name().to_string_lossy().contains(".part-") {
+                std::fs::remove_file(part.path()).expect("a part");
+            }
+        }
+        assert_eq!(left, ["layers"], "round {round}");
+    }
+    assert!(killed.iter().all(|count| *count > 0), "commands that were not killed: {killed:?}");
+    scene.run(&["prune", "--remove", "--unused-for", "0s", "s3://images/vms"]).ok();
+    scene.assert_reads_as(NAME, &published);
+    scene.assert_reads_as(&format!("{NAME}@{}", first_id(&scene)), &one);
+}
+
+/// The id of the checkpoint `one`.
+fn first_id(scene: &Scene) -> String {
+    let log = scene.run(&["log", "--output", "json", "d.qcow2"]).json();
+    let layers = log["layers"].as_array().expect("layers");
+    let one = layers.iter().find(|layer| layer["name"] == "one").expect("a checkpoint");
+    text(one, "id").to_owned()
 }

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -143,6 +144,15 @@ impl Run {
             ready();
             Run::new("kill").args(["-INT", &pid.to_string()]).ok();
         })
+    }
+
+    /// Kills it (SIGKILL) after `delay`. Whether it had not ended by itself.
+    pub fn killed_after(self, delay: Duration) -> bool {
+        let outcome = self.outcome_telling(|pid| {
+            std::thread::sleep(delay);
+            Run::new("kill").args(["-KILL", &pid.to_string()]).outcome();
+        });
+        outcome.status.signal().is_some()
     }
 
     fn once(&self, started: impl FnOnce(u32)) -> Outcome {
