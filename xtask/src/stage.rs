@@ -140,10 +140,7 @@ const LAST_LINES: usize = 20;
 pub fn with_findings(error: &str, said: &str) -> String {
     let lines: Vec<&str> = said.lines().collect();
     let is_heading = |line: &&str| **line == *"failures:";
-    let found = match (
-        lines.iter().position(|line| is_heading(&line)),
-        lines.iter().rposition(|line| is_heading(&line)),
-    ) {
+    let found = match (lines.iter().position(&is_heading), lines.iter().rposition(is_heading)) {
         (Some(report), Some(names)) if report < names => {
             let shown = &lines[report + 1..names.min(report + 1 + LINES_REPEATED)];
             [shown, &lines[names..]].concat()
