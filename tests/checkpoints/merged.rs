@@ -179,3 +179,46 @@ fn layers_of_which_nearly_all_is_needed_are_left() {
         lineage.is_sound();
     }
 }
+
+/// Layers became more until an operator ran the command, on each host, for each lineage.
+#[test]
+fn a_server_follows_the_policy_of_its_lineage_by_itself() {
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let (mut qmp, mut client) = (Qmp::connect(lineage.name("qmp").as_ref()), server.client(""));
+    checkpoints(&mut qmp, &mut client, 1..=3);
+    assert_eq!(depth(&mut qmp, "d"), 4);
+    let socket = lineage.name("qmp");
+    let refused = cowhand(["forget", "--save", "-n", "--keep", "last:2", &socket]).fails();
+    assert!(refused.contains("--save"), "{refused}");
+    let words = ["forget", "--save", "--keep", "last:2", "--max-depth", "9", "--output", "json", &socket];
+    let policy = json!({ "keep": "last:2", "max-depth": 9 });
+    assert_eq!(cowhand(words).json()["policy"], policy);
+    // The first has a name, and stays.
+    assert_eq!((depth(&mut qmp, "d"), &lineage.log()["policy"]), (3, &policy));
+    let shown = cowhand(["log", &lineage.name("d.qcow2")]).ok();
+    assert!(shown.ends_with("\npolicy: --keep last:2 --max-depth 9\n"), "{shown}");
+
+    checkpoints(&mut qmp, &mut client, 4..=12);
+    let is_short = |qmp: &mut Qmp| depth(qmp, "d") == 3 && qmp.ok("query-jobs", json!({})) == json!([]);
+    while !is_short(&mut qmp) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    reads(&mut client, 12, 1..=12);
+    server.stop();
+    lineage.is_sound();
+
+    // A command that says no other policy follows it, too.
+    for _ in 0..3 {
+        cowhand(["checkpoint", "-q", &lineage.name("d.qcow2")]).ok();
+    }
+    cowhand(["forget", "-q", &lineage.name("d.qcow2")]).ok();
+    assert_eq!(lineage.log()["layers"].as_array().map(Vec::len), Some(3));
+    // A program that does not know policies must not write the manifest without it.
+    let manifest =
+        || std::fs::read_to_string(lineage.scratch.file("layers/lineage.json")).expect("a manifest");
+    assert!(manifest().contains("\"cowhand-lineage\":2"), "{}", manifest());
+    cowhand(["forget", "-q", "--save", &lineage.name("d.qcow2")]).ok();
+    assert_eq!(lineage.log().get("policy"), None);
+    assert!(manifest().contains("\"cowhand-lineage\":1"), "{}", manifest());
+}

@@ -122,11 +122,13 @@ class Disk:
         max_depth: int | None = None,
         max_waste: int | None = None,
         speed: int | None = None,
+        save: bool = False,
         dry_run: bool = False,
     ) -> dict[str, Any]:
         """Forgets checkpoints that `keep` ("hourly:24,daily:7") and `max_depth` do not keep, and waits until layers are merged.
 
-        Returns what `cowhand forget --output json` shows; with `dry_run` what it would be. `speed` is in bytes a second.
+        Returns what `cowhand forget --output json` shows; with `dry_run` what it would be. `speed` is in bytes a second. With `save` the
+        policy is the lineage's from then on: its servers follow it after each checkpoint, and so does who forgets without one.
         """
         job = None if dry_run else f"forget-{self.node}"
         answer: dict[str, Any] = await self._server.execute(
@@ -137,6 +139,7 @@ class Disk:
             max_depth=max_depth,
             max_waste=max_waste,
             speed=speed,
+            save=save or None,
             dry_run=dry_run or None,
             auto_dismiss=None if dry_run else False,
         )

@@ -225,6 +225,7 @@ pub unsafe extern "C" fn cowhand_forget(
             waste_max: percent(max_waste)?,
             speed_bytes: speed,
             removal: if job.is_null() { Removal::List } else { Removal::Remove },
+            is_saved: false,
         };
         let disk = open_disk(disk)?;
         let mut forgotten = disk.forget(forget).wait()?;

@@ -9,7 +9,7 @@ use block::Block;
 use graph::OpenRules;
 use graph::size::human_size;
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
-use lineage::{Change, DiskPlace, Error, Forgotten, Keep, Merge, PATIENCE, Place, Policy};
+use lineage::{Change, DiskPlace, Forgetting, Forgotten, Keep, Merge, PATIENCE, Place, Policy};
 use reactor::Reactor;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ use crate::output::{OutputFormat, printable, with_json, write_json};
 const EXAMPLES: &str = "\
 Examples:
   cowhand forget -n --keep hourly:24,daily:7 disk.qcow2
-  cowhand forget --max-depth 64 /images
+  cowhand forget --save --keep hourly:24,daily:7 --max-depth 64 /images
   cowhand forget --keep last:10 -r 50M disk.qmp
 DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it has
 several disks. docs/guide/checkpoints.md is a walk through all of it.";
@@ -36,6 +36,8 @@ several disks. docs/guide/checkpoints.md is a walk through all of it.";
         layer alone is backed by into that one, the oldest first. Every disk, fork and checkpoint that stays reads as before, under the \
         name that it has. A checkpoint with a name stays, and counts as one of its time; so does what a fork is backed by. Without --keep \
         and --max-depth it merges what has been deleted before (cowhand checkpoint --delete).\n\n\
+        --save makes the policy that of the lineage: whoever forgets without a policy follows it, and so does a server, by itself, after \
+        each checkpoint and rollback of a disk of it. cowhand log shows it. It is lost with the manifest.\n\n\
         --keep hourly:24,daily:7 keeps the newest checkpoint of each of the last 24 hours and of the last 7 days that have one, in UTC; \
         also last, weekly, monthly, yearly. --max-depth forgets the oldest checkpoints without a name, whatever --keep says, until no disk \
         is backed by more layers. --max-waste leaves layers unmerged of which nearly all is needed: a merge copies all of that. -n lists all of it first.\n\n\
@@ -62,6 +64,10 @@ pub struct Args {
     /// Merge only where more than this part of what the layers take is not needed [default: always]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
     max_waste: Option<u8>,
+
+    /// Make --keep, --max-depth and --max-waste the policy of the lineage; without any of them it has none any more
+    #[arg(long, conflicts_with = "dry_run")]
+    save: bool,
 
     /// List what would go and be merged, and change nothing
     #[arg(short = 'n', long)]
@@ -91,7 +97,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     for too_deep in forgotten["too-deep"].as_array().into_iter().flatten().filter(|_| !args.report.quiet) {
         let (disk, depth) = (too_deep["disk"].as_str().unwrap_or_default(), &too_deep["layers"]);
-        let max = args.max_depth.unwrap_or_default();
+        let max = &forgotten["policy"]["max-depth"];
         warn(&format!(
             "{disk} is backed by {depth} layers, and --max-depth is {max}: the rest have names, or others need them"
         ));
@@ -102,7 +108,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 /// The server forgets, and merges as a job.
 fn forget_served(args: &Args, Served { mut remote, node }: Served) -> Result<Value, Failure> {
     let watch = args.report.watch()?;
-    let mut asked = json!({ "node-name": node, "dry-run": args.dry_run, "speed": args.rate.unwrap_or(0) });
+    let mut asked = json!({ "node-name": node, "dry-run": args.dry_run, "speed": args.rate.unwrap_or(0), "save": args.save });
     if let Some(keep) = &args.keep {
         asked["keep"] = json!(keep.to_string());
     }
@@ -127,38 +133,39 @@ fn forget_here(args: &Args) -> Result<Value, Failure> {
             (disk.place.clone(), Some(disk))
         }
     };
-    let policy = Policy { keep: args.keep.clone(), depth_max: args.max_depth.map(|max| max as usize) };
-    let mut forgotten = forget_of(&place, disk.as_ref(), &policy, args.dry_run)?;
+    let policy = Policy {
+        keep: args.keep.clone(),
+        depth_max: args.max_depth.map(|max| max as usize),
+        waste_max: args.max_waste,
+    };
+    let mut forgotten = lineage::forget(&place, disk.as_ref(), policy, forgetting(args.dry_run, args.save))?;
     let memory = Memory::default();
     let (rules, reactor) = (memory.rules(args.names.policy()?), copying::reactor()?);
     forgotten.merges = match args.dry_run {
-        true => reactor.run(checkpoints::worth(forgotten.merges, (&place, &rules), args.max_waste))?,
-        false => merge_all(args, (&place, &rules), (&reactor, memory.copy_bytes))?,
+        true => {
+            let waste_max = forgotten.policy.waste_max;
+            reactor.run(checkpoints::worth(forgotten.merges, (&place, &rules), waste_max))?
+        }
+        false => {
+            merge_all(args, forgotten.policy.waste_max, (&place, &rules), (&reactor, memory.copy_bytes))?
+        }
     };
     Ok(json_of(&forgotten, args.dry_run))
 }
 
-/// Forgets what `policy` does not keep, of one disk or of all, and removes layers that go at once.
-///
-/// # Errors
-/// As [`Change::begin`], [`Change::forget`] and [`Change::apply`].
-pub fn forget_of(
-    place: &Place,
-    disk: Option<&DiskPlace>,
-    policy: &Policy,
-    is_dry: bool,
-) -> Result<Forgotten, Error> {
-    let change = Change::begin(place, PATIENCE)?;
-    let (plan, forgotten) = change.forget(disk, policy)?;
-    match is_dry {
-        true => Ok(forgotten),
-        false => change.apply(&plan).map(|()| forgotten),
+/// What becomes of what a policy does not keep, as it was asked.
+pub fn forgetting(is_dry: bool, is_saved: bool) -> Forgetting {
+    match (is_dry, is_saved) {
+        (true, _) => Forgetting::Listed,
+        (false, false) => Forgetting::Done,
+        (false, true) => Forgetting::Saved,
     }
 }
 
 /// One merge after the other; others use the lineage meanwhile.
 fn merge_all(
     args: &Args,
+    waste_max: Option<u8>,
     (place, rules): (&Place, &OpenRules),
     (reactor, memory_bytes): (&Reactor, u64),
 ) -> Result<Vec<Merge>, Failure> {
@@ -166,7 +173,7 @@ fn merge_all(
     let mut done = Vec::new();
     loop {
         let merges = Change::begin(place, PATIENCE)?.merges()?;
-        let next = reactor.run(checkpoints::first_worth(merges, (place, rules), args.max_waste))?;
+        let next = reactor.run(checkpoints::first_worth(merges, (place, rules), waste_max))?;
         let Some(next) = next else { return Ok(done) };
         let Some(merging) = Change::begin(place, PATIENCE)?.begin_merge(&next)? else { continue };
         let copy = async |top: &dyn Block, layers, base: &dyn Block| {
@@ -191,6 +198,11 @@ fn merge_all(
 const JSON: &str = "  forgotten               list of text: ids of the checkpoints that are forgotten
   merged                  list of objects: merges
   too-deep                list of objects: disks that stay above --max-depth
+  policy                  object: what was followed
+Of the policy:
+  keep?                   text
+  max-depth?              number of layers
+  max-waste?              percent
 Of each merge:
   into                    text: id of the layer that stays
   layers                  list of text: ids of those that are merged into it
@@ -205,6 +217,7 @@ pub fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
     let mut value = outcome_json(&forgotten.removal, is_dry);
     let merge = |merge: &Merge| json!({ "into": merge.into.to_string(), "layers": ids(&merge.going), "bytes": merge.bytes });
     let too_deep = |(disk, layers): &(String, usize)| json!({ "disk": disk, "layers": layers });
+    value["policy"] = json!(forgotten.policy);
     value["forgotten"] = json!(ids(&forgotten.checkpoints));
     value["merged"] = forgotten.merges.iter().map(merge).collect();
     value["too-deep"] = forgotten.too_deep.iter().map(too_deep).collect();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use graph::size::human_size;
-use lineage::{Backing, Disk, Entry, ImageFacts, Layer, LayerId, Place, Survey};
+use lineage::{Backing, Disk, Entry, ImageFacts, Layer, LayerId, Place, Policy, Survey};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -38,6 +38,11 @@ pub struct Args {
 const JSON: &str = "  directory               text: directory of the lineage
   layers                  list of objects
   disks                   list of objects
+  policy?                 object: what cowhand forget --save has kept with the lineage
+Of the policy:
+  keep?                   text
+  max-depth?              number of layers
+  max-waste?              percent
 Of each layer and of each disk:
   file                    text: path of the image
   parent                  text: id of the layer that it is backed by; null if that is none
@@ -191,6 +196,9 @@ impl<'a> Tree<'a> {
         if let Some(next) = next {
             value["next"] = json!(next);
         }
+        if let Some(policy) = &self.seen.survey.policy {
+            value["policy"] = json!(policy);
+        }
         Ok(value)
     }
 
@@ -260,6 +268,9 @@ impl<'a> Tree<'a> {
         if rows == 0 {
             writeln!(out, "no checkpoints")?;
         }
+        if let Some(policy) = &self.seen.survey.policy {
+            writeln!(out, "policy: {}", in_words(policy))?;
+        }
         Ok(())
     }
 
@@ -318,4 +329,11 @@ fn common(image: &ImageFacts, shared: u64) -> Map<String, Value> {
         Value::Object(value) => value,
         _ => Map::new(),
     }
+}
+/// A policy as the options of `cowhand forget` that say it.
+fn in_words(policy: &Policy) -> String {
+    let keep = policy.keep.as_ref().map(|keep| format!("--keep {keep}"));
+    let depth = policy.depth_max.map(|max| format!("--max-depth {max}"));
+    let waste = policy.waste_max.map(|max| format!("--max-waste {max}"));
+    [keep, depth, waste].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use ::checkpoints::{Batch, LayerMerge, Request, Sealed, differences, place_of, sealable, worth};
 use graph::Change as GraphChange;
 use graph::DiskNode;
-use lineage::{Action, Change, CheckpointRef, DiskPlace, FORKS_MAX, PATIENCE, Policy, Survey, fork_paths};
+use lineage::{
+    Action, Change, CheckpointRef, DiskPlace, FORKS_MAX, Forgetting, PATIENCE, Policy, Survey, fork_paths,
+};
 
 pub use self::kinds::{
     Checkpoint, Collect, Difference, Differences, Forget, Forgotten, Keep, MergedLayers, NeededLayer,
@@ -172,19 +174,20 @@ impl Disk {
     pub fn forget(&self, forget: Forget) -> Pending<Forgotten> {
         let shared = Arc::clone(self.shared());
         self.run(async move |inside| {
-            let policy = Policy { keep: forget.keep.clone(), depth_max: forget.depth_max };
+            let (keep, depth_max, waste_max) = (forget.keep.clone(), forget.depth_max, forget.waste_max);
+            let policy = Policy { keep, depth_max, waste_max };
             if forget.depth_max == Some(0) {
                 return Err(invalid("a disk with checkpoints is backed by 1 layer at least".to_owned()));
             }
             if forget.removal == Removal::List {
                 let (site, disk) = entered(&shared, &inside).await?;
-                return forgotten(&site, &disk, &forget, policy).await.map(|(_, found)| found);
+                return forgotten(&site, &disk, &forget, policy).await.map(|(_, found)| Forgotten::of(found));
             }
             let mut found = None;
             let begin = async |site: &Site, _: &GraphChange<'_>, disk: &Arc<DiskNode>| {
                 let (place, forgotten) = forgotten(site, disk, &forget, policy).await?;
-                found = Some(forgotten);
-                let merge = LayerMerge { place: place.place, waste_max: forget.waste_max };
+                let merge = LayerMerge { place: place.place, waste_max: forgotten.policy.waste_max };
+                found = Some(Forgotten::of(forgotten));
                 Ok(merge_of(merge, forget.speed_bytes))
             };
             let job = Self::begin_inside(shared, &inside, begin).await?;
@@ -288,21 +291,20 @@ async fn forgotten(
     disk: &DiskNode,
     forget: &Forget,
     policy: Policy,
-) -> Result<(DiskPlace, Forgotten), Error> {
+) -> Result<(DiskPlace, lineage::Forgotten), Error> {
     let place = place_of(&site.graph, disk).map_err(|error| site.refused(&error))?;
-    let (of, is_listed) = (place.clone(), forget.removal == Removal::List);
-    let found = reactor::blocking(move || {
-        let change = Change::begin(&of.place, PATIENCE)?;
-        let (plan, found) = change.forget(Some(&of), &policy)?;
-        if !is_listed {
-            change.apply(&plan)?;
-        }
-        Ok(found)
-    });
-    let mut found = found.await.map_err(|error: lineage::Error| site.refused(&error.into()))?;
-    let merges = worth(found.merges, (&place.place, site.graph.rules()), forget.waste_max).await;
+    let forgetting = match forget.removal {
+        Removal::List => Forgetting::Listed,
+        Removal::Remove if forget.is_saved => Forgetting::Saved,
+        Removal::Remove => Forgetting::Done,
+    };
+    let of = place.clone();
+    let found = reactor::blocking(move || lineage::forget(&of.place, Some(&of), policy, forgetting)).await;
+    let mut found = found.map_err(|error| site.refused(&error.into()))?;
+    let waste_max = found.policy.waste_max;
+    let merges = worth(found.merges, (&place.place, site.graph.rules()), waste_max).await;
     found.merges = merges.map_err(|error| site.refused(&error))?;
-    Ok((place, Forgotten::of(found)))
+    Ok((place, found))
 }
 
 fn named(checkpoint: &str) -> Result<CheckpointRef, Error> {

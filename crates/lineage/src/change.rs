@@ -96,6 +96,11 @@ impl Change {
         &self.recovered.manifest
     }
 
+    /// Takes note of a manifest that was written.
+    pub(crate) fn set_manifest(&mut self, manifest: Manifest) {
+        self.recovered.manifest = manifest;
+    }
+
     /// Looks at all images.
     ///
     /// # Errors

@@ -6,26 +6,54 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::change::{Change, Outcome};
 use crate::error::Error;
 use crate::image::Backing;
 use crate::keep::Keep;
 use crate::layer_id::LayerId;
+use crate::lock::PATIENCE;
 use crate::manifest::Entry;
-use crate::place::DiskPlace;
+use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
+use crate::steps::Step;
 use crate::survey::Survey;
 
 /// The disk of layers whose manifest was lost: they may have had names.
 pub(crate) const UNKNOWN_DISK: &str = "unknown";
 
-/// What is to be kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What is to be kept. A lineage may have one: its servers follow it, and so does who forgets by no other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Policy {
     /// Which checkpoints without a name stay; all of them without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Keep>,
     /// Layers below a disk at most: beyond that the oldest checkpoints without a name are forgotten, whatever `keep` says.
+    #[serde(default, rename = "max-depth", skip_serializing_if = "Option::is_none")]
     pub depth_max: Option<usize>,
+    /// Layers are merged only where more than so many percent of what they take is not needed; always without.
+    #[serde(default, rename = "max-waste", skip_serializing_if = "Option::is_none")]
+    pub waste_max: Option<u8>,
+}
+
+impl Policy {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What becomes of what a policy does not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgetting {
+    /// It is listed, and nothing changes.
+    Listed,
+    /// It goes.
+    Done,
+    /// It goes, and the policy is that of the lineage from then on; an empty one takes away what it has.
+    Saved,
 }
 
 /// Layers that become one.
@@ -42,6 +70,8 @@ pub struct Merge {
 /// What a policy comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgotten {
+    /// The policy: what was asked for, or the lineage's if nothing was.
+    pub policy: Policy,
     /// Checkpoints that it does not keep, by layer.
     pub checkpoints: Vec<LayerId>,
     /// Layers that go at once, and those that stay for others.
@@ -52,7 +82,43 @@ pub struct Forgotten {
     pub too_deep: Vec<(String, usize)>,
 }
 
+/// Forgets what `policy` does not keep, or without one what the lineage's does not, of one disk or of all, and removes layers that go at once. Blocks.
+///
+/// # Errors
+/// As [`Change::begin`], [`Change::forget`] and [`Change::apply`].
+pub fn forget(
+    place: &Place,
+    disk: Option<&DiskPlace>,
+    policy: Policy,
+    forgetting: Forgetting,
+) -> Result<Forgotten, Error> {
+    let mut change = Change::begin(place, PATIENCE)?;
+    if forgetting == Forgetting::Saved {
+        change.save_policy(&policy)?;
+    }
+    let policy = if policy.is_empty() { change.policy().cloned().unwrap_or_default() } else { policy };
+    let (plan, forgotten) = change.forget(disk, &policy)?;
+    if forgetting != Forgetting::Listed {
+        change.apply(&plan)?;
+    }
+    Ok(forgotten)
+}
+
 impl Change {
+    /// The lineage's policy.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.manifest().policy()
+    }
+
+    /// Makes a policy that of the lineage, durably; an empty one takes away what it has.
+    fn save_policy(&mut self, policy: &Policy) -> Result<(), Error> {
+        let mut manifest = self.manifest().clone();
+        manifest.set_policy((!policy.is_empty()).then(|| policy.clone()));
+        Step::WriteManifest { place: self.place().clone(), manifest: manifest.clone() }.run()?;
+        self.set_manifest(manifest);
+        Ok(())
+    }
+
     /// The steps by which checkpoints are forgotten that `policy` does not keep: those of `disk`, or of all disks. A checkpoint with a name stays, and counts as
     /// one of its time. What is to be merged then follows from [`Change::begin_merge`]. Layers that a process has open stay until it has not.
     ///
@@ -82,7 +148,7 @@ impl Change {
         let (plan, removal) = self.removal(&survey, &forgotten, usize::MAX, |id, _| gone.contains(&id))?;
         let merges = merges(&survey, &gone, &removal.going);
         let checkpoints = forgotten.into_iter().collect();
-        Ok((plan, Forgotten { checkpoints, removal, merges, too_deep }))
+        Ok((plan, Forgotten { policy: policy.clone(), checkpoints, removal, merges, too_deep }))
     }
 
     /// Checkpoints without a name that are not kept.

@@ -5,11 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 86_400;
 
 /// Spans of time, each with how many of them have their newest checkpoint kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Keep(Vec<(Span, u32)>);
 
 /// What counts as one.
@@ -104,6 +107,20 @@ impl FromStr for Keep {
             keep.push((span, count));
         }
         Ok(Self(keep))
+    }
+}
+
+impl TryFrom<String> for Keep {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Keep> for String {
+    fn from(keep: Keep) -> Self {
+        keep.to_string()
     }
 }
 

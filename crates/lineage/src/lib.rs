@@ -45,7 +45,7 @@ pub use crate::change::{Change, Host, Outcome, Prepared};
 pub use crate::checkpoint_name::{CheckpointName, CheckpointRef, NameError};
 pub use crate::error::Error;
 pub use crate::files::FileFacts;
-pub use crate::forget::{Forgotten, Merge, Policy};
+pub use crate::forget::{Forgetting, Forgotten, Merge, Policy, forget};
 pub use crate::image::{Backing, ImageFacts, Shape};
 pub use crate::keep::Keep;
 pub use crate::labels::Labels;

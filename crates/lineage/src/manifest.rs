@@ -12,12 +12,15 @@ use crate::checkpoint_name::CheckpointName;
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
 use crate::files::{FileFacts, OpenFile, Purpose, files, remove_if_there};
+use crate::forget::Policy;
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};
 
-/// The number of its form. A newer one is refused: what it says of layers that are still needed is not known here.
-pub const MANIFEST_VERSION: u64 = 1;
+/// The number of its newest form. A newer one is refused: what it says of layers that are still needed is not known here.
+pub const MANIFEST_VERSION: u64 = 2;
+/// That of a manifest without a policy, which older programs read, too.
+const VERSION_WITHOUT_POLICY: u64 = 1;
 /// A larger file is none of ours: an entry takes some 250 bytes, 10 KiB with all labels.
 const BYTES_MAX: u64 = 64 << 20;
 
@@ -25,6 +28,7 @@ const BYTES_MAX: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     layers: Arc<BTreeMap<LayerId, Entry>>,
+    policy: Option<Policy>,
 }
 
 /// What is recorded of a layer.
@@ -114,6 +118,8 @@ struct Text {
     #[serde(rename = "cowhand-lineage")]
     _version: u64,
     layers: Vec<Entry>,
+    #[serde(default)]
+    policy: Option<Policy>,
 }
 
 /// What every version of the file has.
@@ -130,6 +136,8 @@ struct Version {
 struct NewText<'a> {
     cowhand_lineage: u64,
     layers: Vec<&'a Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'a Policy>,
 }
 
 impl Manifest {
@@ -159,7 +167,7 @@ impl Manifest {
         let found: Version =
             serde_json::from_slice(text).map_err(|error| format!("it is no manifest ({error}){rebuilt}"))?;
         match found.cowhand_lineage {
-            Some(MANIFEST_VERSION) => {}
+            Some(VERSION_WITHOUT_POLICY..=MANIFEST_VERSION) => {}
             Some(found) => {
                 return Err(format!(
                     "its version is {found}; this program knows {MANIFEST_VERSION}, and changes nothing of a newer one"
@@ -167,9 +175,9 @@ impl Manifest {
             }
             None => return Err(format!("it has no version{rebuilt}")),
         }
-        let Text { layers, .. } =
+        let Text { layers, policy, .. } =
             serde_json::from_slice(text).map_err(|error| format!("{error}{rebuilt}"))?;
-        let mut manifest = Self::default();
+        let mut manifest = Self { policy, ..Self::default() };
         for entry in layers {
             if !is_file_name(&entry.disk) {
                 return Err(format!(
@@ -188,7 +196,9 @@ impl Manifest {
     /// Writes it: beside, durably, and then in place of the one before.
     pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
-        let text = NewText { cowhand_lineage: MANIFEST_VERSION, layers: self.layers.values().collect() };
+        let policy = self.policy.as_ref();
+        let version = if policy.is_some() { MANIFEST_VERSION } else { VERSION_WITHOUT_POLICY };
+        let text = NewText { cowhand_lineage: version, layers: self.layers.values().collect(), policy };
         let mut text = serde_json::to_vec(&text).map_err(io::Error::other)?;
         text.push(b'\n');
         let file = new_beside(&beside, &place.manifest())?;
@@ -208,6 +218,15 @@ impl Manifest {
     /// The entry of a layer, to be changed.
     pub(crate) fn entry_mut(&mut self, id: LayerId) -> Option<&mut Entry> {
         Arc::make_mut(&mut self.layers).get_mut(&id)
+    }
+
+    /// What is to be kept of the lineage.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Option<Policy>) {
+        self.policy = policy;
     }
 
     /// All entries.
@@ -278,7 +297,7 @@ mod tests {
         let parse = |text: &str| Manifest::parse(text.as_bytes());
         assert_eq!(parse(&text(1, LAYER)).unwrap().entries().count(), 1);
         for (wrong, why) in [
-            (text(2, ""), "newer"),
+            (text(3, ""), "newer"),
             (text(1, &format!("{LAYER},{LAYER}")), "twice"),
             (text(1, &LAYER.replace("d.qcow2", "../d.qcow2")), "no file's name"),
             (text(1, &LAYER.replace("0123456789abcdef", "../../etc/passwd")), "hexadecimal"),
@@ -305,8 +324,15 @@ mod tests {
         entry.labels = Labels::parse(["owner=me"]).unwrap();
         entry.seal = Some(Seal { bytes: 1, modified_sec: -1, modified_nsec: 5 });
         entry.deleted = true;
-        manifest.write(&place).unwrap();
-        assert_eq!(Manifest::read(&place).unwrap(), Some(manifest));
+        // Programs that know no policies read one without, and no other.
+        let policy = Policy { keep: Some("last:2".parse().unwrap()), depth_max: Some(9), waste_max: Some(5) };
+        for (policy, version) in [(None, 1), (Some(policy), 2)] {
+            manifest.set_policy(policy);
+            manifest.write(&place).unwrap();
+            assert_eq!(Manifest::read(&place).unwrap().as_ref(), Some(&manifest));
+            let text = std::fs::read_to_string(place.manifest()).unwrap();
+            assert!(text.starts_with(&format!("{{\"cowhand-lineage\":{version},")), "{text}");
+        }
     }
 
     /// A copy by rsync of an older version keeps whole seconds, and the lineage did not open any more.

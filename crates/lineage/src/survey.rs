@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::checkpoint_name::CheckpointRef;
 use crate::error::Error;
 use crate::files::files;
+use crate::forget::Policy;
 use crate::image::{Backing, ImageFacts};
 use crate::layer_id::LayerId;
 use crate::manifest::{Entry, Manifest};
@@ -21,6 +22,8 @@ pub struct Survey {
     pub layers: BTreeMap<LayerId, Layer>,
     /// The disks, by name.
     pub disks: Vec<Disk>,
+    /// What is to be kept, if it has a policy.
+    pub policy: Option<Policy>,
 }
 
 /// A sealed layer.
@@ -64,7 +67,8 @@ impl Survey {
         for id in names(place)?.iter().filter_map(|name| LayerId::of_file_name(name)) {
             layers.extend(Layer::read(place, manifest, id)?.map(|layer| (id, layer)));
         }
-        Ok(Self { place: place.clone(), layers, disks: disks(place)? })
+        let policy = manifest.policy().cloned();
+        Ok(Self { place: place.clone(), layers, disks: disks(place)?, policy })
     }
 
     /// Looks at what a checkpoint of a disk needs alone, and at what the disk needs: a fork costs the same however many others there are. [`Survey::find`] and
@@ -77,7 +81,8 @@ impl Survey {
         manifest: &Manifest,
         (disk, wanted): (&DiskPlace, &CheckpointRef),
     ) -> Result<Self, Error> {
-        let mut survey = Self { place: place.clone(), layers: BTreeMap::new(), disks: Vec::new() };
+        let mut survey =
+            Self { place: place.clone(), layers: BTreeMap::new(), disks: Vec::new(), policy: None };
         if let Some(image) = if_there(ImageFacts::read(place, &disk.path()))? {
             survey.add_chain(manifest, image.backing.layer())?;
             survey.disks.push(Disk { name: disk.name.clone(), image });

@@ -12,6 +12,7 @@ mod task;
 mod work;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +35,15 @@ use super::inventory::Inventory;
 const JOBS_MAX: usize = 256;
 /// How often the end of jobs is looked for when the program ends.
 const LOOK: Duration = Duration::from_millis(5);
+/// How often the end of one job is looked for that another one is to follow.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All jobs.
 #[derive(Default)]
 pub struct Jobs {
     list: RefCell<Vec<Rc<Job>>>,
+    /// Ids of jobs whose end is waited for.
+    awaited: RefCell<BTreeSet<String>>,
 }
 
 /// A job, and what queries and events report of it.
@@ -188,6 +193,17 @@ impl Jobs {
             inventory.jobs.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, &job));
         })
         .detach();
+    }
+
+    /// Waits until no job is called `id`. `false` at once if another caller waits for the same.
+    pub async fn wait_for(&self, id: &str) -> bool {
+        if !self.awaited.borrow_mut().insert(id.to_owned()) {
+            return false;
+        }
+        while self.find(id).is_some() {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        self.awaited.borrow_mut().remove(id)
     }
 
     /// Ends all of them, by force, and waits until they have cleaned up: the program ends.

@@ -136,7 +136,8 @@ fn ids(layers: &[LayerId]) -> Vec<String> {
     layers.iter().map(ToString::to_string).collect()
 }
 
-/// Which checkpoints of a disk are forgotten, and which layers merged. By default none is forgotten, and layers of deleted ones are merged.
+/// Which checkpoints of a disk are forgotten, and which layers merged. By default the policy of the lineage says so; without one none is forgotten, and layers of
+/// deleted ones are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forget {
     /// Which checkpoints without a name stay (`"hourly:24,daily:7".parse()`); all without. One with a name always stays.
@@ -149,6 +150,9 @@ pub struct Forget {
     pub speed_bytes: u64,
     /// Whether it is done.
     pub removal: Removal,
+    /// It becomes the policy of the lineage, which servers follow after each checkpoint, and who forgets without one; an empty one takes that away. Needs
+    /// [`Removal::Remove`].
+    pub is_saved: bool,
 }
 
 /// What a policy came to.

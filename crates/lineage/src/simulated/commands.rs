@@ -89,6 +89,7 @@ impl World {
         let policy = Policy {
             keep: keep.map(str::parse).transpose()?,
             depth_max: self.rng.chance(1, 3).then(|| 1 + self.rng.index(4)),
+            waste_max: None,
         };
         let disk = if self.rng.chance(1, 2) { self.some_disk() } else { None };
         let disk = disk.map(|name| self.place.disk(&name)).transpose().map_err(in_words)?;

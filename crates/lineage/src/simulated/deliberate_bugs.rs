@@ -82,13 +82,13 @@ fn disk_not_awaited() {
 /// A merge removed a layer and was killed, the next command took its entry away, and a power cut brought the file back: a deleted checkpoint was one again.
 #[test]
 fn gone_not_awaited() {
-    found_from(Bug::GoneNotAwaited, 69_000);
+    found_from(Bug::GoneNotAwaited, 69_800);
 }
 
 /// A switch failed, and so did what takes it back: the server went on with the layer, and the next command sealed it.
 #[test]
 fn used_sealed() {
-    found_from(Bug::UsedSealed, 18_000);
+    found_from(Bug::UsedSealed, 18_300);
 }
 
 /// A checkpoint that was killed behind its rename, completed by the next command, and a power cut: the disk's path led to the sealed layer again, whose header

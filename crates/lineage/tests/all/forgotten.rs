@@ -8,7 +8,7 @@ use lineage::{Action, Error, Forgotten, LayerId, Merge, Merging, NewCheckpoint, 
 use crate::support::*;
 
 fn policy(keep: Option<&str>, depth_max: Option<usize>) -> Policy {
-    Policy { keep: keep.map(|keep| keep.parse().unwrap()), depth_max }
+    Policy { keep: keep.map(|keep| keep.parse().unwrap()), depth_max, ..Policy::default() }
 }
 
 /// A checkpoint an hour, each with a write before it; every fourth has a name.

@@ -57,7 +57,7 @@ const CASES: [Case; 8] = [
     Case {
         name: "forget",
         plan: |world, change| {
-            let policy = Policy { keep: Some("last:0".parse().unwrap()), depth_max: None };
+            let policy = Policy { keep: Some("last:0".parse().unwrap()), ..Policy::default() };
             change.forget(Some(&world.disk("d.qcow2")), &policy).unwrap().0
         },
         contents: [3, 3],

@@ -15,6 +15,7 @@ use lineage::{Action, CheckpointRef, DiskPlace, Error, FORKS_MAX, NewCheckpoint,
 use serde_json::{Value, json};
 
 use super::export_schema::SERVE;
+use super::forget::follow_policies;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::Since;
 use crate::serve::sandbox::Sandbox;
@@ -68,6 +69,9 @@ pub async fn run(
     }
     let answer = batch.answers.pop();
     batch.keep().await?;
+    if switches(command) {
+        follow_policies(inventory, vec![inventory.disk(arguments.text("node-name")?)?.name()]);
+    }
     Ok(answer.unwrap_or_default())
 }
 

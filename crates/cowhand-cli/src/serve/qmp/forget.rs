@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use checkpoints::LayerMerge;
 use control::{Arguments, Kind, QmpError, optional};
-use lineage::{Keep, Policy};
-use serde_json::Value;
+use lineage::{Change, DiskPlace, Keep, PATIENCE, Policy};
+use serde_json::{Map, Value, json};
 
 use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
 use super::live::new_job;
 use super::schema::NUMBER;
-use crate::forget::{forget_of, json_of};
+use crate::forget::{forgetting, json_of};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, Work};
 
@@ -23,6 +23,7 @@ pub const FORGET: Kind = Kind::Object(&[
     optional("keep", Kind::Text),
     optional("max-depth", NUMBER),
     optional("max-waste", Kind::Whole(99)),
+    optional("save", Kind::Switch),
     optional("dry-run", Kind::Switch),
     optional("speed", NUMBER),
     optional("auto-finalize", Kind::Switch),
@@ -42,17 +43,60 @@ pub async fn forget(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
     let policy = Policy {
         keep: keep.map_err(|error| QmpError::generic(format!("argument 'keep': {error}")))?,
         depth_max,
+        waste_max: arguments.maybe_whole("max-waste").and_then(|max| u8::try_from(max).ok()),
     };
-    let is_dry = arguments.is_on("dry-run");
+    let (is_dry, is_saved) = (arguments.is_on("dry-run"), arguments.is_on("save"));
+    if is_dry && is_saved {
+        return Err(QmpError::generic("argument 'save' does not go with 'dry-run', which changes nothing"));
+    }
     let new = (!is_dry).then(|| new_job(inventory, KIND, &node.name(), arguments)).transpose()?;
     let place = disk.place.clone();
-    let forgotten = reactor::blocking(move || forget_of(&disk.place, Some(&disk), &policy, is_dry)).await;
+    let forgetting = forgetting(is_dry, is_saved);
+    let forgotten =
+        reactor::blocking(move || lineage::forget(&disk.place, Some(&disk), policy, forgetting)).await;
     let mut forgotten = forgotten.map_err(|error| refused(inventory, &error))?;
-    let waste_max = arguments.maybe_whole("max-waste").and_then(|max| u8::try_from(max).ok());
+    let waste_max = forgotten.policy.waste_max;
     let worth = checkpoints::worth(forgotten.merges, (&place, inventory.graph.rules()), waste_max).await;
     forgotten.merges = worth.map_err(|error| refused_checkpoint(inventory, &error))?;
     if let Some(new) = new {
         Jobs::start(inventory, new, Work::Merge(LayerMerge { place, waste_max }), Vec::new());
     }
     Ok(json_of(&forgotten, is_dry))
+}
+
+/// Follows the policies of the lineages of disks that have new layers: a job begins where there is something to forget or to merge, behind the one
+/// of the checkpoint before.
+pub fn follow_policies(inventory: &Rc<Inventory>, disks: Vec<String>) {
+    let inventory = Rc::clone(inventory);
+    reactor::spawn(async move {
+        for disk in disks {
+            if let Err(error) = follow_policy(&inventory, &disk).await {
+                tracing::warn!(node = disk, %error, "the policy of a lineage is not followed");
+            }
+        }
+    })
+    .detach();
+}
+
+async fn follow_policy(inventory: &Rc<Inventory>, disk: &str) -> Result<(), QmpError> {
+    let id = format!("policy-{disk}");
+    let arguments = Map::from_iter([("node-name".to_owned(), json!(disk)), ("job-id".to_owned(), json!(id))]);
+    let arguments = Arguments(&arguments);
+    if !inventory.jobs.wait_for(&id).await || inventory.loops.shutdown().is_triggered() {
+        return Ok(());
+    }
+    let (_, place) = disk_of(inventory, arguments)?;
+    let has_work = reactor::blocking(move || has_work(&place)).await;
+    if has_work.map_err(|error| refused(inventory, &error))? {
+        forget(inventory, arguments).await?;
+    }
+    Ok(())
+}
+
+/// Whether a lineage has a policy, and that does not keep something of the disk, or layers are to be merged.
+fn has_work(disk: &DiskPlace) -> Result<bool, lineage::Error> {
+    let change = Change::begin(&disk.place, PATIENCE)?;
+    let Some(policy) = change.policy() else { return Ok(false) };
+    let (_, found) = change.forget(Some(disk), policy)?;
+    Ok(!found.checkpoints.is_empty() || !found.removal.going.is_empty() || !found.merges.is_empty())
 }

@@ -9,6 +9,7 @@ use job::Snapshot;
 use serde_json::{Value, json};
 
 use super::checkpoints::{self, Batch};
+use super::forget::follow_policies;
 use super::overlay::{self, Over};
 use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
@@ -96,6 +97,8 @@ async fn all_or_none(
     }
     group.begin();
     batch.keep().await?;
+    let switched = disks(inventory, &actions, checkpoints::switches)?;
+    follow_policies(inventory, switched.iter().map(|disk| disk.name()).collect());
     Ok(json!({}))
 }
 
