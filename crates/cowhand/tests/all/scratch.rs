@@ -43,11 +43,12 @@ pub fn bytes_at(disk: &Disk, offset: u64, len: usize) -> Vec<u8> {
     disk.read(offset, vec![0xee; len]).wait().unwrap().into_vec()
 }
 
-/// Has `work` called by the loop of `disk`, when a write has ended.
+/// Has `work` called by the loop of `disk`, when a write of zeroes to its last sector has ended. Other such writes may be in flight still: what `work` writes there has
+/// no order with them.
 pub fn on_loop(disk: &Disk, work: impl FnOnce() + Send + 'static) {
     disk.set_limits(&[("iops-total", 1)]).unwrap();
     // The limit holds the last of them back until its callback is there.
-    let mut pending: Vec<_> = (0..8).map(|_| disk.write(0, vec![0; 512])).collect();
+    let mut pending: Vec<_> = (0..8).map(|_| disk.write(SIZE_BYTES - 512, vec![0; 512])).collect();
     let here = std::thread::current().id();
     pending.pop().unwrap().on_completion(move |_| {
         assert_ne!(std::thread::current().id(), here);
