@@ -1,6 +1,6 @@
 //! Files that others put into a lineage.
 
-use lineage::{Change, Error};
+use lineage::{Change, Error, MANIFEST_VERSION};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -14,8 +14,8 @@ fn begin(world: &World) -> Result<Change, Error> {
 fn a_newer_manifest_stops_every_command() {
     let world = World::new();
     let id = world.checkpoint("d.qcow2", "one");
-    let text = r#"{"cowhand-lineage":2,"layers":"in another form"}"#;
-    for (text, why) in [(text, "newer"), ("{", "no manifest")] {
+    let text = format!(r#"{{"cowhand-lineage":{},"layers":"in another form"}}"#, MANIFEST_VERSION + 1);
+    for (text, why) in [(text.as_str(), "newer"), ("{", "no manifest")] {
         std::fs::write(world.place().manifest(), text).unwrap();
         let refused = begin(&world).expect_err("it is refused");
         assert!(refused.to_string().contains(why), "{refused}");
