@@ -78,6 +78,11 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// Whether one of their lineages has a policy, as it was when it was locked.
+    pub fn has_policy(&self) -> bool {
+        self.lineages.iter().any(Prepared::has_policy)
+    }
+
     /// Removes what was made, of disks that are not switched.
     pub async fn undo_files(self) {
         // Nothing has the new images open any more.

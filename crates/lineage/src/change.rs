@@ -249,6 +249,11 @@ impl Prepared {
         self.plan.switched().unwrap_or_default()
     }
 
+    /// Whether the lineage has a policy.
+    pub fn has_policy(&self) -> bool {
+        self.change.policy().is_some()
+    }
+
     /// Takes all back, while no process uses the new images. Blocks.
     pub fn undo(self) {
         self.change.undo(&self.plan.steps[..self.plan.prepared()]);

@@ -68,8 +68,9 @@ pub async fn run(
         return Err(error);
     }
     let answer = batch.answers.pop();
+    let has_policy = batch.has_policy();
     batch.keep().await?;
-    if switches(command) {
+    if has_policy && switches(command) {
         follow_policies(inventory, vec![inventory.disk(arguments.text("node-name")?)?.name()]);
     }
     Ok(answer.unwrap_or_default())
@@ -115,6 +116,11 @@ impl<'a> Batch<'a> {
     /// When one cannot be switched. [`Batch::undo_files`] does the rest.
     pub async fn switch(&self) -> Result<(), QmpError> {
         self.batch.switch().await.map_err(|error| refused_checkpoint(self.inventory, &error))
+    }
+
+    /// Whether one of the lineages has a policy.
+    pub fn has_policy(&self) -> bool {
+        self.batch.has_policy()
     }
 
     /// Removes what was made, of disks that are not switched.

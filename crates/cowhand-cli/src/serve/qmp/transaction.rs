@@ -96,9 +96,12 @@ async fn all_or_none(
         }
     }
     group.begin();
+    let has_policy = batch.has_policy();
     batch.keep().await?;
-    let switched = disks(inventory, &actions, checkpoints::switches)?;
-    follow_policies(inventory, switched.iter().map(|disk| disk.name()).collect());
+    if has_policy {
+        let switched = disks(inventory, &actions, checkpoints::switches)?;
+        follow_policies(inventory, switched.iter().map(|disk| disk.name()).collect());
+    }
     Ok(json!({}))
 }
 
