@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use cowhand::{Buffer, Disk, Error, NewImage, OpenOptions, Request, ResizeOptions, ZeroOptions, create};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -185,10 +186,13 @@ fn own_signals(line: &str) -> String {
 }
 
 fn print(before: &Process, during: &Process) {
-    // The loop ends when no handle is left: behind the drop of the last one, on its own thread.
+    // The loop ends when no handle is left: behind the drop of the last one, on its own thread. A thread that made a blocking call for it may hold the loop's
+    // eventfd a moment longer.
+    let began = Instant::now();
     let after = loop {
         let now = Process::now();
-        match now.threads.iter().any(|name| name == "cowhand-disk") {
+        let ends = now.threads.iter().any(|name| name == "cowhand-disk") || now.files > before.files;
+        match ends && began.elapsed() < Duration::from_secs(20) {
             true => std::thread::yield_now(),
             false => break now,
         }
