@@ -58,6 +58,9 @@ type Forget struct {
 	Speed uint64
 	// ListOnly changes nothing.
 	ListOnly bool
+	// Save makes Keep, MaxDepth and MaxWaste the policy of the lineage, which its servers follow after each checkpoint, and
+	// which counts where none of the three is given; without them it takes that policy away.
+	Save bool
 }
 
 // Forgotten is what a policy came to.
@@ -265,9 +268,13 @@ func (d *Disk) Forget(policy Forget) (forgotten Forgotten, err error) {
 	if policy.MaxWaste != nil {
 		waste = C.uint32_t(*policy.MaxWaste)
 	}
+	var flags C.uint32_t
+	if policy.Save {
+		flags = C.COWHAND_SAVE_POLICY
+	}
 	forget := func(job, json unsafe.Pointer) C.int {
 		return C.cowhand_forget(d.handle, texts.optional(filled(policy.Keep)), C.uint32_t(policy.MaxDepth), waste,
-			C.uint64_t(policy.Speed), (**C.cowhand_job)(job), (**C.char)(json))
+			flags, C.uint64_t(policy.Speed), (**C.cowhand_job)(job), (**C.char)(json))
 	}
 	if policy.ListOnly {
 		err = parsed(&forgotten, func(json **C.char) C.int { return forget(nil, unsafe.Pointer(json)) })

@@ -330,12 +330,19 @@ func TestCheckpoints(t *testing.T) {
 	}
 	would, err := disk.Forget(Forget{Keep: "last:1", ListOnly: true})
 	must(t, err)
-	forgotten, err := disk.Forget(Forget{Keep: "last:1"})
+	forgotten, err := disk.Forget(Forget{Keep: "last:1", Save: true})
 	must(t, err)
 	if would.Job != nil || len(would.Merged) != 1 || len(forgotten.Checkpoints) != 1 {
 		t.Fatal(would, forgotten)
 	}
 	must(t, forgotten.Job.Wait())
+	_, err = disk.Checkpoint("", nil)
+	must(t, err)
+	would, err = disk.Forget(Forget{ListOnly: true})
+	must(t, err)
+	if len(would.Checkpoints) != 1 {
+		t.Fatal("the policy is not the lineage's", would)
+	}
 	if read(t, disk, 0, 5) != "three" {
 		t.Fatal("the disk reads otherwise after a merge")
 	}

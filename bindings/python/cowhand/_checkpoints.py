@@ -168,11 +168,16 @@ class Checkpoints:
         max_waste: Optional[int] = None,
         speed: int = 0,
         list_only: bool = False,
+        save: bool = False,
     ) -> Forgotten[Job]:
-        """Forgets checkpoints that a policy ("hourly:24,daily:7") does not keep; a job merges layers under the disk."""
+        """Forgets checkpoints that a policy ("hourly:24,daily:7") does not keep; a job merges layers under the disk.
+
+        With `save` the policy is the lineage's from then on, and counts where none is given; an empty one takes it away.
+        """
         job = ffi.NULL if list_only else ffi.new("cowhand_job **")
         waste = lib.COWHAND_ANY_WASTE if max_waste is None else max_waste
-        policy = (_optional(keep), max_depth, waste, speed)
+        flags = lib.COWHAND_SAVE_POLICY if save else 0
+        policy = (_optional(keep), max_depth, waste, flags, speed)
         found = parsed(lib.cowhand_forget, self._disk, *policy, job)
         merged = {merge["into"]: merge["layers"] for merge in found["merged"]}
         begun = None if list_only else Job(job)

@@ -248,10 +248,14 @@ class Disk:
         max_waste: Optional[int] = None,
         speed: int = 0,
         list_only: bool = False,
+        save: bool = False,
     ) -> "Forgotten[Job]":
-        """Forgets checkpoints that a policy ("hourly:24,daily:7") does not keep; a job merges layers under the disk."""
-        how = {"keep": keep, "max_depth": max_depth, "max_waste": max_waste, "speed": speed, "list_only": list_only}
-        found = await self._call(self.blocking.forget, **how)
+        """Forgets checkpoints that a policy ("hourly:24,daily:7") does not keep; a job merges layers under the disk.
+
+        With `save` the policy is the lineage's from then on, and counts where none is given; an empty one takes it away.
+        """
+        how = {"keep": keep, "max_depth": max_depth, "max_waste": max_waste, "speed": speed}
+        found = await self._call(self.blocking.forget, **how, list_only=list_only, save=save)
         job = None if found.job is None else Job(found.job)
         return Forgotten(found.checkpoints, found.removed, found.merged, found.too_deep, job)
 

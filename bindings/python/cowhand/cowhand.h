@@ -126,6 +126,11 @@
 #define COWHAND_COLLECT_UNNAMED 2
 
 /**
+ * The policy becomes the lineage's.
+ */
+#define COWHAND_SAVE_POLICY 4
+
+/**
  * Layers are merged whatever they waste.
  */
 #define COWHAND_ANY_WASTE 4294967295
@@ -730,15 +735,17 @@ int cowhand_collect_layers(struct cowhand_disk *disk,
  * Forgets checkpoints of the disk without a name that a policy does not keep, and begins a job that merges layers that
  * nothing needs by themselves, while the disk is in use. keep is such as "hourly:24,daily:7", or null: all stay.
  * max_depth is the number of layers below the disk at most, 0 is no limit. Layers are merged where more than max_waste
- * percent of them is not needed, or COWHAND_ANY_WASTE. speed is in bytes a second, 0 is no limit. job may be null: then
- * nothing changes, and what would is listed. json is as for cowhand_delete_checkpoint, and has "forgotten" (ids),
- * "merged" (a list of "into", "layers" and "bytes") and "too-deep": the number of layers where it stays above max_depth,
- * or null.
+ * percent of them is not needed, or COWHAND_ANY_WASTE. Null, 0 and COWHAND_ANY_WASTE together are the policy of the
+ * lineage. flags: COWHAND_SAVE_POLICY makes these three its policy, which its servers follow after each checkpoint; empty
+ * ones take it away. speed is in bytes a second, 0 is no limit. job may be null: then nothing changes, and what would is
+ * listed. json is as for cowhand_delete_checkpoint, and has "forgotten" (ids), "merged" (a list of "into", "layers" and
+ * "bytes") and "too-deep": the number of layers where it stays above max_depth, or null.
  */
 int cowhand_forget(struct cowhand_disk *disk,
                    const char *keep,
                    uint32_t max_depth,
                    uint32_t max_waste,
+                   uint32_t flags,
                    uint64_t speed,
                    struct cowhand_job **job,
                    char **json);

@@ -202,10 +202,12 @@ class Disks(Scratch):
                 disk.checkpoint()
             listed = disk.forget(keep="last:1", list_only=True)
             self.assertIsNone(listed.job)
-            forgotten = disk.forget(keep="last:1")
+            forgotten = disk.forget(keep="last:1", save=True)
             self.assertEqual((forgotten.checkpoints, forgotten.merged), (listed.checkpoints, listed.merged))
             assert forgotten.job is not None
             forgotten.job.wait()
+            disk.checkpoint()
+            self.assertEqual(len(disk.forget(list_only=True).checkpoints), 1, "the policy is the lineage's")
             self.assertEqual(disk.read(0, 5), b"three")
             removed = disk.delete_checkpoint("one")
             self.assertEqual((removed.layers, list(removed.needed)), ([], [taken]))

@@ -15,6 +15,8 @@ use crate::pointers::{self, Out, OutArray};
 pub const COWHAND_LIST_ONLY: u32 = 1;
 /// Checkpoints without a name go, too, where nothing is backed by them.
 pub const COWHAND_COLLECT_UNNAMED: u32 = 2;
+/// The policy becomes the lineage's.
+pub const COWHAND_SAVE_POLICY: u32 = 4;
 
 /// Layers are merged whatever they waste.
 pub const COWHAND_ANY_WASTE: u32 = 0xffff_ffff;
@@ -201,16 +203,18 @@ pub unsafe extern "C" fn cowhand_collect_layers(
 /// Forgets checkpoints of the disk without a name that a policy does not keep, and begins a job that merges layers that
 /// nothing needs by themselves, while the disk is in use. keep is such as "hourly:24,daily:7", or null: all stay.
 /// max_depth is the number of layers below the disk at most, 0 is no limit. Layers are merged where more than max_waste
-/// percent of them is not needed, or COWHAND_ANY_WASTE. speed is in bytes a second, 0 is no limit. job may be null: then
-/// nothing changes, and what would is listed. json is as for cowhand_delete_checkpoint, and has "forgotten" (ids),
-/// "merged" (a list of "into", "layers" and "bytes") and "too-deep": the number of layers where it stays above max_depth,
-/// or null.
+/// percent of them is not needed, or COWHAND_ANY_WASTE. Null, 0 and COWHAND_ANY_WASTE together are the policy of the
+/// lineage. flags: COWHAND_SAVE_POLICY makes these three its policy, which its servers follow after each checkpoint; empty
+/// ones take it away. speed is in bytes a second, 0 is no limit. job may be null: then nothing changes, and what would is
+/// listed. json is as for cowhand_delete_checkpoint, and has "forgotten" (ids), "merged" (a list of "into", "layers" and
+/// "bytes") and "too-deep": the number of layers where it stays above max_depth, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowhand_forget(
     disk: *mut CowhandDisk,
     keep: *const c_char,
     max_depth: u32,
     max_waste: u32,
+    flags: u32,
     speed: u64,
     job: *mut *mut CowhandJob,
     json: *mut *mut c_char,
@@ -219,13 +223,16 @@ pub unsafe extern "C" fn cowhand_forget(
         // SAFETY: the header requires it of the caller.
         let keep = unsafe { pointers::optional_text(keep, "keep") }?;
         let keep = keep.map(str::parse).transpose();
+        if flags & !COWHAND_SAVE_POLICY != 0 {
+            return Err(Failure::invalid(format!("the flags are {flags:#x}; allowed: COWHAND_SAVE_POLICY")));
+        }
         let forget = Forget {
             keep: keep.map_err(|error| Failure::invalid(format!("keep: {error}")))?,
             depth_max: (max_depth > 0).then_some(max_depth as usize),
             waste_max: percent(max_waste)?,
             speed_bytes: speed,
             removal: if job.is_null() { Removal::List } else { Removal::Remove },
-            is_saved: false,
+            is_saved: flags & COWHAND_SAVE_POLICY != 0,
         };
         let disk = open_disk(disk)?;
         let mut forgotten = disk.forget(forget).wait()?;

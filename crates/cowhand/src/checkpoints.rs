@@ -293,10 +293,13 @@ async fn forgotten(
     policy: Policy,
 ) -> Result<(DiskPlace, lineage::Forgotten), Error> {
     let place = place_of(&site.graph, disk).map_err(|error| site.refused(&error))?;
-    let forgetting = match forget.removal {
-        Removal::List => Forgetting::Listed,
-        Removal::Remove if forget.is_saved => Forgetting::Saved,
-        Removal::Remove => Forgetting::Done,
+    let forgetting = match (forget.removal, forget.is_saved) {
+        (Removal::List, false) => Forgetting::Listed,
+        (Removal::List, true) => {
+            return Err(invalid("a policy cannot be saved where its outcome is only listed".to_owned()));
+        }
+        (Removal::Remove, true) => Forgetting::Saved,
+        (Removal::Remove, false) => Forgetting::Done,
     };
     let of = place.clone();
     let found = reactor::blocking(move || lineage::forget(&of.place, Some(&of), policy, forgetting)).await;

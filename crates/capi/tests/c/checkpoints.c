@@ -23,8 +23,10 @@ static void refused(cowhand_disk *disk) {
     EQUAL(cowhand_rollback(disk, NULL, NULL), -EFAULT);
     EQUAL(cowhand_collect_layers(disk, 4, NULL), -EINVAL);
     EQUAL(cowhand_delete_checkpoint(disk, "none", COWHAND_COLLECT_UNNAMED, NULL), -EINVAL);
-    EQUAL(cowhand_forget(disk, "often:1", 0, COWHAND_ANY_WASTE, 0, NULL, NULL), -EINVAL);
-    EQUAL(cowhand_forget(disk, NULL, 0, 100, 0, NULL, NULL), -EINVAL);
+    EQUAL(cowhand_forget(disk, "often:1", 0, COWHAND_ANY_WASTE, 0, 0, NULL, NULL), -EINVAL);
+    EQUAL(cowhand_forget(disk, NULL, 0, 100, 0, 0, NULL, NULL), -EINVAL);
+    EQUAL(cowhand_forget(disk, NULL, 0, 0, COWHAND_LIST_ONLY, 0, NULL, NULL), -EINVAL);
+    EQUAL(cowhand_forget(disk, "last:1", 0, 0, COWHAND_SAVE_POLICY, 0, NULL, NULL), -EINVAL);
     EQUAL(listed(disk, "\"id\""), 0);
 }
 
@@ -53,19 +55,32 @@ static void fork_of(cowhand_disk *disk, const char *path, const char *first) {
     EQUAL(listed(disk, strrchr(first, '/') + 1), 1);
 }
 
-static void merged(cowhand_disk *disk) {
+static void finished(cowhand_disk *disk, const char *keep, uint32_t flags) {
     cowhand_job *job = NULL;
+    EQUAL(cowhand_forget(disk, keep, 0, COWHAND_ANY_WASTE, flags, 0, &job, NULL), 0);
+    EQUAL(cowhand_job_wait(job), 0);
+    EQUAL(cowhand_job_destroy(&job), 0);
+}
+
+static void merged(cowhand_disk *disk) {
     char *json = NULL;
     for (int byte = 3; byte < 6; byte++) {
         fill(disk, BLOCK, byte);
         EQUAL(cowhand_checkpoint(disk, NULL, NULL, 0, NULL), 0);
     }
-    EQUAL(cowhand_forget(disk, "last:1", 0, COWHAND_ANY_WASTE, 0, NULL, &json), 0);
+    EQUAL(cowhand_forget(disk, "last:1", 0, COWHAND_ANY_WASTE, 0, 0, NULL, &json), 0);
     CHECK(strstr(json, "\"merged\":[{") != NULL);
     cowhand_free(json);
-    EQUAL(cowhand_forget(disk, "last:1", 0, 0, 0, &job, NULL), 0);
-    EQUAL(cowhand_job_wait(job), 0);
-    EQUAL(cowhand_job_destroy(&job), 0);
+    finished(disk, "last:1", COWHAND_SAVE_POLICY);
+    EQUAL(cowhand_checkpoint(disk, NULL, NULL, 0, NULL), 0);
+    /* The policy is the lineage's: two checkpoints have no name, and one stays. */
+    EQUAL(cowhand_forget(disk, NULL, 0, COWHAND_ANY_WASTE, 0, 0, NULL, &json), 0);
+    CHECK(strstr(json, "\"forgotten\":[\"") != NULL);
+    cowhand_free(json);
+    finished(disk, NULL, COWHAND_SAVE_POLICY);
+    EQUAL(cowhand_forget(disk, NULL, 0, COWHAND_ANY_WASTE, 0, 0, NULL, &json), 0);
+    CHECK(strstr(json, "\"forgotten\":[]") != NULL);
+    cowhand_free(json);
     EQUAL(byte_at(disk, BLOCK), 5);
     EQUAL(listed(disk, "\"deleted\":true"), 0);
 }
