@@ -4,6 +4,7 @@ mod aws;
 mod azure;
 mod context;
 mod google;
+mod role;
 
 use std::error::Error as _;
 use std::fmt;

@@ -20,6 +20,9 @@ pub(super) fn answer(state: &mut State, request: &Request) -> Option<Answer> {
         _ if path == of_instance => "role".to_owned(),
         _ if path.starts_with(of_instance) => container(state),
         "/federation/credentials" if field("x-amz-sso_bearer_token") == Some("sso-token") => sso(state),
+        "/" if request.query.get("Action").is_some_and(|action| action == "AssumeRole") => {
+            role(state, request)?
+        }
         "/" if request.method == "POST" => web_identity(state, request)?,
         _ if path.starts_with("/computeMetadata/v1/") && field("metadata-flavor") == Some("Google") => {
             let (number, seconds) = next(state);
@@ -71,6 +74,23 @@ fn web_identity(state: &mut State, request: &Request) -> Option<String> {
         "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>KEY-{number}</AccessKeyId>\
          <SecretAccessKey>hush</SecretAccessKey><SessionToken>quiet</SessionToken><Expiration>{ends}</Expiration></Credentials>\
          </AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+    ))
+}
+
+/// A role, for whoever signs. Its key has the signer's, the region and the external ID.
+fn role(state: &mut State, request: &Request) -> Option<String> {
+    let (_, signed) = request.fields.get("authorization")?.split_once("Credential=")?;
+    let (key, scope) = signed.split_once('/')?;
+    let mut scope = scope.split('/').skip(1);
+    let (region, "sts") = (scope.next()?, scope.next()?) else { return None };
+    let external = request.query.get("ExternalId").map_or("", String::as_str);
+    let (number, seconds) = next(state);
+    let ends = date(now_s() + seconds);
+    let key = format!("ROLE{number}BY{key}IN{region}FOR{external}").replace('-', "").to_uppercase();
+    Some(format!(
+        "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>{key}</AccessKeyId>\
+         <SecretAccessKey>hush</SecretAccessKey><SessionToken>quiet</SessionToken><Expiration>{ends}</Expiration></Credentials>\
+         </AssumeRoleResult></AssumeRoleResponse>"
     ))
 }
 

@@ -1,7 +1,5 @@
 //! Credentials for S3, from where AWS's tools look for them.
 
-use std::path::PathBuf;
-
 use reqsign_aws_v4::{
     AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
     IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
@@ -12,6 +10,7 @@ use reqsign_core::{Context, Error, ProvideCredential, Result};
 use secret::Secret;
 
 use super::context::context;
+use super::role::{RoleOfProfile, chosen, path_of};
 use super::{Ending, Provider, Source};
 use crate::known::{Environment, KnownError};
 use crate::profile::value;
@@ -22,7 +21,7 @@ impl Ending for Credential {
     }
 }
 
-/// What a secret holds, or what `environment` leads to: variables, the profile (keys, SSO, a program), a token of the cluster, the
+/// What a secret holds, or what `environment` leads to: variables, the profile (a role, keys, SSO, a program), a token of the cluster, the
 /// container's endpoint, and at last the instance's metadata.
 ///
 /// # Errors
@@ -38,8 +37,9 @@ pub fn aws(
     let providers = vec![
         Provider::new("the environment", Halves),
         Provider::new("the environment", EnvCredentialProvider::new()),
+        Provider::new("role_arn of the profile", RoleOfProfile),
         Provider::new("the profile", ProfileCredentialProvider::new()),
-        Provider::new("SSO of the profile", SsoSession),
+        Provider::new("SSO of the profile", SsoSession::default()),
         Provider::new("SSO of the profile", SSOCredentialProvider::new()),
         Provider::new("credential_process of the profile", ProcessCredentialProvider::new()),
         Provider::new("AWS_PROFILE", NamedProfile),
@@ -93,29 +93,36 @@ impl ProvideCredential for NamedProfile {
 
     async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
         let Some(name) = context.env_var("AWS_PROFILE") else { return Ok(None) };
-        let at_home = || Some(context.home_dir()?.join(".aws").join("credentials"));
-        let path = context.env_var("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from).or_else(at_home);
+        let path = path_of(context, "AWS_SHARED_CREDENTIALS_FILE", "credentials");
         Err(Error::config_invalid(format!(
             "there is no profile {name:?} with aws_access_key_id and aws_secret_access_key in {}, nor one with \
-             sso_account_id and sso_role_name (and sso_session, or sso_region and sso_start_url), or with credential_process, in the file config; a profile \
-             with role_arn is not followed",
+             sso_account_id and sso_role_name (and sso_session, or sso_region and sso_start_url), with credential_process, or with role_arn, in the file config",
             path.unwrap_or_default().display()
         )))
     }
 }
 
 /// A profile with `sso_session`, the name of a section that profiles share.
-#[derive(Debug)]
-struct SsoSession;
+#[derive(Debug, Default)]
+pub(super) struct SsoSession {
+    /// The profile; `None`: the chosen one.
+    profile: Option<String>,
+}
+
+impl SsoSession {
+    pub(super) fn of(profile: &str) -> Self {
+        Self { profile: Some(profile.to_owned()) }
+    }
+}
 
 impl ProvideCredential for SsoSession {
     type Credential = Credential;
 
     async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
-        let at_home = || Some(context.home_dir()?.join(".aws").join("config").to_string_lossy().into_owned());
-        let Some(path) = context.env_var("AWS_CONFIG_FILE").or_else(at_home) else { return Ok(None) };
+        let Some(path) = path_of(context, "AWS_CONFIG_FILE", "config") else { return Ok(None) };
+        let path = path.to_string_lossy().into_owned();
         let Ok(config) = context.file_read_as_string(&path).await else { return Ok(None) };
-        let profile = context.env_var("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
+        let profile = self.profile.clone().unwrap_or_else(|| chosen(context));
         let Some(session) = value(&config, &profile, "sso_session") else { return Ok(None) };
         let section = format!("sso-session {session}");
         let wanted = |section: &str, key: &str| {

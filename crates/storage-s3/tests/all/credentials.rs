@@ -44,7 +44,7 @@ fn each_place_of_aws_gives_credentials() {
     file(&home, ".aws/credentials", "[keys]\naws_access_key_id = OF-FILE\naws_secret_access_key = hush\n");
     let config = format!(
         "[profile program]\ncredential_process = {program} a b\n[profile sso]\nsso_session = work\nsso_account_id = 1\nsso_role_name = r\n\
-         [sso-session work]\nsso_region = eu-north-1\nsso_start_url = https://start\n[profile role]\nrole_arn = arn:x\n"
+         [sso-session work]\nsso_region = eu-north-1\nsso_start_url = https://start\n"
     );
     file(&home, ".aws/config", &config);
     let at_home = || ("HOME", home.path().to_str().unwrap().to_owned());
@@ -65,6 +65,78 @@ fn each_place_of_aws_gives_credentials() {
     assert_eq!(with(&[container]), Ok("KEY-3".to_owned()));
     assert_eq!(with(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]), Ok("KEY-4".to_owned()));
     assert!(storage_s3::files_read().iter().any(|path| path.ends_with("token")));
+}
+
+/// Profiles that name a role, in a home of their own, and the credentials that one of them signs with.
+fn with_role(fake: &FakeCloud, profile: &str, more: &[(&'static str, String)]) -> Result<String, String> {
+    let home = tempfile::tempdir().unwrap();
+    let token = file(&home, "token", "cluster-token\n");
+    let role = |number: u32| format!("role_arn = arn:aws:iam::12345678901{number}:role/r\n");
+    file(
+        &home,
+        ".aws/credentials",
+        "[keys]\naws_access_key_id = OF-FILE\naws_secret_access_key = hush\n\
+         [own]\naws_access_key_id = OWN\naws_secret_access_key = hush\n",
+    );
+    let sections = [
+        ("one", format!("{}source_profile = keys\nexternal_id = ours\nregion = eu-north-1\n", role(1))),
+        (
+            "two",
+            format!("{}source_profile = one\nrole_session_name = second\nduration_seconds = 900\n", role(2)),
+        ),
+        ("own", format!("{}source_profile = own\n", role(1))),
+        ("place", format!("{}credential_source = EcsContainer\n", role(1))),
+        ("token", format!("{}web_identity_token_file = {token}\n", role(1))),
+        ("circle", format!("{}source_profile = other\n", role(1))),
+        ("other", format!("{}source_profile = circle\n", role(1))),
+        (
+            "code",
+            format!("{}source_profile = keys\nmfa_serial = arn:aws:iam::123456789012:mfa/me\n", role(1)),
+        ),
+        ("nothing", role(1)),
+        ("both", format!("{}source_profile = keys\ncredential_source = Environment\n", role(1))),
+        ("nowhere", format!("{}credential_source = Moon\n", role(1))),
+        ("bare", format!("{}source_profile = bare-source\n", role(1))),
+    ];
+    let config: String = sections.iter().map(|(name, lines)| format!("[profile {name}]\n{lines}")).collect();
+    file(&home, ".aws/config", &config);
+    let at_home = [
+        ("HOME", home.path().to_str().unwrap()),
+        ("AWS_PROFILE", profile),
+        ("AWS_ENDPOINT_URL_STS", &fake.url()),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    signed_with(Cloud::Amazon, fake, [&at_home, more].concat())
+}
+
+#[test]
+fn a_profile_with_a_role_signs_with_that_role() {
+    let fake = FakeCloud::start(Cloud::Amazon, 3600);
+    let with = |profile: &str| with_role(&fake, profile, &[]);
+    assert_eq!(with("one"), Ok("ROLE1BYOFFILEINEUNORTH1FOROURS".to_owned()));
+    // The role of a role.
+    assert_eq!(with("two"), Ok("ROLE3BYROLE2BYOFFILEINEUNORTH1FOROURSINUSEAST1FOR".to_owned()));
+    assert_eq!(with("own"), Ok("ROLE4BYOWNINUSEAST1FOR".to_owned()));
+    let container = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("{}/container", fake.url()))];
+    assert_eq!(with_role(&fake, "place", &container), Ok("ROLE6BYKEY5INUSEAST1FOR".to_owned()));
+    assert_eq!(with("token"), Ok("KEY-7".to_owned()));
+}
+
+#[test]
+fn a_role_that_cannot_be_assumed_is_an_error_with_its_profile() {
+    let fake = FakeCloud::start(Cloud::Amazon, 3600);
+    for (profile, said) in [
+        ("circle", "source_profile leads through circle, other"),
+        ("code", "profile \"code\": mfa_serial asks for a code"),
+        ("nothing", "none of source_profile, credential_source and web_identity_token_file"),
+        ("both", "it has source_profile and credential_source; allowed: one"),
+        ("nowhere", "credential_source is Moon; allowed: Environment, Ec2InstanceMetadata, EcsContainer"),
+        ("bare", "profile \"bare\" has source_profile = bare-source, and that has no keys"),
+    ] {
+        let error = with_role(&fake, profile, &[]).unwrap_err();
+        assert!(error.contains(said) && !error.contains("hush"), "{error}");
+    }
+    assert_eq!(fake.requests(), []);
 }
 
 /// A place that is named and has no credentials ends the search: others are not meant.
