@@ -26,6 +26,7 @@ mod media;
 mod neighbours;
 mod pruned;
 mod published;
+mod pushed_while_served;
 mod qmp;
 mod radosgw;
 mod rbd;

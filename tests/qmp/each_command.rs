@@ -162,6 +162,8 @@ async def checkpoints():
     await ends("j")
     await starts("cowhand-publish", "j", node_name="f", checkpoint="one", target="s3://images/f")
     await ends("j")
+    await starts("cowhand-push", "j", node_name="f", target="s3://images/pushed", compress="none", speed=1 << 30)
+    await ends("j")
     await starts("cowhand-restore", "j", source="s3://images/f", new=file("restored"), serve={"type": "nbd"})
     await ends("j")
     await do("blockdev-del", node_name="f")

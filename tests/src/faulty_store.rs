@@ -59,9 +59,14 @@ impl FaultyStore {
         Self { port, shared }
     }
 
+    /// `HOST:PORT` of the store.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// `run` with this as its store, and a user's credentials: `hush` and `quiet` are to be seen nowhere.
     pub fn below(&self, run: Run) -> Run {
-        run.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port))
+        run.env("AWS_ENDPOINT_URL", format!("http://{}", self.address()))
             .env("AWS_ACCESS_KEY_ID", "A")
             .env("AWS_SECRET_ACCESS_KEY", "hush")
             .env("AWS_SESSION_TOKEN", "quiet")

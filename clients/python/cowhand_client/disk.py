@@ -180,6 +180,38 @@ class Disk:
         await self._server.finished(job)
         return str(answer["image"])
 
+    async def push(
+        self,
+        target: str,
+        *,
+        bitmap: str | None = None,
+        chunk_size: int | None = None,
+        compress: str | None = None,
+        encrypt_key_secret: str | None = None,
+        speed: int | None = None,
+    ) -> dict[str, Any]:
+        """Uploads the disk as it is now to `s3://BUCKET/FOLDER/NAME`, while clients write to it, and waits for that.
+
+        Returns what `cowhand push --output json` shows of what was sent. With `bitmap` only what that says was changed since the last push
+        is read; the rest is as in `publish`, and needs no checkpoint.
+        """
+        job = f"push-{self.node}"
+        await self._server.execute(
+            "cowhand-push",
+            node_name=self.node,
+            job_id=job,
+            target=target,
+            bitmap=bitmap,
+            chunk_size=chunk_size,
+            compress=compress,
+            encrypt_key_secret=encrypt_key_secret,
+            speed=speed,
+            auto_dismiss=False,
+        )
+        ended = await self._server.finished(job)
+        outcome: dict[str, Any] = ended["x-outcome"]
+        return outcome
+
     async def restore(
         self,
         source: str,

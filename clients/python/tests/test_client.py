@@ -84,6 +84,16 @@ class Served(unittest.IsolatedAsyncioTestCase):
             await self.disk.publish("installed", "s3://images/vms/disk", parent="s3://images/vms/none")
         self.assertIn("none.json is not there", str(failed.exception))
 
+    @unittest.skipIf(STORE is None, "AWS_ENDPOINT_URL names no store")
+    async def test_a_disk_is_pushed_while_it_is_served(self) -> None:
+        await self.write(3, 0, MIB)
+        first = await self.disk.push("s3://images/vms/pushed", chunk_size=MIB)
+        self.assertEqual((first["chunks"], first["changed"]), (1, True))
+        again = await self.disk.push("s3://images/vms/pushed")
+        self.assertEqual((again["uploaded"], again["changed"]), (0, False))
+        with self.assertRaises(QMPError):
+            await self.disk.push("s3://images/vms/pushed", bitmap="none")
+
     async def test_a_transaction_happens_as_a_whole_or_not_at_all(self) -> None:
         with self.assertRaises(QMPError) as failed:
             await self.server.transaction(self.disk.checkpoint_action("both"), Command("abort"))

@@ -26,7 +26,8 @@ pub use crate::merged::{first_worth, make as make_merged, worth};
 pub use crate::new_image::make as make_overlay;
 #[cfg(feature = "s3")]
 pub use crate::published::{
-    Follow, NoParent, Outcome, Publication, PublishError, Sent, Session, Source, Target,
+    Follow, LivePush, NoParent, Outcome, Publication, PublishError, PushTarget, Sent, Session, Source,
+    Target, changed,
 };
 pub use crate::sealable::{Unsealable, place_of, sealable};
 pub use crate::sealed::{Sealed, options_of};

@@ -4,6 +4,8 @@
 
 mod error;
 mod follow;
+mod live;
+mod moment;
 mod parent;
 mod publication;
 mod session;
@@ -12,6 +14,7 @@ mod upload;
 
 pub use self::error::{NoParent, PublishError};
 pub use self::follow::Follow;
+pub use self::live::{LivePush, PushTarget, changed};
 pub use self::publication::{Outcome, Publication};
 pub use self::session::{Sent, Session, Target};
 pub use self::source::Source;

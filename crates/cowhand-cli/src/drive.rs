@@ -65,6 +65,13 @@ impl DriveArgs {
         self.opening.options(&self.drive, "-f", self.format)
     }
 
+    /// Whether arguments say how the image is opened.
+    pub fn is_opened_in_some_way(&self) -> bool {
+        let OpenArgs { image_opts, force_share, names } = &self.opening;
+        let has_names = !names.allow_path.is_empty() || !names.allow_name.is_empty();
+        self.format.is_some() || *image_opts || *force_share || has_names
+    }
+
     /// What DRIVE says, as it was written.
     pub fn tree(&self) -> Result<OptionTree, Failure> {
         self.opening.tree(&self.drive)

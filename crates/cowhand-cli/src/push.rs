@@ -1,5 +1,6 @@
 //! `cowhand push`: a disk as a chunked image in an object store.
 
+mod served;
 mod signals;
 pub mod target;
 
@@ -7,27 +8,26 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use checkpoints::{Sent, Session};
-use graph::Disk;
 use graph::cache_mode::CacheMode;
 use graph::size::human_size;
-use job::Dirty;
-use serde::Serialize;
+use job::{LoopClock, RateLimit};
+use serde::{Deserialize, Serialize};
 
 pub use self::signals::Signals;
 use self::target::{SENT_JSON, TargetArgs};
 use crate::copying::report::ReportArgs;
+use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use crate::drive::{DriveArgs, cache_modes};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::failure::Failure;
+use crate::lineages::args::DiskArg;
 use crate::output::{OutputFormat, with_json, write_json};
-
-/// What of a disk is marked as changed together: no chunk is smaller.
-const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
 
 const EXAMPLES: &str = "\
 Examples:
   cowhand push -p disk.qcow2 s3://images/debian
   cowhand push --bitmap since-push disk.qcow2 s3://images/debian
+  cowhand push -p /run/cowhand/vm.qmp s3://images/vm
   cowhand serve --overlay top.qcow2 chunked:s3://images/debian
 cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what is at the store.";
 
@@ -39,6 +39,10 @@ cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what i
         share. Chunks that are there are not uploaded, and chunks of zeroes are not stored. Holes of the disk are not read.\n\n\
         The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If another push \
         changed the same name meanwhile, this push fails and the other image stays.\n\n\
+        In place of DRIVE there may be the control socket of the server that has the disk open (cowhand serve --qmp): SOCKET, or SOCKET:NODE \
+        where the server has several disks. Then a job of the server, cowhand-push, pushes the disk as it is when the job begins, and clients go \
+        on writing. What they overwrite before it is read is read first; they wait for that, and for the store only if they overwrite more than it \
+        takes and 32 MiB. After 20 s such a write is done, and the push fails. Store, credentials and secrets are the server's.\n\n\
         cowhand pull makes an image of it again, and every DRIVE can be chunked:s3://BUCKET/FOLDER/NAME.",
     after_help = EXAMPLES,
     after_long_help = with_json(EXAMPLES, &[JSON, SENT_JSON])
@@ -58,6 +62,10 @@ pub struct Args {
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     cache: Option<CacheMode>,
 
+    /// Bytes of the disk that are read a second at most; no more than that is uploaded, but for what clients overwrite
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
+    rate: Option<u64>,
+
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -74,6 +82,13 @@ struct Report {
     filename: String,
     target: String,
     #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// What came of it.
+#[derive(Debug, Deserialize, Serialize)]
+struct Outcome {
+    #[serde(flatten)]
     sent: Sent,
     /// The manifest is another one than before.
     changed: bool,
@@ -81,28 +96,12 @@ struct Report {
 
 /// Pushes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let mut options = args.drive.options()?;
-    options.layer.read_only = true;
-    if let Some(mode) = args.cache {
-        options.set_cache(mode);
-    }
-    let rules = Memory::default().rules(args.drive.policy()?);
+    let served = DiskArg::of(args.drive.drive.as_os_str()).served()?;
     let watch = args.report.watch()?;
-    let target = args.target.target();
-    let report = copying::reactor()?.run(async {
-        let signals = Signals::new(&watch, None);
-        let session = watch.within_grace(Session::begin("push to", &target, &signals)).await??;
-        let disk = copying::open(&options, &rules, "push").await?;
-        let pushing = async {
-            let changed = changed(args, &disk).await?;
-            let (sent, changed) = signals.settled(session.push(&disk, changed.as_ref()).await)?;
-            let filename = block::Block::name(&*disk).to_owned();
-            Ok(Report { filename, target: target.image.clone(), sent, changed })
-        };
-        let pushed = watch.within_grace(pushing).await.flatten();
-        session.end().await;
-        copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
-    })?;
+    let report = match served {
+        Some(served) => served::push(args, served, &watch)?,
+        None => push(args, &watch)?,
+    };
     match (args.report.quiet, args.report.output) {
         (true, _) => {}
         (false, OutputFormat::Json) => write_json(out, &report)?,
@@ -111,34 +110,42 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Pushes a disk that this process opens.
+fn push(args: &Args, watch: &Watch) -> Result<Report, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.read_only = true;
+    if let Some(mode) = args.cache {
+        options.set_cache(mode);
+    }
+    let rules = Memory::default().rules(args.drive.policy()?);
+    let target = args.target.target();
+    copying::reactor()?.run(async {
+        let signals = Signals::new(watch, args.rate.map(|rate| RateLimit::new(rate, LoopClock)));
+        let session = watch.within_grace(Session::begin("push to", &target, &signals)).await??;
+        let disk = copying::open(&options, &rules, "push").await?;
+        let pushing = async {
+            let changed = match &args.bitmap {
+                None => None,
+                Some(bitmap) => Some(checkpoints::changed(&disk, bitmap).await?),
+            };
+            let (sent, changed) = signals.settled(session.push(&disk, changed.as_ref()).await)?;
+            let filename = block::Block::name(&*disk).to_owned();
+            Ok(Report { filename, target: target.image.clone(), outcome: Outcome { sent, changed } })
+        };
+        let pushed = watch.within_grace(pushing).await.flatten();
+        session.end().await;
+        copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
+    })
+}
+
 impl Report {
     fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let Sent { chunks, uploaded, uploaded_bytes, .. } = &self.sent;
+        let Outcome { sent: Sent { chunks, uploaded, uploaded_bytes, .. }, changed } = &self.outcome;
         let target = &self.target;
         let bytes = human_size(*uploaded_bytes);
-        match self.changed {
+        match changed {
             true => writeln!(out, "{target}: {chunks} chunks; uploaded {uploaded} objects, {bytes}"),
             false => writeln!(out, "{target}: {chunks} chunks; nothing has changed"),
         }
     }
-}
-
-/// What the bitmap says was changed.
-async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
-    let Some(name) = &args.bitmap else { return Ok(None) };
-    if disk.inconsistent_bitmaps().iter().any(|entry| entry.name == *name) {
-        let what = format!("--bitmap: bitmap {name:?} is inconsistent: it does not say what was changed");
-        return Err(Failure::new(what).with_hint("without --bitmap everything is read and compared"));
-    }
-    let bitmaps = disk.bitmaps();
-    let Some(bitmap) = bitmaps.iter().find(|bitmap| bitmap.name() == name) else {
-        let known: Vec<_> = bitmaps.iter().map(|bitmap| bitmap.name()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(Failure::new(format!("--bitmap: the disk has no bitmap {name:?}; it has: {known}")));
-    };
-    let marks = Dirty::new(block::Block::size(disk), UNIT_BYTES);
-    let failed = |error| Failure::because(format!("cannot push to {}", args.target.target), &error);
-    let ranges = bitmap.dirty_ranges().await.map_err(failed)?;
-    ranges.into_iter().for_each(|range| marks.mark(range));
-    Ok(Some(marks))
 }

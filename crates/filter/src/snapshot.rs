@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
-use buffer::IoBuf;
+use buffer::{IoBuf, IoBytes};
 use futures_util::future::{Either, select};
 use job::Dirty;
 use storage::{Hints, RangeLocks, RangeMode};
@@ -241,6 +241,30 @@ impl Snapshot {
         self.readable.clear(start..end);
         self.left.clear(start..end);
         self.target.discard(start, end - start).await
+    }
+
+    /// Reads whole units, and gives them up: the reader has them, and what overwrites them waits for no copy. `None` if they were copied before, by a
+    /// request that was about to overwrite them.
+    ///
+    /// # Errors
+    /// When they cannot be read; then nothing has changed. When the snapshot is broken.
+    pub async fn take(&self, range: Range<u64>) -> Result<Option<IoBytes>, Error> {
+        debug_assert_eq!(self.left.whole(&range), range, "whole units");
+        let len = range.end.saturating_sub(range.start);
+        self.check(range.start, len)?;
+        let _alone = self.locks.acquire(range.start, range.end, RangeMode::Exclusive).await;
+        if !self.left.touches(range.clone()) {
+            return Ok(None);
+        }
+        let buf = usize::try_from(len).ok().and_then(IoBuf::try_uninit);
+        let buf = buf.ok_or_else(|| block::no_memory(self.source.name()))?;
+        let (result, buf) = self.source.read(range.start, buf, Hints::MORE_WAITING).await;
+        result?;
+        // A copy that failed meanwhile kept no request from overwriting what was read.
+        self.check_whole()?;
+        self.readable.clear(range.clone());
+        self.left.clear(range);
+        Ok(Some(buf.freeze()))
     }
 
     /// Where the first bytes of `range` lie, and where that changes. Under a lock of the range.

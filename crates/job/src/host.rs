@@ -139,7 +139,7 @@ pub trait Host {
 }
 
 /// Takes the filter of a job off, if it is there; `settle` runs while no request does. A filter that cannot be taken off is reported.
-pub(crate) async fn take_filter_off<H: Host>(host: &H, change: &H::Change, settle: impl AsyncFnOnce()) {
+pub async fn take_filter_off<H: Host>(host: &H, change: &H::Change, settle: impl AsyncFnOnce()) {
     if !host.has_filter() {
         return;
     }

@@ -49,7 +49,7 @@ pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress, Report};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
-pub use host::{Exchange, Host, Over, Pivot};
+pub use host::{Exchange, Host, Over, Pivot, take_filter_off};
 pub use joined::Joined;
 pub use layers::{Above, Says, Scope};
 pub use life::Life;

@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 40] = [
+pub const SUITES: [Suite; 41] = [
     Suite {
         name: "differential",
         takes: 240,
@@ -266,6 +266,12 @@ pub const SUITES: [Suite; 40] = [
         takes: 15,
         about: &["crates/storage-chunked", "crates/lineage"],
         first: &["a_later_checkpoint_costs_what_the_layers_above_the_published_one_say"],
+    },
+    Suite {
+        name: "pushed_while_served",
+        takes: 40,
+        about: &["crates/storage-chunked", "crates/checkpoints", "crates/filter"],
+        first: &["a_disk_that_is_written_is_pushed_as_it_was_when_the_job_began"],
     },
     Suite {
         name: "encrypted_images",

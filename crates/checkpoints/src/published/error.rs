@@ -65,6 +65,23 @@ pub enum PublishError {
         /// Why not.
         source: block::Error,
     },
+    /// The disk has no bitmap that says what was changed.
+    #[error("the disk has no bitmap {bitmap:?}; it has: {known}")]
+    NoBitmap {
+        /// Its name.
+        bitmap: String,
+        /// Names of those that it has.
+        known: String,
+    },
+    /// A bitmap missed changes.
+    #[error("bitmap {bitmap:?} is inconsistent: it does not say what was changed")]
+    InconsistentBitmap {
+        /// Its name.
+        bitmap: String,
+    },
+    /// No filter could be put over the disk.
+    #[error("the push is not begun")]
+    NotBegun(#[from] graph::ReplaceError),
     /// No chunks are taken of the image that was named for that.
     #[error("parent: {0}")]
     Parent(#[from] NoParent),

@@ -1,9 +1,7 @@
 //! The upload of a checkpoint: its parent, what differs from that, and the moment at which it counts.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::{Either, select};
 use graph::{Disk, OpenRules};
 use lineage::LayerId;
 use serde::Serialize;
@@ -81,10 +79,7 @@ impl Publication {
         let opened = graph::open(&options, rules).await;
         let disk = Arc::new(opened.map_err(Refused::image("publish", &options.filename))?);
         disk.start_upkeep();
-        let done = match select(pin!(work.run(&disk, self.is_dry)), pin!(follow.forced())).await {
-            Either::Left((done, _)) => done,
-            Either::Right(((), _)) => Err(PublishError::Cancelled),
-        };
+        let done = work.session.until_forced(work.run(&disk, self.is_dry)).await;
         work.session.end().await;
         let closed = disk.close().await.map_err(Refused::image("close", &options.filename));
         disk.idle().await;
@@ -113,6 +108,7 @@ impl<F: Follow> Work<'_, F> {
         let figures = Figures::default();
         let upload = Upload {
             disk,
+            moment: None,
             place: &session.place,
             old: parent.as_ref().map(|parent| &parent.image),
             changed: changed.as_ref(),

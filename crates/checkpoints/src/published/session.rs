@@ -4,17 +4,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use block::Block;
 use futures_util::future::{Either, select};
 use graph::Disk;
 use graph::drivers::{image_key, object_store};
 use job::Dirty;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use storage_chunked::{
     ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
 };
 
 use super::error::PublishError;
 use super::follow::Follow;
+use super::moment::Moment;
 use super::upload::{Figures, Upload, UploadError};
 
 /// Often enough for a person who pressed Ctrl-C.
@@ -57,6 +59,26 @@ impl Target {
             }
         }
     }
+
+    /// The manifest of a disk of zeroes at `place`, with chunks as this says, else as `like` has them.
+    ///
+    /// # Errors
+    /// When the disk is too large.
+    pub(super) fn manifest(
+        &self,
+        doing: &'static str,
+        place: &Place,
+        size: u64,
+        like: Option<&Manifest>,
+    ) -> Result<Manifest, PublishError> {
+        let chunk_size = self.chunk_size.or(like.map(Manifest::chunk_size)).unwrap_or_default();
+        let compression = self.compression.or(like.map(Manifest::compression));
+        let manifest = Manifest::of_zeroes(size, chunk_size, compression.unwrap_or(Compression::Zstd));
+        let key_id = place.key().map(|key| key.id());
+        let image = || self.image.clone();
+        let manifest = manifest.map(|manifest| manifest.of_key(key_id));
+        manifest.map_err(|source| PublishError::Manifest { doing, image: image(), source })
+    }
 }
 
 /// An image on its way to a store.
@@ -72,7 +94,7 @@ pub struct Session<'a, F> {
 }
 
 /// What was sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Sent {
     /// Size of the disk.
@@ -113,7 +135,12 @@ impl<'a, F: Follow> Session<'a, F> {
     /// As [`Target::place`].
     pub async fn begin(doing: &'static str, target: &'a Target, follow: &'a F) -> Result<Self, PublishError> {
         let place = Arc::new(target.place(doing).await?);
-        Ok(Self { doing, target, place, follow })
+        Ok(Self::at(doing, target, place, follow))
+    }
+
+    /// As [`Session::begin`], where it is known already.
+    pub(super) fn at(doing: &'static str, target: &'a Target, place: Arc<Place>, follow: &'a F) -> Self {
+        Self { doing, target, place, follow }
     }
 
     /// Makes the image one of a disk, of which `changed` says what may differ from the image that is there; of all of it without. Says whether it is another one now.
@@ -123,11 +150,33 @@ impl<'a, F: Follow> Session<'a, F> {
     /// Of the disk and the store, and when it is ended. Chunks that were sent are found by the next one.
     pub async fn push(&self, disk: &Disk, changed: Option<&Dirty>) -> Result<(Sent, bool), PublishError> {
         let published = self.find().await?;
-        let old = published.as_ref();
+        self.push_over(published.as_ref(), (disk, None), changed).await
+    }
+
+    /// As [`Session::push`], of a disk that is written meanwhile; `old` is the image that is there.
+    ///
+    /// # Errors
+    /// As there; when something could not be saved before it was overwritten.
+    pub(super) async fn push_moment(
+        &self,
+        moment: &Moment,
+        changed: Option<&Dirty>,
+        old: Option<&Published>,
+    ) -> Result<(Sent, bool), PublishError> {
+        self.push_over(old, (&moment.view, Some(moment)), changed).await
+    }
+
+    async fn push_over(
+        &self,
+        old: Option<&Published>,
+        (disk, moment): (&dyn Block, Option<&Moment>),
+        changed: Option<&Dirty>,
+    ) -> Result<(Sent, bool), PublishError> {
         let mut manifest = self.new_manifest(disk.size(), old.map(|old| &old.manifest))?;
         let figures = Figures::default();
         let upload = Upload {
             disk,
+            moment,
             place: &self.place,
             old: old.filter(|old| old.manifest.has_objects_for(&manifest)),
             changed,
@@ -167,16 +216,7 @@ impl<'a, F: Follow> Session<'a, F> {
     /// # Errors
     /// When the disk is too large.
     pub(super) fn new_manifest(&self, size: u64, like: Option<&Manifest>) -> Result<Manifest, PublishError> {
-        let chunk_size = self.target.chunk_size.or(like.map(Manifest::chunk_size)).unwrap_or_default();
-        let compression = self.target.compression.or(like.map(Manifest::compression));
-        let manifest = Manifest::of_zeroes(size, chunk_size, compression.unwrap_or(Compression::Zstd));
-        let key_id = self.place.key().map(|key| key.id());
-        let image = || self.target.image.clone();
-        manifest.map(|manifest| manifest.of_key(key_id)).map_err(|source| PublishError::Manifest {
-            doing: self.doing,
-            image: image(),
-            source,
-        })
+        self.target.manifest(self.doing, &self.place, size, like)
     }
 
     /// How objects of `manifest` are made. `is_tolerable`: that the manifest may be refused at the end by a store that knows no conditions for new objects.
@@ -249,6 +289,20 @@ impl<'a, F: Follow> Session<'a, F> {
         old: Option<&Published>,
     ) -> Result<(), Error> {
         place.publish(manifest, old, self.without_conditions(false)).await
+    }
+
+    /// Does `work` to its end, or until that is to come at once.
+    ///
+    /// # Errors
+    /// Of the work; [`PublishError::Cancelled`] when it is ended.
+    pub(super) async fn until_forced<T>(
+        &self,
+        work: impl Future<Output = Result<T, PublishError>>,
+    ) -> Result<T, PublishError> {
+        match select(pin!(work), pin!(self.follow.forced())).await {
+            Either::Left((done, _)) => done,
+            Either::Right(((), _)) => Err(PublishError::Cancelled),
+        }
     }
 
     /// Removes the announcement from the folder: until then chunks are not removed there.

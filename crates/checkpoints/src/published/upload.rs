@@ -1,15 +1,19 @@
 //! What of a disk is read and uploaded: chunks first, then the tables that name them.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::ops::Range;
+use std::pin::pin;
 
 use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
+use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
 use storage_chunked::{ChunkName, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
 use super::follow::Follow;
+use super::moment::Moment;
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -53,6 +57,8 @@ fn add(to: &Cell<u64>, more: u64) {
 pub struct Upload<'a, F> {
     /// The disk.
     pub disk: &'a dyn Block,
+    /// Of what the disk is a view, if clients write to that meanwhile.
+    pub moment: Option<&'a Moment>,
     /// Where the image is.
     pub place: &'a Place,
     /// The image that is there, if its chunks have the same size and are packed as `how` allows: what it names is not asked for again.
@@ -74,12 +80,40 @@ impl<F: Follow> Upload<'_, F> {
     /// # Errors
     /// When the disk cannot be read, the store does not take a chunk, or the old image is damaged.
     pub async fn run(&self, manifest: &mut Manifest) -> Result<(), UploadError> {
+        let in_flight = in_flight(manifest);
+        let Some(moment) = self.moment else { return self.add_tables(manifest).await };
+        match select(pin!(self.add_tables(manifest)), pin!(self.send_saved(moment, in_flight))).await {
+            Either::Left((done, _)) => done,
+            Either::Right((Err(error), _)) => Err(error),
+        }
+    }
+
+    /// Sends what clients are about to overwrite, as it comes.
+    async fn send_saved(&self, moment: &Moment, in_flight: usize) -> Result<Infallible, UploadError> {
+        let saved = stream::unfold((), |()| async { Some((moment.saved.next().await, ())) });
+        let sent = saved.map(async |(chunk, bytes)| {
+            let len = bytes.len() as u64;
+            add(&self.figures.read_bytes, len);
+            let name = self.send(bytes, None).await?;
+            moment.saved.sent(chunk, len, name);
+            Ok::<_, UploadError>(())
+        });
+        let mut sent = pin!(sent.buffer_unordered(in_flight));
+        loop {
+            sent.try_next().await?;
+        }
+    }
+
+    async fn add_tables(&self, manifest: &mut Manifest) -> Result<(), UploadError> {
         for table in 0..manifest.tables() {
             let known = self.known(manifest, table).await?;
             let new = self.table(manifest, table, &known).await?;
             add(&self.figures.chunks, new.chunks.iter().flatten().count() as u64);
             let name = if new.is_zero() { None } else { Some(self.add_table(table, &new).await?) };
             manifest.set_table(table, name);
+            if let Some(moment) = self.moment {
+                moment.saved.forget_before(manifest.chunks_of(table).end);
+            }
         }
         Ok(())
     }
@@ -173,17 +207,17 @@ impl<F: Follow> Upload<'_, F> {
         let place = |chunk: u64| usize::try_from(chunk - chunks.start).unwrap_or(usize::MAX);
         let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten().flatten();
         let (mut new, with_data) = self.plan(manifest, table, known).await?;
+        self.give_up_all_but(manifest, chunks.clone(), &with_data).await?;
         let all = manifest.range(chunks.start).start..manifest.range(chunks.end).start;
         add(&self.figures.done_bytes, len(&all) - bytes_of(manifest, &with_data));
         // The map was asked before: while chunks are on their way nothing else is awaited of the disk.
-        let in_flight = (IN_FLIGHT_BYTES / manifest.chunk_size().bytes()).clamp(1, IN_FLIGHT_MAX);
         let names = stream::iter(with_data)
             .map(async |chunk| {
-                let name = self.chunk(manifest.range(chunk), known_of(chunk)).await?;
+                let name = self.chunk(chunk, manifest.range(chunk), known_of(chunk)).await?;
                 Ok::<_, UploadError>((chunk, name))
             })
-            .buffer_unordered(usize::try_from(in_flight).unwrap_or(1));
-        let mut names = std::pin::pin!(names);
+            .buffer_unordered(in_flight(manifest));
+        let mut names = pin!(names);
         while let Some((chunk, name)) = names.try_next().await? {
             if let Some(entry) = new.chunks.get_mut(place(chunk)) {
                 *entry = name;
@@ -216,29 +250,73 @@ impl<F: Follow> Upload<'_, F> {
         Ok(())
     }
 
+    /// What of a table is not read is the clients' from here on.
+    async fn give_up_all_but(
+        &self,
+        manifest: &Manifest,
+        chunks: Range<u64>,
+        with_data: &[u64],
+    ) -> Result<(), UploadError> {
+        let Some(moment) = self.moment else { return Ok(()) };
+        let mut at = chunks.start;
+        for next in with_data.iter().copied().chain([chunks.end]) {
+            if at < next {
+                moment.give_up(manifest.range(at).start..manifest.range(next - 1).end).await?;
+            }
+            at = next + 1;
+        }
+        Ok(())
+    }
+
     /// The name of a chunk of the disk, which is at the store then; `None` of zeroes. `known` is what the old image has there.
     async fn chunk(
         &self,
+        chunk: u64,
         range: Range<u64>,
         known: Option<ChunkName>,
     ) -> Result<Option<ChunkName>, UploadError> {
         if self.follow.take(len(&range)).await.is_break() {
             return Err(UploadError::Ended);
         }
-        let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
+        let bytes = match self.moment {
+            None => Some(self.read(&range).await?),
+            Some(moment) => moment.take(range.clone()).await?,
+        };
+        let name = match (bytes, self.moment) {
+            (Some(bytes), _) => {
+                add(&self.figures.read_bytes, len(&range));
+                self.send(bytes, known).await?
+            }
+            (None, Some(moment)) => moment.saved.name(chunk).await,
+            (None, None) => None,
+        };
+        add(&self.figures.done_bytes, len(&range));
+        Ok(name)
+    }
+
+    async fn read(&self, range: &Range<u64>) -> Result<IoBytes, UploadError> {
+        let bytes = IoBuf::uninit(usize::try_from(len(range)).unwrap_or_default());
         let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
         result?;
-        add(&self.figures.read_bytes, len(&range));
-        let bytes = bytes.freeze();
+        Ok(bytes.freeze())
+    }
+
+    /// Adds a chunk unless it is the `known` one. Its name; `None` of zeroes.
+    async fn send(&self, bytes: IoBytes, known: Option<ChunkName>) -> Result<Option<ChunkName>, UploadError> {
         let (hashed, key) = (bytes.clone(), self.place.key());
         let hash = move || (!hashed.is_zero()).then(|| ChunkName::of_chunk(&hashed, key.as_deref()));
         let name = reactor::blocking(hash).await;
         if let Some(name) = name.filter(|name| Some(*name) != known) {
             self.add(ObjectKind::Chunk, name, bytes).await?;
         }
-        add(&self.figures.done_bytes, len(&range));
         Ok(name)
     }
+}
+
+/// Chunks of the disk that are on their way at a time.
+fn in_flight(manifest: &Manifest) -> usize {
+    let chunks = (IN_FLIGHT_BYTES / manifest.chunk_size().bytes()).clamp(1, IN_FLIGHT_MAX);
+    usize::try_from(chunks).unwrap_or(1)
 }
 
 fn bytes_of(manifest: &Manifest, chunks: &[u64]) -> u64 {

@@ -107,13 +107,7 @@ fn is_at_work(remote: &mut Remote, job: &str) -> bool {
 
 /// Cancels the job of an interrupted run: no point refers to what it wrote.
 fn end_left_job(remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Failure> {
-    if remote.has_job(job)? {
-        warn("a backup that did not end is still at work; it is cancelled");
-        let _ = remote.ask("block-job-cancel", json!({ "device": job, "force": true }));
-        // It reports that it was cancelled, which is no failure here.
-        let _ = remote.watch_job(job, watch, Until::Ended);
-        watch.check()?;
-    }
+    remote.end_left_job(job, "backup", watch)?;
     // Its target, if there is one.
     let _ = remote.remove_node(&target_of(job));
     Ok(())

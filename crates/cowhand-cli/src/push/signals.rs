@@ -103,6 +103,9 @@ fn hint(error: &PublishError) -> Option<&'static str> {
         (_, _, Some(Error::Encrypted { .. })) => Some(
             "this lineage is encrypted in the folder; --parent none publishes the checkpoint without a key",
         ),
+        (PublishError::InconsistentBitmap { .. }, ..) => {
+            Some("without a bitmap everything is read and compared")
+        }
         (PublishError::NotPublished { .. }, ..) => {
             Some("--full copies it as it is now; cowhand publish uploads a checkpoint that stays")
         }

@@ -2,6 +2,7 @@
 
 use checkpoints::Target;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
 
 use crate::drive::parse_bytes;
@@ -40,6 +41,17 @@ impl TargetArgs {
             key_secret: self.encrypt_key_secret.clone(),
             force: self.force,
         }
+    }
+
+    /// They, as a server takes them; null where they say nothing.
+    pub fn arguments(&self) -> Value {
+        json!({
+            "target": self.target,
+            "chunk-size": self.chunk_size.map(ChunkSize::bytes),
+            "compress": self.compress,
+            "encrypt-key-secret": self.encrypt_key_secret,
+            "force": self.force,
+        })
     }
 }
 

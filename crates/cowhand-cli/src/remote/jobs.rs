@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Remote;
 use crate::copying::watch::Watch;
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
@@ -111,6 +111,20 @@ impl Remote {
     /// # Errors
     /// When it fails, when a signal or another client cancels it, when the server does not answer.
     pub fn watch_job(&mut self, id: &str, watch: &Watch, until: Until) -> Result<Until, Failure> {
+        Ok(self.watched_job(id, watch, until)?.0)
+    }
+
+    /// As [`Remote::watch_job`] to the end; gives what the job has to say of what it did.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn outcome_of_job(&mut self, id: &str, watch: &Watch) -> Result<Value, Failure> {
+        let (_, mut job) = self.watched_job(id, watch, Until::Ended)?;
+        Ok(job["x-outcome"].take())
+    }
+
+    /// Where it has got to, and what the server says of it.
+    fn watched_job(&mut self, id: &str, watch: &Watch, until: Until) -> Result<(Until, Value), Failure> {
         let mut progress = watch.progress(0);
         let mut is_ended_by_us = false;
         let watched = loop {
@@ -122,10 +136,10 @@ impl Remote {
             match job["status"].as_str() {
                 Some("concluded") => {
                     self.ask("job-dismiss", json!({ "id": id }))?;
-                    break ended(id, &job, is_ended_by_us).map(|()| Until::Ended);
+                    break ended(id, &job, is_ended_by_us).map(|()| (Until::Ended, job));
                 }
                 Some("ready" | "standby") if until == Until::Ready && !is_ended_by_us => {
-                    break Ok(Until::Ready);
+                    break Ok((Until::Ready, job));
                 }
                 _ => {}
             }
@@ -138,6 +152,20 @@ impl Remote {
         };
         progress.end();
         watched
+    }
+
+    /// Cancels the job of a run that was killed: what it did is of no use. `what` it is, in messages.
+    ///
+    /// # Errors
+    /// When the server does not answer, or a signal ends this one.
+    pub fn end_left_job(&mut self, id: &str, what: &str, watch: &Watch) -> Result<(), Failure> {
+        if self.has_job(id)? {
+            warn(&format!("a {what} that did not end is still at work; it is cancelled"));
+            // It reports that it was cancelled, which is no failure here.
+            self.cancel_job(id, watch);
+            watch.check()?;
+        }
+        Ok(())
     }
 
     /// Cancels a job whose command has failed, and waits for its end; why the command failed is what its user has to know.

@@ -63,6 +63,8 @@ pub struct Job {
     /// A target that came with it.
     target: RefCell<Option<OwnTarget>>,
     work: RefCell<Option<Rc<Work>>>,
+    /// What its work had to say.
+    outcome: RefCell<Option<Value>>,
     /// It is reported as cancelled rather than as failed.
     cancelled: Cell<bool>,
     /// It does not begin.
@@ -178,6 +180,7 @@ impl Jobs {
                 layers,
                 target: RefCell::new(target),
                 work: RefCell::new(Some(Rc::new(work))),
+                outcome: RefCell::default(),
                 cancelled: Cell::new(false),
                 withdrawn: Cell::new(false),
             }
@@ -263,6 +266,9 @@ impl Job {
         });
         if let Some(error) = self.life.error() {
             value["error"] = json!(error);
+        }
+        if let Some(outcome) = &*self.outcome.borrow() {
+            value["x-outcome"] = outcome.clone();
         }
         value
     }

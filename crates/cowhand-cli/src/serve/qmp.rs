@@ -35,6 +35,7 @@ mod object_types;
 pub mod objects;
 mod overlay;
 mod publish;
+mod push;
 pub mod query;
 mod quorum;
 pub mod reference;
@@ -101,6 +102,12 @@ impl Steering {
         restore::restore(&self.inventory, &self.change().await?, &source, arguments).await
     }
 
+    /// Likewise.
+    async fn push(&self, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+        let target = push::target(&self.inventory, arguments).await?;
+        push::push(&self.inventory, &self.change().await?, target, arguments).await
+    }
+
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
         if let Some(done) = about_jobs(inventory, &command.name, arguments).await {
@@ -128,6 +135,7 @@ impl Steering {
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
             "cowhand-restore" => return self.restore(arguments).await,
+            "cowhand-push" => return self.push(arguments).await,
             "quit" => return self.end().await,
             _ => {}
         }

@@ -32,9 +32,10 @@ impl Error {
             PublishError::Lineage(error) => return Self::of_checkpoints(path, error),
             PublishError::Store { source, .. } | PublishError::Search { source, .. } => kind_of_store(source),
             PublishError::Settings { source, .. } => kind_of_system(source),
-            PublishError::NoCheckpoint { .. } => ErrorKind::NotFound,
-            PublishError::Read { .. } => kind_of_steps(error),
+            PublishError::NoCheckpoint { .. } | PublishError::NoBitmap { .. } => ErrorKind::NotFound,
+            PublishError::Read { .. } | PublishError::NotBegun(_) => kind_of_steps(error),
             PublishError::NoStore { .. }
+            | PublishError::InconsistentBitmap { .. }
             | PublishError::Manifest { .. }
             | PublishError::Parent(_)
             | PublishError::NotPublished { .. } => ErrorKind::Invalid,

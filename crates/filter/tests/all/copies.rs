@@ -87,6 +87,48 @@ fn each_moment_has_the_old_bytes(world: &World, seed: u64) {
     assert!(seen > 0, "seed {seed}: nothing was overwritten");
 }
 
+/// A reader that takes units has each as it was, or finds it copied, and what is overwritten afterwards is not copied.
+#[test]
+fn a_unit_is_taken_as_it_was_or_is_in_the_target() {
+    let (mut taken, mut copied) = (0, 0);
+    for seed in 0..20 {
+        let world = world(seed);
+        let ran = sim::run(&world, seed, async |_| {
+            let filter =
+                CopyBeforeWrite::new(raw(&world, 0), raw(&world, 1), Policy::default(), None).unwrap();
+            let (snapshot, target) = (Arc::clone(filter.snapshot()), raw(&world, 1));
+            let mut random = Rng::new(seed);
+            let writes = (0..UNITS * 2).map(|number| {
+                let (at, filter) = (random.below(SIZE / 4096) * 4096, &filter);
+                async move { filter.write(at, bytes(100 + number as u8, 4096), Hints::NONE).await.unwrap() }
+            });
+            let takes = (0..UNITS).map(|unit| snapshot.take(unit * UNIT..(unit + 1) * UNIT));
+            let (_, found) = futures_util::future::join(join_all(writes), join_all(takes)).await;
+            for (unit, found) in (0..UNITS).zip(found) {
+                let found = match found.unwrap() {
+                    Some(bytes) => {
+                        taken += 1;
+                        bytes.to_vec()
+                    }
+                    None => {
+                        copied += 1;
+                        read(&*target, unit * UNIT, UNIT).await
+                    }
+                };
+                assert!(found.iter().all(|byte| u64::from(*byte) == unit + 1), "seed {seed}: unit {unit}");
+            }
+            target.zero(0, SIZE, ZeroOptions::default()).await.unwrap();
+            filter.write(0, bytes(99, SIZE), Hints::NONE).await.unwrap();
+            assert!(
+                read(&*target, 0, SIZE).await.iter().all(|byte| *byte == 0),
+                "seed {seed}: it was copied again"
+            );
+        });
+        ran.unwrap();
+    }
+    assert!(taken > 0 && copied > 0, "{taken} taken, {copied} copied");
+}
+
 /// A request that is dropped in the middle of a copy leaves a copy of the same bytes, early or late.
 #[test]
 fn a_dropped_write_leaves_the_snapshot_whole() {

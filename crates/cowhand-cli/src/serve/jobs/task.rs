@@ -97,6 +97,7 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
         work.abort(inventory, job).await;
     }
     job.let_go();
+    *job.outcome.borrow_mut() = work.outcome();
     *job.work.borrow_mut() = None;
     drop(work);
     let target = job.target.borrow_mut().take();

@@ -1,10 +1,12 @@
 //! What a job does: crate `job` for a disk, otherwise files and keys.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use checkpoints::{LayerMerge, Outcome, Publication};
+use checkpoints::{LayerMerge, LivePush, Outcome, Publication, PublishError, Sent};
 use graph::{DiskNode, StepError};
 use job::{Backup, Ended, Life, Task, Tracked};
+use serde_json::{Value, json};
 
 use super::host::job_host;
 use super::task::Failed;
@@ -31,6 +33,15 @@ pub enum Work {
     Merge(LayerMerge),
     /// A sealed layer is uploaded.
     Publish(Publication),
+    /// A disk is uploaded as it was when the job began.
+    Push {
+        /// The disk.
+        disk: Arc<DiskNode>,
+        /// The upload, and the filter.
+        push: LivePush,
+        /// What came of it: what was sent, and whether the image is another one now.
+        outcome: RefCell<Option<(Sent, bool)>>,
+    },
     /// Nothing: it fails at once.
     Refused {
         /// Of what.
@@ -41,7 +52,10 @@ pub enum Work {
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        matches!(self, Self::Disk { .. } | Self::Merge(_) | Self::Publish(_) | Self::Refused { .. })
+        matches!(
+            self,
+            Self::Disk { .. } | Self::Merge(_) | Self::Publish(_) | Self::Push { .. } | Self::Refused { .. }
+        )
     }
 
     /// What guests write meanwhile, of a job that becomes ready and is completed then.
@@ -68,6 +82,15 @@ impl Work {
         }
     }
 
+    /// What the job has to say of what it did, besides that it is done.
+    pub(super) fn outcome(&self) -> Option<Value> {
+        let Self::Push { outcome, .. } = self else { return None };
+        let (sent, changed) = outcome.take()?;
+        let mut value = json!(sent);
+        value["changed"] = json!(changed);
+        Some(value)
+    }
+
     pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<Ended, Failed> {
         match self {
             Self::Disk { task, .. } => return Ok(task.run(life).await?),
@@ -75,6 +98,11 @@ impl Work {
             Self::Amend(amendment) => amendment.run(inventory, life).await?,
             Self::Merge(merge) => merge.run(&inventory.graph, life).await?,
             Self::Publish(publication) => publish(publication, inventory, life).await?,
+            Self::Push { push, outcome, .. } => {
+                let pushed = push.run(life).await.map_err(|error| of_upload(error, life))?;
+                tracing::info!(sent = ?pushed.0, "a disk is pushed");
+                *outcome.borrow_mut() = Some(pushed);
+            }
             Self::Refused { why } => return Err(Failed::Because(why.clone())),
         }
         Ok(Ended::Complete)
@@ -91,6 +119,10 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
             }
+            Self::Push { disk, push, .. } => {
+                push.end(&job_host(inventory, job, disk, None)).await;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -101,6 +133,7 @@ impl Work {
             Self::Disk { disk, task, bitmap } => {
                 task.abort(&job_host(inventory, job, disk, bitmap.as_ref())).await;
             }
+            Self::Push { disk, push, .. } => push.end(&job_host(inventory, job, disk, None)).await,
             Self::Create(creation) => {
                 let _change = inventory.graph.change().await;
                 creation.undo();
@@ -117,7 +150,13 @@ async fn publish(publication: &Publication, inventory: &Inventory, life: &Life) 
             tracing::info!(image, parent, ?sent, "a checkpoint is published");
             Ok(())
         }
-        Err(_) if life.is_given_up() => Err(Failed::Cancelled),
-        Err(error) => Err(Failed::Because(Failure::from(error).in_one_line())),
+        Err(error) => Err(of_upload(error, life)),
+    }
+}
+
+fn of_upload(error: PublishError, life: &Life) -> Failed {
+    match life.is_given_up() {
+        true => Failed::Cancelled,
+        false => Failed::Because(Failure::from(error).in_one_line()),
     }
 }

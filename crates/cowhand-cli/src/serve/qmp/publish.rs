@@ -54,7 +54,11 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     Ok(answer)
 }
 
-fn target_of(arguments: Arguments<'_>) -> Result<Target, QmpError> {
+/// Where an image goes.
+///
+/// # Errors
+/// When the chunks cannot have that size.
+pub(super) fn target_of(arguments: Arguments<'_>) -> Result<Target, QmpError> {
     let chunk_size = arguments.maybe_whole("chunk-size").map(ChunkSize::new).transpose();
     Ok(Target {
         image: arguments.text("target")?.to_owned(),

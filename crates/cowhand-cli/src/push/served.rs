@@ -1,0 +1,44 @@
+//! The push of a disk that a server has open: a job of the server, over its control socket.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Args, Outcome, Report};
+use crate::copying::watch::Watch;
+use crate::failure::Failure;
+use crate::lineages::args::Served;
+
+/// Has the server push its disk, and watches the job. A signal cancels it.
+///
+/// # Errors
+/// When the server refuses or fails, or a signal ends it: then the image that was there is there.
+pub fn push(args: &Args, served: Served, watch: &Watch) -> Result<Report, Failure> {
+    if args.cache.is_some() || args.drive.is_opened_in_some_way() {
+        return Err(Failure::new(
+            "the server has the disk open: -f, -T, -U, --image-opts and --allow-... have no use",
+        ));
+    }
+    let Served { mut remote, node } = served;
+    // Names of nodes that the server made begin with #.
+    let job = format!("push-{}", node.replace('#', ""));
+    remote.end_left_job(&job, "push", watch)?;
+    let mut arguments = args.target.arguments();
+    for (name, value) in [
+        ("node-name", json!(node)),
+        ("bitmap", json!(args.bitmap)),
+        ("speed", json!(args.rate)),
+        ("job-id", json!(job)),
+        ("auto-dismiss", json!(false)),
+    ] {
+        arguments[name] = value;
+    }
+    if let Some(arguments) = arguments.as_object_mut() {
+        arguments.retain(|_, value| !value.is_null());
+    }
+    remote.ask("cowhand-push", arguments)?;
+    let outcome = remote.outcome_of_job(&job, watch)?;
+    let outcome = Outcome::deserialize(&outcome)
+        .map_err(|error| Failure::because("the server does not say what it pushed", &error))?;
+    let filename = args.drive.drive.to_string_lossy().into_owned();
+    Ok(Report { filename, target: args.target.target.clone(), outcome })
+}
