@@ -6,6 +6,7 @@ mod killed;
 mod live;
 mod meetings;
 mod merged;
+mod pictures;
 mod python_client;
 mod sealed;
 mod served_forks;

@@ -29,7 +29,7 @@ const IMAGES: [&str; 9] = [
 ];
 
 /// Commands in their order, with what they do. Several forms of one command have other keys.
-const RUNS: [(&str, &str); 46] = [
+const RUNS: [(&str, &str); 47] = [
     ("info", "--backing-chain top.qcow2"),
     ("info", "--limits --medium disk.qcow2"),
     ("info", "outside.qcow2"),
@@ -76,6 +76,7 @@ const RUNS: [(&str, &str); 46] = [
     ("forget", "--dry-run --max-depth 1 vms"),
     ("forget", "vms"),
     ("log", "vms"),
+    ("show", "vms"),
 ];
 
 /// Images, a store with a bucket, and a server whose control socket is `qmp`.

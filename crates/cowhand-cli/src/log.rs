@@ -35,7 +35,7 @@ pub struct Args {
 }
 
 /// What [`Tree::json`] gives.
-const JSON: &str = "  directory               text: directory of the lineage
+pub const JSON: &str = "  directory               text: directory of the lineage
   layers                  list of objects
   disks                   list of objects
   policy?                 object: what cowhand forget --save has kept with the lineage
@@ -85,13 +85,23 @@ pub fn page(seen: &Seen, from: Option<&str>, bytes_max: usize) -> Result<Value, 
 
 /// A layer or a disk.
 #[derive(Clone, Copy)]
-enum Node<'a> {
+pub enum Node<'a> {
+    /// Sealed, with its id.
     Layer(LayerId, &'a Layer),
+    /// What a machine writes to.
     Disk(&'a Disk),
 }
 
+/// A node, and where it is in the tree.
+pub struct Row<'a> {
+    /// What precedes it in its line: three characters for each node below it that has several over it.
+    pub branch: String,
+    /// It.
+    pub node: Node<'a>,
+}
+
 /// What is over what.
-struct Tree<'a> {
+pub struct Tree<'a> {
     seen: &'a Seen,
     over: BTreeMap<LayerId, Vec<Node<'a>>>,
     roots: Vec<Node<'a>>,
@@ -100,7 +110,8 @@ struct Tree<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn image(self) -> &'a ImageFacts {
+    /// Its image.
+    pub fn image(self) -> &'a ImageFacts {
         match self {
             Self::Layer(_, layer) => &layer.image,
             Self::Disk(disk) => &disk.image,
@@ -109,7 +120,8 @@ impl<'a> Node<'a> {
 }
 
 impl<'a> Tree<'a> {
-    fn of(seen: &'a Seen) -> Self {
+    /// Of a lineage.
+    pub fn of(seen: &'a Seen) -> Self {
         let survey: &Survey = &seen.survey;
         let mut over: BTreeMap<LayerId, Vec<Node<'a>>> = BTreeMap::new();
         let mut roots = Vec::new();
@@ -150,7 +162,8 @@ impl<'a> Tree<'a> {
         shared
     }
 
-    fn shared_by(&self, image: &ImageFacts) -> u64 {
+    /// Bytes that the layers below an image take.
+    pub fn shared_by(&self, image: &ImageFacts) -> u64 {
         let below = image
             .backing
             .layer()
@@ -171,7 +184,10 @@ impl<'a> Tree<'a> {
     }
 
     /// All of it from `from` on, or, with a bound, as much as has so many bytes, and at least one; `next` is where the rest begins.
-    fn json(&self, from: Option<&str>, bytes_max: usize) -> Result<Value, lineage::Error> {
+    ///
+    /// # Errors
+    /// When nothing is called `from` any more, or the layers go round in a circle.
+    pub fn json(&self, from: Option<&str>, bytes_max: usize) -> Result<Value, lineage::Error> {
         let users = self.seen.survey.all_users();
         let (mut layers, mut disks, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut next = None;
@@ -233,8 +249,8 @@ impl<'a> Tree<'a> {
         Ok(Value::Object(value))
     }
 
-    fn show(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        writeln!(out, "{}", printable(&self.seen.survey.place.directory().to_string_lossy()))?;
+    /// All of it, each node behind what it is backed by.
+    pub fn rows(&self) -> Vec<Row<'a>> {
         // From the last to the first, so that the first comes off the stack first. A chain of a thousand layers is no depth: one child stays in the column of its parent.
         let mut next: Vec<(Node<'_>, String, String)> = Vec::new();
         let push = |next: &mut Vec<_>, nodes: &[Node<'a>], rest: &str| {
@@ -249,23 +265,42 @@ impl<'a> Tree<'a> {
             }
         };
         push(&mut next, &self.roots, "");
-        let mut rows = 0;
-        while let Some((node, own, below)) = next.pop() {
-            rows += 1;
-            writeln!(out, "{own}{}", self.row(node))?;
+        let mut rows = Vec::new();
+        while let Some((node, branch, below)) = next.pop() {
+            rows.push(Row { branch, node });
             if let Node::Layer(id, _) = node {
                 push(&mut next, self.over.get(&id).map_or(&[], Vec::as_slice), &below);
             }
         }
-        for (id, over) in &self.over {
-            if !self.seen.survey.layers.contains_key(id) {
-                for node in over {
-                    let path = node.image().path.to_string_lossy();
-                    writeln!(out, "layer {id} is missing: {} is backed by it", printable(&path))?;
-                }
-            }
+        rows
+    }
+
+    /// What is said of layers that are not there, for each image that is backed by one.
+    pub fn missing(&self) -> Vec<String> {
+        let gone = self.over.iter().filter(|(id, _)| !self.seen.survey.layers.contains_key(id));
+        let images = gone.flat_map(|(id, over)| over.iter().map(move |node| (id, node)));
+        let said = images.map(|(id, node)| {
+            let path = node.image().path.to_string_lossy();
+            format!("layer {id} is missing: {} is backed by it", printable(&path))
+        });
+        said.collect()
+    }
+
+    /// Whether it is the disk that was named.
+    pub fn is_named(&self, disk: &Disk) -> bool {
+        self.seen.disk.as_ref().is_some_and(|named| named.name == disk.name)
+    }
+
+    fn show(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        writeln!(out, "{}", printable(&self.seen.survey.place.directory().to_string_lossy()))?;
+        let rows = self.rows();
+        for Row { branch, node } in &rows {
+            writeln!(out, "{branch}{}", self.row(*node))?;
         }
-        if rows == 0 {
+        for missing in self.missing() {
+            writeln!(out, "{missing}")?;
+        }
+        if rows.is_empty() {
             writeln!(out, "no checkpoints")?;
         }
         if let Some(policy) = &self.seen.survey.policy {
@@ -279,19 +314,12 @@ impl<'a> Tree<'a> {
         let (own, shared) = (human_size(image.allocated_bytes), human_size(self.shared_by(image)));
         let mut row = match node {
             Node::Disk(disk) => {
-                let is_named = self.seen.disk.as_ref().is_some_and(|named| named.name == disk.name);
-                format!("{} {}", if is_named { "*" } else { "-" }, printable(&disk.name))
+                format!("{} {}", if self.is_named(disk) { "*" } else { "-" }, printable(&disk.name))
             }
             Node::Layer(id, layer) => {
                 let entry = layer.entry.as_ref();
                 let time = entry.map_or_else(String::new, |entry| format!("  {}", utc(entry.time_sec)));
-                let name = entry
-                    .and_then(|entry| Some(format!("{}@{}", printable(&entry.disk), entry.name.as_ref()?)));
-                let name = name.unwrap_or_else(|| match entry {
-                    Some(entry) if entry.deleted => "(deleted)".to_owned(),
-                    _ => "(no name)".to_owned(),
-                });
-                format!("o {id}{time}  {name}")
+                format!("o {id}{time}  {}", name_of(layer))
             }
         };
         row += &format!("  own {own}, shared {shared}");
@@ -308,6 +336,16 @@ impl<'a> Tree<'a> {
         }
         row
     }
+}
+
+/// What a layer is called.
+pub fn name_of(layer: &Layer) -> String {
+    let entry = layer.entry.as_ref();
+    let name = entry.and_then(|entry| Some(format!("{}@{}", printable(&entry.disk), entry.name.as_ref()?)));
+    name.unwrap_or_else(|| match entry {
+        Some(entry) if entry.deleted => "(deleted)".to_owned(),
+        _ => "(no name)".to_owned(),
+    })
 }
 
 /// What layers and disks have.

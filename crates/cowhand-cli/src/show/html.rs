@@ -6,9 +6,10 @@ use graph::size::human_size;
 
 use super::facts;
 use super::kind::Kind;
+use super::lineage::LineagePicture;
 use super::picture::{Image, Layer, Picture};
 use super::shapes::{Shape, WIDTH, bar, escape, map, rules};
-use super::svg::parts_of;
+use super::svg::{bar_of, parts_of, steps_of};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -28,6 +29,31 @@ pub fn page(picture: &Picture) -> String {
     if let Some(image) = &picture.image {
         body += &file(image);
     }
+    document(&name, &body)
+}
+
+/// The page of a lineage.
+pub fn of_lineage(picture: &LineagePicture) -> String {
+    let name = escape(&picture.directory);
+    let mut body = format!("<h1>{name}</h1>\n<p class=\"about\">{}</p>\n", escape(&picture.headline()));
+    for row in &picture.rows {
+        // Bars begin at one edge and have one scale: what one takes is seen beside the others.
+        let (steps, bar) = (steps_of(row), figure(&bar_of(row, picture.largest()), "What it takes"));
+        let _ = writeln!(
+            body,
+            "<div class=\"layer\"><div style=\"margin-left: {steps}rem\"><p>{}</p><p class=\"about\">{}</p></div>\n{bar}</div>",
+            escape(&row.name),
+            escape(&row.facts())
+        );
+    }
+    for missing in &picture.missing {
+        let _ = writeln!(body, "<p>{}</p>", escape(missing));
+    }
+    document(&name, &body)
+}
+
+/// `name` is escaped.
+fn document(name: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title>\n\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}{}</style></head><body>\n{body}</body></html>\n",

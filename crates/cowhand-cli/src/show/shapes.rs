@@ -75,6 +75,17 @@ pub fn bar(parts: &[(Kind, u64)], whole: u64) -> Shape {
     Shape { elements, height: BAR_HEIGHT }
 }
 
+/// A bar of one part, full at `whole`.
+pub fn single_bar(kind: Kind, (bytes, whole): (u64, u64), title: &str) -> Shape {
+    let mut elements = rect("nothing", 0.0, 0.0, (WIDTH, BAR_HEIGHT), 1.0, "");
+    if bytes > 0 {
+        // What is there is seen.
+        let width = (part(bytes, whole) * WIDTH).max(1.0);
+        elements += &rect(kind.look().name, 0.0, 0.0, (width, BAR_HEIGHT), 1.0, title);
+    }
+    Shape { elements, height: BAR_HEIGHT }
+}
+
 /// A map: each cell in the colour of what most of it is, the stronger the more of it is stored.
 pub fn map(cells: &Cells, kinds: &[Kind]) -> Shape {
     let pitch = (WIDTH - MARGIN) / ACROSS as f64;

@@ -6,8 +6,9 @@ use graph::size::human_size;
 
 use super::facts;
 use super::kind::Kind;
+use super::lineage::{LineagePicture, Row};
 use super::picture::{Layer, Picture};
-use super::shapes::{Shape, WIDTH, bar, escape, map, rules};
+use super::shapes::{Shape, WIDTH, bar, escape, map, rules, single_bar};
 
 /// Pixels around everything.
 const MARGIN: f64 = 24.0;
@@ -55,15 +56,41 @@ pub fn drawing(picture: &Picture) -> String {
         sheet.y += LINE;
         facts::of_image(image).iter().for_each(|(name, text)| sheet.fact(name, text));
     }
-    let (width, height) = (WIDTH + 2.0 * MARGIN, sheet.y + 2.0 * MARGIN);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\">\n\
-         <title>{}</title>\n<style>{STYLE}{}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
-         <g transform=\"translate({MARGIN} {MARGIN})\">\n{}</g>\n</svg>\n",
-        escape(&picture.filename),
-        rules(),
-        sheet.elements
-    )
+    sheet.document(&picture.filename)
+}
+
+/// Pixels of a step of a tree to the right; deeper ones are in one column.
+const STEP: f64 = 18.0;
+const STEPS_MAX: usize = 20;
+
+/// The drawing of a lineage.
+pub fn of_lineage(picture: &LineagePicture) -> String {
+    let mut sheet = Sheet::default();
+    sheet.text("ink title", 0.0, 20.0, &shortened(&picture.directory));
+    sheet.y += 30.0;
+    sheet.line("soft", &picture.headline());
+    sheet.y += 8.0;
+    for row in &picture.rows {
+        let x = steps_of(row) * STEP;
+        sheet.text("ink", x, 13.0, &shortened(&row.name));
+        sheet.y += LINE;
+        sheet.text("soft small", x, 10.0, &shortened(&row.facts()));
+        sheet.y += LINE - 4.0;
+        // All begin at one edge and have one scale: what one takes is seen beside the others.
+        sheet.shape(&bar_of(row, picture.largest()));
+    }
+    picture.missing.iter().for_each(|missing| sheet.line("ink", &shortened(missing)));
+    sheet.document(&picture.directory)
+}
+
+/// How many steps to the right a row of a tree stands.
+pub fn steps_of(row: &Row) -> f64 {
+    (row.branch.chars().count() / 3).min(STEPS_MAX) as f64
+}
+
+/// What a row takes, as a bar that is full at `whole`.
+pub fn bar_of(row: &Row, whole: u64) -> Shape {
+    single_bar(row.kind, (row.own_bytes, whole), &row.facts())
 }
 
 impl Sheet {
@@ -92,6 +119,18 @@ impl Sheet {
         let _ =
             write!(self.elements, "<g transform=\"translate(0 {:.1})\">\n{}</g>\n", self.y, shape.elements);
         self.y += shape.height + 8.0;
+    }
+
+    fn document(&self, title: &str) -> String {
+        let (width, height) = (WIDTH + 2.0 * MARGIN, self.y + 2.0 * MARGIN);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\">\n\
+             <title>{}</title>\n<style>{STYLE}{}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
+             <g transform=\"translate({MARGIN} {MARGIN})\">\n{}</g>\n</svg>\n",
+            escape(title),
+            rules(),
+            self.elements
+        )
     }
 
     /// A bar, and a legend with numbers.

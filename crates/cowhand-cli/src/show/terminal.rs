@@ -165,7 +165,8 @@ impl Canvas {
         if self.ascii { '+' } else { '▪' }
     }
 
-    fn bar(&self, kind: Kind, bytes: u64, whole: u64, room: usize) -> String {
+    /// A bar of `bytes`, where `room` characters are `whole`.
+    pub fn bar(&self, kind: Kind, bytes: u64, whole: u64, room: usize) -> String {
         if kind.is_ground() {
             return String::new();
         }
@@ -179,16 +180,23 @@ impl Canvas {
         "█".repeat(eighths / 8) + &rest.map_or_else(String::new, char::to_string)
     }
 
-    fn paint(&self, kind: Kind, text: &str) -> String {
+    /// In the colour of a kind.
+    pub fn paint(&self, kind: Kind, text: &str) -> String {
         match self.colours && !text.is_empty() {
             true => format!("\x1b[38;5;{}m{text}\x1b[0m", kind.look().terminal),
             false => text.to_owned(),
         }
     }
 
-    fn cut(&self, text: &str) -> String {
-        match text.chars().count() > self.columns {
-            true => text.chars().take(self.columns.saturating_sub(3)).chain("...".chars()).collect(),
+    /// No longer than a line.
+    pub fn cut(&self, text: &str) -> String {
+        self.cut_to(text, self.columns)
+    }
+
+    /// No longer than `columns`.
+    pub fn cut_to(&self, text: &str, columns: usize) -> String {
+        match text.chars().count() > columns {
+            true => text.chars().take(columns.saturating_sub(3)).chain("...".chars()).collect(),
             false => text.to_owned(),
         }
     }
