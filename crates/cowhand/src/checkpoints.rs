@@ -22,7 +22,7 @@ pub use self::kinds::{
     NewCheckpoint, Removal, Removed, Says,
 };
 #[cfg(feature = "s3")]
-pub use self::stores::{Publish, Published, Restore, Restored, restore};
+pub use self::stores::{Publish, Published, Push, Restore, Restored, restore};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
 use crate::inside::{Inside, Shared};

@@ -17,7 +17,7 @@ use self::begin::Started;
 #[cfg(feature = "checkpoints")]
 pub(crate) use self::begin::merge_of;
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
-pub(crate) use self::begin::publish_of;
+pub(crate) use self::begin::{publish_of, push_of};
 pub use self::options::{Backup, Commit, Copied, Mirror, Stream};
 pub(crate) use self::run::end_jobs;
 use self::run::{Running, State};

@@ -115,8 +115,8 @@
 //!
 //! With the feature `checkpoints` a disk that is in use gets checkpoints (`Disk::checkpoint`), which are layers in the directory `layers` beside it; they are
 //! listed, forked into new disks, compared, deleted and merged, and the disk continues from one of them (`Disk::rollback`). With the feature `s3`, too, they are
-//! uploaded to object stores while the disk is in use (`Disk::publish`), and disks begin as one that is there (`restore`). The program `cowhand` and its
-//! server do the same on the same files.
+//! uploaded to object stores while the disk is in use (`Disk::publish`), and disks begin as one that is there (`restore`); a disk without checkpoints is
+//! uploaded as it is at one moment (`Disk::push`). The program `cowhand` and its server do the same on the same files.
 //!
 //! # Threads
 //!
@@ -170,7 +170,7 @@ pub use crate::checkpoints::{
     NewCheckpoint, Removal, Removed, Says,
 };
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
-pub use crate::checkpoints::{Publish, Published, Restore, Restored, restore};
+pub use crate::checkpoints::{Publish, Published, Push, Restore, Restored, restore};
 pub use crate::create::{Existing, NewImage, create};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};

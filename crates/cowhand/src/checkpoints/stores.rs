@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::checkpoints::{Publication, PublishError, Sealed, Source, Target, place_of};
+use ::checkpoints::{Publication, PublishError, PushTarget, Sealed, Source, Target, place_of};
 use graph::Change as GraphChange;
 use graph::DiskNode;
 use graph::probe::Format;
@@ -13,7 +13,7 @@ use super::{invalid, named};
 use crate::create::{NewImage, apart, make};
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::jobs::{Job, Site, publish_of};
+use crate::jobs::{Job, Site, publish_of, push_of};
 use crate::pending::Pending;
 
 /// Where a checkpoint is published, and how. What is not said is as in the image that is there.
@@ -32,6 +32,25 @@ pub struct Publish {
     /// Also a store is written to that cannot detect another upload to the same name at the same time.
     pub force: bool,
     /// Bytes of the disk that are read a second at most; 0 is no limit.
+    pub speed_bytes: u64,
+}
+
+/// Where a disk is pushed, and how. What is not said is as in the image that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Push {
+    /// The image: `s3://BUCKET/FOLDER/NAME`. Where the store is, and the credentials for it, AWS's environment variables and files say.
+    pub target: String,
+    /// A bitmap of the disk: only what it has as changed when the job begins is read, and the rest taken from the image that is there. It is not cleared.
+    pub bitmap: Option<String>,
+    /// Bytes of a chunk: 512 KiB, 1, 2 or 4 MiB.
+    pub chunk_bytes: Option<u64>,
+    /// Whether chunks are compressed.
+    pub compress: Option<bool>,
+    /// The secret that holds the key of the image; without it is not encrypted.
+    pub key_secret: Option<String>,
+    /// Also a store is written to that cannot detect another upload to the same name at the same time.
+    pub force: bool,
+    /// Bytes of the disk that are read a second at most, but for what is overwritten meanwhile; 0 is no limit.
     pub speed_bytes: u64,
 }
 
@@ -104,6 +123,35 @@ impl Disk {
             let job = Self::begin_beside(shared, &inside, begin).await?;
             let (image, id) = found.ok_or_else(Error::loop_ended)?;
             Ok(Published { id, image, job })
+        })
+    }
+
+    /// Begins to upload the disk as it is when this completes, while it is used: what is overwritten before it is read is read first, and kept in memory, 32 MiB
+    /// at most, until it is sent. Beyond that writes wait for the store, for 20 s at most; then they are done, and the job fails. The store is asked what is there
+    /// before the job begins. Ends by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while the disk has a job; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where it has no such bitmap;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the target is none; when the store does not answer.
+    ///
+    /// # Crash
+    /// What was at the store is there, and nothing is left on this machine; the next call finds the chunks that were sent.
+    pub fn push(&self, push: Push) -> Pending<Job> {
+        let shared = Arc::clone(self.shared());
+        self.run(async move |inside| {
+            let Push { target, bitmap, chunk_bytes, compress, key_secret, force, speed_bytes } = push;
+            let parent = None;
+            let as_published =
+                Publish { target, parent, chunk_bytes, compress, key_secret, force, speed_bytes };
+            let site = shared.site()?;
+            let target = PushTarget::find(target_of(&as_published)?).await;
+            let target = target.map_err(|error| site.not_published(&error))?;
+            drop(site);
+            let begin = async |site: &Site, change: &GraphChange<'_>, disk: &Arc<DiskNode>| {
+                let push = target.begin(&site.graph, change, disk, bitmap.as_deref()).await;
+                Ok(push_of(push.map_err(|error| site.not_published(&error))?, speed_bytes))
+            };
+            Self::begin_inside(Arc::clone(&shared), &inside, begin).await
         })
     }
 }

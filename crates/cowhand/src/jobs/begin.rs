@@ -23,6 +23,9 @@ pub(super) enum Work {
     /// A sealed layer is uploaded.
     #[cfg(all(feature = "checkpoints", feature = "s3"))]
     Publish(Box<::checkpoints::Publication>),
+    /// The disk is uploaded as it was when the job began.
+    #[cfg(all(feature = "checkpoints", feature = "s3"))]
+    Push(Box<::checkpoints::LivePush>),
 }
 
 impl Work {
@@ -44,6 +47,12 @@ impl Work {
                 Err(_) if life.is_given_up() => Err(of_job(job::Error::Cancelled)),
                 Err(error) => Err(Error::of_publishing(publication.sealed.survey.place.directory(), &error)),
             },
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Push(push) => match push.run(life).await {
+                Ok(_) => Ok(Ended::Complete),
+                Err(_) if life.is_given_up() => Err(of_job(job::Error::Cancelled)),
+                Err(error) => Err(Error::of_publishing(&host.disk.path(), &error)),
+            },
         }
     }
 
@@ -58,6 +67,11 @@ impl Work {
             Self::Merge(_) => Ok(()),
             #[cfg(all(feature = "checkpoints", feature = "s3"))]
             Self::Publish(_) => Ok(()),
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Push(push) => {
+                push.end(host).await;
+                Ok(())
+            }
         }
     }
 
@@ -69,6 +83,8 @@ impl Work {
             Self::Merge(_) => {}
             #[cfg(all(feature = "checkpoints", feature = "s3"))]
             Self::Publish(_) => {}
+            #[cfg(all(feature = "checkpoints", feature = "s3"))]
+            Self::Push(push) => push.end(host).await,
         }
     }
 }
@@ -208,6 +224,12 @@ pub(crate) fn merge_of(merge: ::checkpoints::LayerMerge, speed_bytes: u64) -> St
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
 pub(crate) fn publish_of(publication: ::checkpoints::Publication, speed_bytes: u64) -> Started {
     Started { kind: "publish", work: Work::Publish(Box::new(publication)), speed_bytes, target: None }
+}
+
+/// The job that uploads a disk at work. Its filter is over the disk.
+#[cfg(all(feature = "checkpoints", feature = "s3"))]
+pub(crate) fn push_of(push: ::checkpoints::LivePush, speed_bytes: u64) -> Started {
+    Started { kind: "push", work: Work::Push(Box::new(push)), speed_bytes, target: None }
 }
 
 /// A job with a target, which is closed if the job did not begin.

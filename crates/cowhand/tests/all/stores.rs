@@ -5,7 +5,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use cowhand::{Disk, ErrorKind, Job, NewCheckpoint, OpenOptions, Publish, Restore, Stream, restore};
+use cowhand::{
+    Disk, ErrorKind, Format, Job, NewCheckpoint, OpenOptions, Publish, Push, Restore, Stream, restore,
+};
 
 use crate::peers::{qemu_img, text};
 use crate::scratch::{SIZE_BYTES, Scratch, bytes_at};
@@ -151,5 +153,59 @@ fn ended() {
     assert_eq!(kind(job.ended().wait()), ErrorKind::Cancelled);
     let disk = scratch.open();
     disk.publish("one", to(NAME)).wait().unwrap().job.ended().wait().unwrap();
+    disk.close().wait().unwrap();
+}
+
+/// A disk without checkpoints had to be closed to be uploaded.
+#[test]
+fn a_disk_at_work_is_pushed_as_it_was_when_the_job_began() {
+    with_store("pushed", |store| {
+        let keys = store.keys();
+        assert!(keys.contains(&"images/vms/d.json".to_owned()), "{keys:?}");
+        assert!(!keys.iter().any(|key| key.contains("pushing")), "{keys:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs the store of a test above"]
+fn pushed() {
+    let scratch = Scratch::new();
+    let disk = scratch.open();
+    let slow = || Push { target: NAME.to_owned(), speed_bytes: 1, ..Push::default() };
+    let chunk = |chunk: u64| chunk << 20;
+    (0..4).for_each(|at| drop(disk.write(chunk(at), vec![1; 1 << 20]).wait().unwrap()));
+    let job = disk.push(slow()).wait().unwrap();
+    (0..4).for_each(|at| drop(disk.write(chunk(at) + 4096, vec![2; 4096]).wait().unwrap()));
+    disk.write(chunk(9), vec![2; 4096]).wait().unwrap();
+    assert_eq!(kind(disk.push(slow()).wait()), ErrorKind::InUse);
+    job.set_speed(0).wait().unwrap();
+    job.ended().wait().unwrap();
+    assert_eq!(bytes_at(&disk, 4096, 1), [2]);
+    let drive = format!("chunked:{NAME}");
+    let image = OpenOptions::drive(&drive).format(Format::Raw).read_only(true).open().wait().unwrap();
+    for at in 0..4 {
+        assert!(bytes_at(&image, chunk(at), 1 << 20).iter().all(|byte| *byte == 1));
+    }
+    assert_eq!(bytes_at(&image, chunk(9), 1), [0]);
+    image.close().wait().unwrap();
+    // A cancelled one leaves the image, and a disk that closes ends its own.
+    for closes in [false, true] {
+        let job = disk.push(slow()).wait().unwrap();
+        disk.write(0, vec![3; 4096]).wait().unwrap();
+        match closes {
+            true => disk.close().wait().unwrap(),
+            false => job.cancel().wait().unwrap(),
+        }
+        assert_eq!(kind(job.ended().wait()), ErrorKind::Cancelled);
+    }
+    let disk = scratch.open();
+    assert_eq!(bytes_at(&disk, 0, 1), [3]);
+    for (push, expected) in [
+        (Push { target: "/tmp/here".to_owned(), ..Push::default() }, ErrorKind::Invalid),
+        (Push { bitmap: Some("none".to_owned()), ..slow() }, ErrorKind::NotFound),
+        (Push { chunk_bytes: Some(5), ..slow() }, ErrorKind::Invalid),
+    ] {
+        assert_eq!(kind(disk.push(push).wait()), expected);
+    }
     disk.close().wait().unwrap();
 }
