@@ -138,7 +138,7 @@ impl Snapshot {
     }
 
     fn timed_out(&self, timeout: Duration) -> Error {
-        let why = format!("it was not copied within {} seconds (cbw-timeout)", timeout.as_secs());
+        let why = format!("it took more than {} seconds, which a copy may take", timeout.as_secs());
         let error = io::Error::new(io::ErrorKind::TimedOut, why);
         Blame::new(self.target.name()).io("copying what is about to be overwritten")(error)
     }
