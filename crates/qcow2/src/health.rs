@@ -53,6 +53,11 @@ impl Health {
         }
     }
 
+    /// Whether [`Self::take_news`] gives something.
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_corrupt() && self.news.lock().is_some()
+    }
+
     /// What was found first. Given once.
     pub(crate) fn take_news(&self) -> Option<String> {
         if self.is_corrupt() { self.news.lock().take() } else { None }

@@ -44,6 +44,11 @@ impl Qcow2 {
         self.inner.medium.health.take_news()
     }
 
+    /// Whether [`Self::news_of_corruption`] has something to give. Costs nothing.
+    pub fn has_news_of_corruption(&self) -> bool {
+        self.inner.medium.health.has_news()
+    }
+
     /// What the image does and holds.
     pub fn status(&self) -> Status {
         let map = self.inner.map.cache.counters();

@@ -56,7 +56,7 @@ impl Graph {
 
     /// Whether a node has a part called `name`.
     fn is_part(&self, name: &str) -> bool {
-        self.nodes().iter().any(|node| node.is_called(name)) || self.layer_node(name).is_some()
+        self.nodes.lock().owner(name).is_some() || self.layer_node(name).is_some()
     }
 
     /// The disks below a filter, and those that are files of an image.

@@ -11,7 +11,7 @@ use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
 use super::name::check_node_name;
-use super::node::{Node, NodeKind};
+use super::node::{Node, NodeKind, NodeLinks};
 use super::{Change, Graph};
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::bitmaps_of;
@@ -105,7 +105,7 @@ impl Graph {
             // What it names is there before it, and stays as long as it does: so no file is below itself.
             let links = self.below_file(driver, options)?;
             self.check_alone(&links.files, &links.uses)?;
-            let links = Mutex::new(links);
+            let links = NodeLinks::new(links);
             return self.insert(Node { links, implicit, ..Node::new(name, NodeKind::File(options.clone())) });
         }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
@@ -147,7 +147,7 @@ impl Graph {
             None => None,
         };
         let kind = NodeKind::Disk(node);
-        let links = Mutex::new(described.links);
+        let links = NodeLinks::new(described.links);
         let stands_on = Mutex::new(stands_on);
         let node = self.insert(Node { links, implicit, stands_on, ..Node::new(name, kind) })?;
         disk.start_upkeep();

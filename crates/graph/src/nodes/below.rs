@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::description::Described;
 use super::error::NodeError;
 use super::hold::User;
-use super::node::{Node, NodeKind};
+use super::node::{Node, NodeKind, NodeLinks};
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::{Child, Owner};
@@ -183,11 +182,9 @@ impl Graph {
         let disk = self.open_disk(name.clone(), tree).await?;
         let disk = disk.shown_as(driver.map_or("file", |driver| driver.name));
         let opened = Arc::clone(&disk.disk);
-        let (implicit, links) = (node.implicit, Mutex::new(links));
+        let (implicit, links) = (node.implicit, NodeLinks::new(links));
         let new = Arc::new(Node { links, implicit, ..Node::new(name, NodeKind::Disk(Arc::new(disk))) });
-        for place in self.nodes.lock().iter_mut().filter(|place| Arc::ptr_eq(place, &node)) {
-            *place = Arc::clone(&new);
-        }
+        self.nodes.lock().put_in_place(&node, &new);
         opened.start_upkeep();
         Ok(new)
     }

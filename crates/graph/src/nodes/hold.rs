@@ -154,7 +154,9 @@ impl Graph {
 
     /// Refuses the node called `name` because of a node over it.
     fn refuse_over(&self, name: &str, refuses: impl Fn(&Arc<Node>) -> bool) -> Result<(), NodeError> {
-        match self.nodes().iter().find(|over| refuses(over)) {
+        // Few are over another one, and there may be thousands.
+        let over: Vec<_> = self.nodes.lock().iter().filter(|node| node.is_over_others()).cloned().collect();
+        match over.iter().find(|over| refuses(over)) {
             Some(over) => {
                 let by = User { kind: "node", name: over.name() };
                 Err(NodeError::InUse { name: name.to_owned(), by })

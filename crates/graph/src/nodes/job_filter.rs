@@ -54,6 +54,6 @@ impl JobFilter {
 
 impl Drop for JobFilter {
     fn drop(&mut self) {
-        self.nodes.lock().retain(|node| !Arc::ptr_eq(node, &self.node));
+        self.nodes.lock().remove(&self.node);
     }
 }

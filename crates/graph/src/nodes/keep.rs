@@ -11,7 +11,7 @@ use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
 use super::hold::{Hold, User};
 use super::job_host::{JobHost, JobOwner};
-use super::node::{Links, Node, NodeKind};
+use super::node::{Links, Node, NodeKind, NodeLinks};
 use super::replace::Replaced;
 use crate::bitmaps_file::bitmaps_of;
 use crate::disk::Disk;
@@ -72,9 +72,10 @@ impl Graph {
         let mut links = Links::default();
         let mut nodes = self.nodes.lock();
         let mut take_back = |name: &str| {
-            let left =
-                nodes.iter().position(|node| matches!(node.kind, NodeKind::TakenOut) && node.name.is(name));
-            left.map(|at| nodes.remove(at)).map(|left| left.links.lock().clone())
+            let is_left = |node: &&Arc<Node>| matches!(node.kind, NodeKind::TakenOut) && node.name.is(name);
+            let left = nodes.iter().find(is_left).cloned()?;
+            nodes.remove(&left);
+            Some(left.links.lock().clone())
         };
         links.add(take_back(&before.name).unwrap_or_default());
         for (layer, own) in before.named.into_iter().filter(|(layer, _)| images.contains(layer)) {
@@ -84,7 +85,7 @@ impl Graph {
             *layer.own.lock() = Some(own);
         }
         let node = Node::new(before.name, NodeKind::Disk(Arc::new(kept)));
-        nodes.push(Arc::new(Node { links: Mutex::new(links), stands_on: Mutex::new(held), ..node }));
+        nodes.push(Arc::new(Node { links: NodeLinks::new(links), stands_on: Mutex::new(held), ..node }));
         drop(nodes);
         opened.start_upkeep();
         Replaced { pause: replaced.pause, removed: RemovedLayers::of(filters) }

@@ -173,7 +173,8 @@ impl Graph {
 
     /// The nodes that use `node`.
     pub(crate) fn users(&self, node: &Node) -> Vec<Arc<Node>> {
-        self.nodes.lock().iter().filter(|user| user.uses(&node.name())).cloned().collect()
+        let name = node.name();
+        self.nodes.lock().iter().filter(|user| user.uses(&name)).cloned().collect()
     }
 
     /// Whether an export, a job or another node uses it.
@@ -187,9 +188,9 @@ impl Graph {
     }
 
     fn check_free(&self, name: &str) -> Result<(), NodeError> {
-        match self.nodes.lock().iter().any(|other| other.is_called(name)) {
-            true => Err(NodeError::NameTaken { name: name.to_owned() }),
-            false => Ok(()),
+        match self.nodes.lock().owner(name) {
+            Some(_) => Err(NodeError::NameTaken { name: name.to_owned() }),
+            None => Ok(()),
         }
     }
 

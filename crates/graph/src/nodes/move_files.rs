@@ -56,7 +56,7 @@ impl Graph {
         name: &str,
         options: &Map<String, Value>,
     ) -> Option<Result<(), NodeError>> {
-        let owner = self.owner(name)?;
+        let owner = self.owner(name).ok()?;
         let places = self.below_disks(name);
         Some(match places.first() {
             Some(place) => self.reopen_below(change, name, place, options).await,

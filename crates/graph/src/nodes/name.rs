@@ -1,6 +1,7 @@
 //! What a node is called, and what it may be called.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -25,7 +26,27 @@ impl NodeName {
     }
 
     pub(super) fn set(&self, name: String) {
-        *self.0.lock() = name;
+        let mut now = self.0.lock();
+        Renames::one_more();
+        *now = name;
+    }
+}
+
+/// Changes of names of nodes that there are, and of their parts, up to a moment: while none comes, what is known of names holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Renames(u64);
+
+static RENAMES: AtomicU64 = AtomicU64::new(0);
+
+impl Renames {
+    /// Up to now.
+    pub(super) fn now() -> Self {
+        Self(RENAMES.load(Ordering::Acquire))
+    }
+
+    /// Says that a name changes. The caller has the lock under which the name is read.
+    pub(super) fn one_more() {
+        RENAMES.fetch_add(1, Ordering::AcqRel);
     }
 }
 

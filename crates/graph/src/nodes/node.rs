@@ -1,15 +1,16 @@
 //! What has a node name.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::hold::{Hold, Holders, User};
-use super::name::NodeName;
+use super::name::{NodeName, Renames};
 use crate::child::Child;
 
 /// Something with a node name.
@@ -26,7 +27,7 @@ pub struct Node {
     /// Its backing disk, if clients still write that ([`super::changing_backing`]).
     pub(super) stands_on: Mutex<Option<Hold>>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
-    pub(super) links: Mutex<Links>,
+    pub(super) links: NodeLinks,
     /// Its users other than nodes over it.
     pub(super) holders: Holders,
 }
@@ -40,6 +41,38 @@ pub(crate) struct Links {
     pub(crate) uses: Vec<String>,
     /// Those of them that are disks, and files of its images.
     pub(crate) files: Vec<String>,
+}
+
+/// The names that a node has to do with now.
+#[derive(Debug, Default)]
+pub(super) struct NodeLinks(Mutex<Links>);
+
+/// Them, as long as no other task changes them.
+pub(super) struct LockedLinks<'a>(MutexGuard<'a, Links>);
+
+impl NodeLinks {
+    pub(super) fn new(links: Links) -> Self {
+        Self(Mutex::new(links))
+    }
+
+    pub(super) fn lock(&self) -> LockedLinks<'_> {
+        LockedLinks(self.0.lock())
+    }
+}
+
+impl Deref for LockedLinks<'_> {
+    type Target = Links;
+
+    fn deref(&self) -> &Links {
+        &self.0
+    }
+}
+
+impl DerefMut for LockedLinks<'_> {
+    fn deref_mut(&mut self) -> &mut Links {
+        Renames::one_more();
+        &mut self.0
+    }
 }
 
 impl Links {
@@ -111,7 +144,7 @@ impl Node {
             kind,
             filter: None,
             stands_on: Mutex::default(),
-            links: Mutex::default(),
+            links: NodeLinks::default(),
             holders: Holders::default(),
         }
     }
@@ -163,6 +196,23 @@ impl Node {
         let below = self.filter.as_ref().map(FilterNode::below).unwrap_or_default();
         let files = self.links.lock().files.clone();
         below.into_iter().map(|(_, name)| name).chain(files).collect()
+    }
+
+    /// Nodes under it, which go with it if they were made for it.
+    pub(super) fn goes_with(&self) -> Vec<String> {
+        let child = match &self.kind {
+            NodeKind::Throttle { child, .. } => Some(child.get()),
+            NodeKind::JobFilter { disk, .. } => Some(disk.get()),
+            NodeKind::Disk(_) | NodeKind::File(_) | NodeKind::TakenOut => None,
+        };
+        let below = self.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+        let uses = self.links.lock().uses.clone();
+        below.into_iter().map(|(_, name)| name).chain(uses).chain(child).collect()
+    }
+
+    /// Whether it is a filter, or has files that are nodes.
+    pub(super) fn is_over_others(&self) -> bool {
+        self.filter.is_some() || !self.links.lock().files.is_empty()
     }
 
     /// Whether the node called `name` is a file of its images.

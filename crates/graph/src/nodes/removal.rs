@@ -9,7 +9,7 @@ use futures_util::future::{Either, join_all, select};
 use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
-use super::{Change, Graph};
+use super::{Change, DiskNode, Graph};
 use crate::DiskEnd;
 
 /// How long a closed disk's references are waited for. That of a client that has left is dropped when its
@@ -31,6 +31,11 @@ fn names_left(node: &Node) -> Vec<Arc<Node>> {
     .collect()
 }
 
+fn ends_of(nodes: &[Arc<Node>]) -> Ends {
+    let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
+    Ends(nodes.iter().filter_map(end).collect())
+}
+
 /// A node that is gone.
 #[derive(Debug)]
 pub struct Removed {
@@ -49,30 +54,33 @@ impl Graph {
     pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<Removed, NodeError> {
         let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
-        let ends = self.ends();
+        let ends = ends_of(&self.with_below(&node));
         let left = names_left(&node);
         let closed = self.close(&node).await;
-        self.nodes.lock().extend(left);
+        left.into_iter().for_each(|name| self.nodes.lock().push(name));
         drop(node);
         let gone = ends.0.into_iter().filter(|(name, _)| self.node(name).is_err());
         Ends(gone.collect()).reached().await;
         Ok(Removed { not_written: closed.err() })
     }
 
-    /// The node that has a part called `name`.
-    pub(super) fn owner(&self, name: &str) -> Option<Arc<Node>> {
-        self.nodes().into_iter().find(|node| node.is_called(name))
+    /// The node that is called `name`, or has a part called so.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn owner(&self, name: &str) -> Result<Arc<Node>, NodeError> {
+        self.nodes.lock().owner(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
     }
 
     /// Why something called `name` that is a part of a node cannot go without it.
     fn owner_of(&self, name: &str) -> Option<NodeError> {
-        let by = User { kind: "node", name: self.owner(name)?.name() };
+        let by = User { kind: "node", name: self.owner(name).ok()?.name() };
         Some(NodeError::InUse { name: name.to_owned(), by })
     }
 
     /// Takes a node from the list and closes what it opened; fails only with [`NodeError::Close`].
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
-        self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
+        self.nodes.lock().remove(node);
         let links = node.links.lock().clone();
         let closed = self.close_itself(node).await;
         closed.and(self.close_made(links.uses.into_iter()).await).and(self.close_changing(node).await)
@@ -107,8 +115,30 @@ impl Graph {
 
     /// The ends of all disks, for tasks that wait until their files are closed.
     pub fn ends(&self) -> Ends {
-        let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
-        Ends(self.nodes().iter().filter_map(end).collect())
+        ends_of(&self.nodes())
+    }
+
+    /// `node`, and all that may go with it: what is under it, and what is under that.
+    fn with_below(&self, node: &Arc<Node>) -> Vec<Arc<Node>> {
+        let mut found = vec![Arc::clone(node)];
+        let mut seen = 0;
+        while let Some(over) = found.get(seen).cloned() {
+            let names = over.goes_with();
+            let below = names.iter().filter_map(|name| self.node(name).ok()).chain(over.changing_below());
+            for below in below.collect::<Vec<_>>() {
+                if !found.iter().any(|node| Arc::ptr_eq(node, &below)) {
+                    found.push(below);
+                }
+            }
+            seen += 1;
+        }
+        found
+    }
+
+    /// The disks that may go when the node called `name` does: its own, and those under it.
+    pub fn disks_under(&self, name: &str) -> Vec<Arc<DiskNode>> {
+        let found = self.node(name).map(|node| self.with_below(&node)).unwrap_or_default();
+        found.iter().filter_map(|node| node.disk().ok().cloned()).collect()
     }
 
     /// Closes every disk, also after one has failed and also those in use; returns the errors. The files of a

@@ -216,7 +216,7 @@ impl Graph {
     fn link(&self, disk: &DiskNode, found: &Replacement) {
         let mut nodes = self.nodes.lock();
         if let Some(gone) = &found.node {
-            nodes.retain(|node| !Arc::ptr_eq(node, gone));
+            nodes.remove(gone);
         }
         if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
             node.links.lock().add(found.links.clone());

@@ -102,7 +102,7 @@ impl Graph {
         shown.disk.stand_on(Arc::new(Layers::new(block, &[], bitmaps_of(&*layer.block))), &drained);
         shown.is_layer_of(owner);
         *layer.by_name.lock() = ByName { node: Arc::downgrade(node), disk: Arc::downgrade(shown) };
-        self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
+        self.nodes.lock().remove(node);
         drop(drained);
         let closed = old.close().await;
         closed.map_err(|source| ReplaceError::Close { layer: name, source })

@@ -52,7 +52,7 @@ impl Inventory {
     /// # Errors
     /// As [`graph::Graph::remove`].
     pub async fn remove_node(&self, change: &Change<'_>, name: &str) -> Result<Option<QmpError>, QmpError> {
-        self.tell_of_bitmaps();
+        self.tell_of(&self.graph.disks_under(name));
         let removed = self.graph.remove(change, name).await.map_err(|error| self.refused(&error))?;
         let not_written = removed.not_written.map(|error| self.refused(&error));
         if let Some(error) = &not_written {
@@ -77,7 +77,7 @@ impl Inventory {
     /// Closes every disk, also after one has failed; logs all failures, returns the first.
     pub async fn close_all(&self) -> Result<(), QmpError> {
         let change = self.graph.change().await;
-        self.tell_of_bitmaps();
+        self.tell_of(&self.graph.disks());
         let failed = self.graph.close_all(&change).await;
         let failed: Vec<_> = failed.iter().map(|error| self.refused(error)).collect();
         failed.iter().for_each(|error| tracing::error!("{error}"));
@@ -102,11 +102,11 @@ impl Inventory {
         }
     }
 
-    /// Emits the last events about bitmaps, for disks that are about to be closed.
-    fn tell_of_bitmaps(&self) {
-        for disk in self.graph.disks() {
-            bitmaps::tell(self, &disk);
-            corruption::report(self, &disk);
+    /// Emits the last events about bitmaps and corruption, for disks that are about to be closed.
+    fn tell_of(&self, disks: &[Arc<DiskNode>]) {
+        for disk in disks {
+            bitmaps::tell(self, disk);
+            corruption::report(self, disk);
         }
     }
 }

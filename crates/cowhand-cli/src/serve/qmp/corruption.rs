@@ -25,6 +25,11 @@ pub const CORRUPTED: EventSpec = EventSpec {
 
 /// Reports it of each image of `node`, once while that is open.
 pub fn report(inventory: &Inventory, node: &DiskNode) {
+    // Names are looked up where there are news: there may be thousands of disks, and each is asked once a second.
+    let mut layers = block::layers(node.disk.root());
+    if !layers.any(|layer| layer.downcast_ref::<Qcow2>().is_some_and(Qcow2::has_news_of_corruption)) {
+        return;
+    }
     let name = node.name();
     let Ok(layers) = inventory.graph.layers(&name) else { return };
     for (at, layer) in layers.iter().filter(|layer| !layer.is_filter).enumerate() {
