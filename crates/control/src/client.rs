@@ -88,7 +88,7 @@ impl Client {
                 Some(Frame::TooMuch(why)) => return Err(foreign(&why)),
                 None => {}
             }
-            let mut piece = [0; 16 << 10];
+            let mut piece = [0; 64 << 10];
             match self.stream.read(&mut piece) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.bytes.extend_from_slice(&piece[..count]),

@@ -26,7 +26,7 @@ impl Events {
         let line = wire::event(name, data, SystemTime::now());
         self.listeners.borrow_mut().retain(|listener| match listener.upgrade() {
             Some(outbox) if !outbox.is_closed() => {
-                outbox.push(line.clone());
+                outbox.tell(line.clone());
                 true
             }
             _ => false,

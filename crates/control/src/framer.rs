@@ -52,12 +52,29 @@ impl Framer {
 
     /// Takes bytes up to the end of one frame: how many, and the frame; all of them if none ended.
     pub fn feed(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
-        for (index, &byte) in bytes.iter().enumerate() {
+        let mut taken = 0;
+        while let Some((&byte, rest)) = bytes.get(taken..).and_then(<[u8]>::split_first) {
+            taken += 1;
             if let Some(frame) = self.take(byte) {
-                return (index + 1, Some(frame));
+                return (taken, Some(frame));
             }
+            // One byte too many is found to be that by the next step.
+            let room = self.bytes_max.saturating_sub(self.message.len());
+            let plain = self.plain(&rest[..rest.len().min(room)]);
+            self.message.extend_from_slice(plain);
+            taken += plain.len();
         }
-        (bytes.len(), None)
+        (taken, None)
+    }
+
+    /// The first of `bytes`, as far as they are part of the message and nothing else: most of an answer.
+    fn plain<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let end = match self.state {
+            State::Inside => bytes.iter().position(|byte| b"{}[]\"'".contains(byte)),
+            State::Text { .. } => bytes.iter().position(|byte| *byte < b' ' || b"\\\"'".contains(byte)),
+            State::Between | State::Skipping | State::Escape { .. } => Some(0),
+        };
+        &bytes[..end.unwrap_or(bytes.len())]
     }
 
     fn take(&mut self, byte: u8) -> Option<Frame> {

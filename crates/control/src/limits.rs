@@ -18,7 +18,7 @@ pub const CLIENTS_DEFAULT: usize = 16;
 /// Bytes that wait for a client to read them. Its commands rest while more wait than this.
 pub const BACKLOG_BYTES: usize = 256 << 10;
 
-/// A client for which an event would make this many bytes wait is cut off.
+/// A client for which an event would make this many bytes of events wait is cut off.
 pub const BACKLOG_BYTES_MAX: usize = 4 << 20;
 
 /// How long a client may take to negotiate, and to end a message that it began.

@@ -11,13 +11,27 @@ use reactor::net::Stream;
 use crate::limits::{BACKLOG_BYTES, BACKLOG_BYTES_MAX};
 use crate::wire::Form;
 
+/// One object.
+struct Line {
+    bytes: Vec<u8>,
+    is_asked_for: bool,
+}
+
+impl Line {
+    fn unasked(&self) -> usize {
+        if self.is_asked_for { 0 } else { self.bytes.len() }
+    }
+}
+
 /// Lines on their way to a client. Putting one in never waits.
 pub(crate) struct Outbox {
     stream: Rc<Stream>,
     form: Form,
-    lines: RefCell<VecDeque<Vec<u8>>>,
+    lines: RefCell<VecDeque<Line>>,
     /// In `lines`, and in the piece that is being sent.
     bytes: Cell<usize>,
+    /// Those of them that the client did not ask for.
+    unasked: Cell<usize>,
     closed: Cell<bool>,
     changed: Event,
 }
@@ -29,25 +43,35 @@ impl Outbox {
             form,
             lines: RefCell::default(),
             bytes: Cell::new(0),
+            unasked: Cell::new(0),
             closed: Cell::new(false),
             changed: Event::new(),
         })
     }
 
-    /// A line for the client. One that lets too much pile up is cut off.
+    /// An answer to the client. There is no other question before it has read most of them ([`Self::has_room`]).
     pub(crate) fn push(&self, line: Vec<u8>) {
-        if self.closed.get() {
-            return;
-        }
-        let line = self.form.of(line);
-        let bytes = self.bytes.get() + line.len();
-        // The answer to a single question may be larger than the bound: it is its only one then.
-        if bytes > BACKLOG_BYTES_MAX && self.bytes.get() > 0 {
-            tracing::warn!(bytes, "a control client does not read; its connection is cut");
+        self.put(Line { bytes: self.form.of(line), is_asked_for: true });
+    }
+
+    /// A line that the client did not ask for. One that lets too many of these pile up is cut off; the answer before them may be of any length.
+    pub(crate) fn tell(&self, line: Vec<u8>) {
+        let line = Line { bytes: self.form.of(line), is_asked_for: false };
+        let unasked = self.unasked.get() + line.bytes.len();
+        if unasked > BACKLOG_BYTES_MAX {
+            tracing::warn!(bytes = unasked, "a control client does not read; its connection is cut");
             self.close();
             return;
         }
-        self.bytes.set(bytes);
+        self.put(line);
+    }
+
+    fn put(&self, line: Line) {
+        if self.closed.get() {
+            return;
+        }
+        self.bytes.set(self.bytes.get() + line.bytes.len());
+        self.unasked.set(self.unasked.get() + line.unasked());
         self.lines.borrow_mut().push_back(line);
         self.changed.notify(usize::MAX);
     }
@@ -90,12 +114,13 @@ impl Outbox {
         loop {
             self.until(|outbox| !outbox.lines.borrow().is_empty()).await;
             let Some(line) = self.lines.borrow_mut().pop_front() else { return };
-            if self.stream.send_all(IoBytes::copy_from(&line).into()).await.is_err() {
+            if self.stream.send_all(IoBytes::copy_from(&line.bytes).into()).await.is_err() {
                 self.bytes.set(0);
                 self.close();
                 return;
             }
-            self.bytes.set(self.bytes.get().saturating_sub(line.len()));
+            self.bytes.set(self.bytes.get().saturating_sub(line.bytes.len()));
+            self.unasked.set(self.unasked.get().saturating_sub(line.unasked()));
             self.changed.notify(usize::MAX);
         }
     }
