@@ -52,7 +52,7 @@ async def questions():
     await do("query-version")
     await do("query-status")
     await do("query-qmp-schema")
-    await do("query-block")
+    await do("query-block", names=["a"])
     await do("query-blockstats")
     await do("query-named-block-nodes")
     await do("x-query-throttle")

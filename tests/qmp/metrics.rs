@@ -1,5 +1,6 @@
 //! Figures for Prometheus, as its own parser reads them.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -97,6 +98,10 @@ fn an_idle_disk_costs_a_scrape_little() {
         !idle.contains("_bucket{")
             && idle.contains("cowhand_disk_requests_total{disk=\"d3\",kind=\"read\"} 0")
     );
+    // A name may come in escapes, as Prometheus sends them; one that there is not has no figures.
+    let two = scrape("?disk=d3&disk=%64%31%30&disk=gone");
+    let disks: BTreeSet<_> = two.split("disk=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(disks.into_iter().eq(["d10", "d3"]) && two.contains("cowhand_connections "), "{two}");
     server.client("d3").write(0, &[1; 4096]).expect("a write");
     let busy = scrape("");
     let bins: Vec<&str> = busy.lines().filter(|line| line.contains("_bucket{")).collect();

@@ -23,6 +23,7 @@ mod jobs;
 mod jobs_at_once;
 mod live;
 mod long_chain;
+mod many_disks;
 mod metrics;
 mod moved_bitmaps;
 mod named_layers;

@@ -7,6 +7,7 @@
 //! What a client can cost is bounded in [`limits`].
 #![forbid(unsafe_code)]
 
+mod answer;
 mod arguments;
 mod client;
 mod error;
@@ -23,6 +24,7 @@ mod session;
 pub mod text;
 pub mod wire;
 
+pub use answer::{Answer, List};
 pub use arguments::Arguments;
 pub use client::{Client, ClientError};
 pub use error::{Class, QmpError, is_denied};

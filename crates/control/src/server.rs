@@ -21,10 +21,10 @@ use crate::passed::Passed;
 use crate::schema::{CommandSpec, EventSpec};
 use crate::session::{Session, Step};
 use crate::wire::Form;
-use crate::{QmpError, wire};
+use crate::{Answer, QmpError, wire};
 
 /// What a command comes to.
-pub type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Value, QmpError>> + 'a>>;
+pub type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Answer, QmpError>> + 'a>>;
 
 /// Does the commands.
 pub trait Handler {

@@ -76,7 +76,7 @@ impl Session {
         match Command::parse(message) {
             Ok(command) => match self.decide(&command) {
                 Ok(None) => Step::Execute(command),
-                Ok(Some(value)) => Step::Reply(wire::reply(Ok(value), command.id)),
+                Ok(Some(value)) => Step::Reply(wire::reply(Ok(value.into()), command.id)),
                 Err(error) => Step::Reply(wire::reply(Err(error), command.id)),
             },
             Err(Refused { error, id }) => Step::Reply(wire::reply(Err(error), id)),

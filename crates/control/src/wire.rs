@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::QmpError;
 use crate::text::shown_json;
+use crate::{Answer, QmpError};
 
 /// How what leaves for a client is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,17 +43,29 @@ pub fn greeting(version: &Value) -> Vec<u8> {
 }
 
 /// The outcome of a command, under the id it came with.
-pub fn reply(outcome: Result<Value, QmpError>, id: Option<Value>) -> Vec<u8> {
-    let (key, value) = match outcome {
-        Ok(value) => ("return", value),
-        Err(QmpError { class, desc, .. }) => {
-            ("error", json!({ "class": class.name(), "desc": secret::without_credentials(&desc) }))
+pub fn reply(outcome: Result<Answer, QmpError>, id: Option<Value>) -> Vec<u8> {
+    let mut line = Vec::new();
+    match outcome {
+        Ok(Answer::Value(value)) => {
+            line.extend_from_slice(b"{\"return\": ");
+            write_json(&mut line, &value);
         }
-    };
-    let mut object = Map::new();
-    object.insert(key.to_owned(), value);
-    object.extend(id.map(|id| ("id".to_owned(), id)));
-    line(&Value::Object(object))
+        Ok(Answer::List(list)) => {
+            line.extend_from_slice(b"{\"return\": ");
+            list.write(&mut line);
+        }
+        Err(QmpError { class, desc, .. }) => {
+            line.extend_from_slice(b"{\"error\": ");
+            let desc = secret::without_credentials(&desc);
+            write_json(&mut line, &json!({ "class": class.name(), "desc": desc }));
+        }
+    }
+    if let Some(id) = id {
+        line.extend_from_slice(b", \"id\": ");
+        write_json(&mut line, &id);
+    }
+    line.extend_from_slice(b"}\r\n");
+    line
 }
 
 /// Something that happened at `now`.
@@ -85,17 +97,28 @@ impl Formatter for Spaced {
 }
 
 fn line(value: &Value) -> Vec<u8> {
-    let mut text = Vec::new();
+    let mut line = Vec::new();
+    write_json(&mut line, value);
+    line.extend_from_slice(b"\r\n");
+    line
+}
+
+/// Writes `value` behind what is there.
+pub(crate) fn write_json(into: &mut Vec<u8>, value: &impl Serialize) {
+    let begin = into.len();
     // Writing to memory does not fail.
-    let _ = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
-    let mut bytes = shown_json(&String::from_utf8_lossy(&text)).into_owned().into_bytes();
-    bytes.extend_from_slice(b"\r\n");
-    bytes
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut *into, Spaced));
+    let is_plain = |byte: &u8| *byte < 0x7f;
+    if !into[begin..].iter().all(is_plain) {
+        let text = into.split_off(begin);
+        into.extend_from_slice(shown_json(&String::from_utf8_lossy(&text)).as_bytes());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::List;
 
     #[test]
     fn lines_are_as_clients_know_them() {
@@ -104,7 +127,10 @@ mod tests {
             text(greeting(&json!({"package": "x"}))),
             "{\"QMP\": {\"version\": {\"package\": \"x\"}, \"capabilities\": []}}\r\n"
         );
-        assert_eq!(text(reply(Ok(json!({})), Some(json!("a")))), "{\"return\": {}, \"id\": \"a\"}\r\n");
+        assert_eq!(
+            text(reply(Ok(json!({}).into()), Some(json!("a")))),
+            "{\"return\": {}, \"id\": \"a\"}\r\n"
+        );
         assert_eq!(
             text(reply(Err(QmpError::no_device("d")), None)),
             "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"there is no device or node \\\"d\\\"\"}}\r\n"
@@ -117,8 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_was_written_as_it_grew_is_the_same_list() {
+        for elements in [json!([]), json!([{ "a": "\u{9b}\u{202e}é" }]), json!([1, [2], "b"])] {
+            let mut list = List::default();
+            elements.as_array().unwrap().iter().for_each(|element| list.push(element));
+            assert_eq!(Answer::List(list.clone()).into_value(), elements);
+            let id = Some(json!({ "x": 1 }));
+            assert_eq!(reply(Ok(Answer::List(list)), id.clone()), reply(Ok(elements.into()), id));
+        }
+    }
+
+    #[test]
     fn indented_objects_are_the_same_objects() {
-        let line = reply(Ok(json!({ "a": [1] })), None);
+        let line = reply(Ok(json!({ "a": [1] }).into()), None);
         assert_eq!(Form::Lines.of(line.clone()), line);
         let text = String::from_utf8(Form::Indented.of(line)).unwrap();
         assert_eq!(text, "{\n    \"return\": {\n        \"a\": [\n            1\n        ]\n    }\n}\r\n");

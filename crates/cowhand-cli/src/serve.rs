@@ -47,6 +47,7 @@ pub mod supervise;
 pub mod systemd;
 pub mod take_over;
 pub mod trace;
+pub mod turns;
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;

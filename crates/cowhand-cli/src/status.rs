@@ -72,7 +72,7 @@ fn after_long_help() -> String {
 /// Shows it.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = args.remote.connect()?;
-    let mut reported = reported(&mut remote)?;
+    let mut reported = reported(&mut remote, args.disk.as_deref())?;
     if let Some(name) = &args.disk {
         keep_one(&mut reported, name)?;
     }
@@ -83,10 +83,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn reported(remote: &mut Remote) -> Result<Value, Failure> {
+fn reported(remote: &mut Remote, disk: Option<&str>) -> Result<Value, Failure> {
+    // One of thousands. A server that an older program started tells of all, as one does that has no such disk: then it is said which there are.
+    let one = disk.map(|name| remote.ask("query-blockstats", json!({ "names": [name] })));
+    let disks = match one {
+        Some(Ok(disks)) => disks,
+        Some(Err(_)) | None => remote.ask("query-blockstats", json!({}))?,
+    };
     Ok(json!({
         "version": remote.ask("query-version", json!({}))?,
-        "disks": remote.ask("query-blockstats", json!({}))?,
+        "disks": disks,
         "exports": remote.ask("query-block-exports", json!({}))?,
         // Of a server that an older program started nothing is known.
         "remotes": remote.ask("x-query-remotes", json!({})).unwrap_or_default(),

@@ -109,11 +109,11 @@ async fn talk(stream: &Stream, inventory: &Inventory) {
             break asked;
         }
     };
-    let body = match asked {
-        Request::Metrics { histograms, .. } => text::encode(inventory, histograms),
+    let body = match &asked {
+        Request::Metrics { wanted, .. } => text::encode(inventory, wanted).await,
         _ => String::new(),
     };
     // A client that is gone needs no answer.
-    let _ = stream.send_all(IoBytes::copy_from(&answer(asked, &body)).into()).await;
+    let _ = stream.send_all(IoBytes::copy_from(&answer(&asked, &body)).into()).await;
     let _ = stream.shutdown(std::net::Shutdown::Write);
 }

@@ -10,6 +10,7 @@ mod block_graph;
 pub mod blockdev;
 pub mod chain;
 pub mod checkpoints;
+pub mod chosen;
 pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
@@ -48,7 +49,7 @@ mod transaction;
 
 use std::rc::Rc;
 
-use control::{Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, Passed, QmpError};
+use control::{Answer, Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, Passed, QmpError};
 use export::Shutdown;
 use graph::Change;
 use serde_json::{Value, json};
@@ -125,15 +126,10 @@ impl Steering {
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
             "query-status" => return Ok(status()),
-            "query-block" => return Ok(query::devices(inventory, arguments.is_on("flat")).await),
-            "query-named-block-nodes" => return Ok(query::nodes(inventory, arguments.is_on("flat")).await),
-            "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
-            "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
+            "x-debug-query-block-graph" => return Ok(block_graph::query(inventory).await),
             "x-query-remotes" => return Ok(remotes::query()),
-            "query-block-exports" => return Ok(exports::query(inventory)),
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
-            "x-query-throttle" => return limits::query(inventory, arguments),
             "cowhand-restore" => return self.restore(arguments).await,
             "cowhand-push" => return self.push(arguments).await,
             "quit" => return self.end().await,
@@ -187,6 +183,22 @@ impl Steering {
             name => Err(QmpError::not_found(format!("there is no command {name}"))),
         }
     }
+}
+
+/// What there is, in lists that may be long. Nothing changes by it.
+async fn list(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Answer, QmpError>> {
+    Some(match name {
+        "query-block" => query::devices(inventory, arguments).await,
+        "query-named-block-nodes" => query::nodes(inventory, arguments).await,
+        "query-blockstats" => figures::all(inventory, arguments).await,
+        "query-block-exports" => exports::query(inventory, arguments),
+        "x-query-throttle" => limits::query(inventory, arguments).await,
+        _ => return None,
+    })
 }
 
 /// There is no machine that could be stopped.
@@ -304,7 +316,12 @@ impl Handler for Steering {
 
     fn execute<'a>(&'a self, command: &'a Command, passed: &'a Passed) -> Outcome<'a> {
         Box::pin(async move {
-            let mut outcome = self.run(command, passed).await.map_err(|error| self.inventory.hinted(error));
+            let listed = list(&self.inventory, &command.name, Arguments(&command.arguments)).await;
+            let outcome = match listed {
+                Some(listed) => listed,
+                None => self.run(command, passed).await.map(Answer::from),
+            };
+            let mut outcome = outcome.map_err(|error| self.inventory.hinted(error));
             if let (true, Err(error)) = (self.inventory.as_qemu, &mut outcome) {
                 // Scripts read answers line by line, and take `\"` apart.
                 error.desc = error.desc.replace('"', "'");

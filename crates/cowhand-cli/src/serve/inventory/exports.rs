@@ -136,6 +136,11 @@ impl ExportRecord {
     }
 }
 
+/// Nothing has this id.
+pub fn no_export(id: &str) -> QmpError {
+    QmpError::generic(format!("there is no export with id {id:?}"))
+}
+
 impl Inventory {
     /// Lets NBD clients reach a disk.
     ///
@@ -198,8 +203,7 @@ impl Inventory {
     /// # Errors
     /// When there is none of that id; with [`Removal::Safe`], when clients use it.
     pub fn remove_export(self: &Rc<Self>, id: &str, how: Removal) -> Result<(), QmpError> {
-        let record =
-            self.export(id).ok_or_else(|| QmpError::generic(format!("there is no export with id {id:?}")))?;
+        let record = self.export(id).ok_or_else(|| no_export(id))?;
         if record.shutting_down.get() {
             return Err(QmpError::generic(format!("export {id:?} is shutting down already")));
         }
@@ -301,7 +305,12 @@ impl Inventory {
 
     /// The export called `id` here.
     pub fn export(&self, id: &str) -> Option<Rc<ExportRecord>> {
-        self.exports.borrow().iter().find(|record| record.id == id).cloned()
+        self.find_export(|record| record.id == id)
+    }
+
+    /// The first export that `is_it` holds of.
+    pub fn find_export(&self, is_it: impl Fn(&ExportRecord) -> bool) -> Option<Rc<ExportRecord>> {
+        self.exports.borrow().iter().find(|record| is_it(record)).cloned()
     }
 
     /// All exports, in the order of their making.

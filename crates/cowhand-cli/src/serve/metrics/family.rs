@@ -1,5 +1,6 @@
 //! Figures on their way to Prometheus: for each a line for each disk.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -44,21 +45,25 @@ impl From<f64> for Figure {
 #[derive(Debug, Default)]
 pub struct Collection {
     families: Vec<Family>,
+    /// Places of the families, by their names: there may be some thousand lines of each.
+    places: HashMap<&'static str, usize>,
 }
 
 impl Collection {
     /// Adds a line to the figure of this name in [`table`]; `labels` are the values of its labels. The first one brings the family along.
     pub fn add(&mut self, name: &'static str, labels: &[&str], value: impl Into<Figure>) {
-        let family = match self.families.iter().position(|known| known.metric.name == name) {
-            Some(at) => self.families.get_mut(at),
+        let place = match self.places.get(name) {
+            Some(place) => *place,
             None => {
                 let metric = table::all().find(|metric| metric.name == name);
                 debug_assert!(metric.is_some(), "{name} is not in the table");
-                self.families.extend(metric.map(|metric| Family { metric, lines: Vec::new() }));
-                self.families.last_mut()
+                let Some(metric) = metric else { return };
+                self.places.insert(metric.name, self.families.len());
+                self.families.push(Family { metric, lines: Vec::new() });
+                self.families.len() - 1
             }
         };
-        let Some(family) = family.filter(|family| family.metric.name == name) else { return };
+        let Some(family) = self.families.get_mut(place) else { return };
         debug_assert_eq!(family.metric.labels.len(), labels.len(), "{name}");
         let names = family.metric.labels.iter().copied();
         let labels = names.zip(labels.iter().map(|value| (*value).to_owned())).collect();

@@ -1,19 +1,19 @@
 //! The part of HTTP/1.1 that a scrape uses: one GET, one answer, the end of the connection.
 
-use super::text::Histograms;
+use super::text::{Histograms, Scrape};
 
 /// Bytes of a request's head at most; a scrape's has some hundred.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 /// A request of a scraper, or why it has no figures as an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The figures; without `body` only what they would come with.
     Metrics {
         /// GET rather than HEAD.
         body: bool,
-        /// Which histograms are wanted.
-        histograms: Histograms,
+        /// Which figures.
+        wanted: Scrape,
     },
     /// Another page.
     NotFound,
@@ -43,18 +43,40 @@ pub fn ask(bytes: &[u8]) -> Option<Request> {
         return Some(Request::Malformed);
     }
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let none = query.split('&').any(|part| part == "histograms=none");
-    let histograms = if none { Histograms::None } else { Histograms::Busy };
     Some(match (method, path) {
-        ("GET", "/metrics") => Request::Metrics { body: true, histograms },
-        ("HEAD", "/metrics") => Request::Metrics { body: false, histograms },
+        ("GET", "/metrics") => Request::Metrics { body: true, wanted: scrape(query) },
+        ("HEAD", "/metrics") => Request::Metrics { body: false, wanted: scrape(query) },
         ("GET" | "HEAD", _) => Request::NotFound,
         _ => Request::NotAllowed,
     })
 }
 
+/// What stands behind the question mark.
+fn scrape(query: &str) -> Scrape {
+    let none = query.split('&').any(|part| part == "histograms=none");
+    let histograms = if none { Histograms::None } else { Histograms::Busy };
+    let disks = query.split('&').filter_map(|part| part.strip_prefix("disk=")).map(decoded).collect();
+    Scrape { histograms, disks }
+}
+
+/// A value of a query without its `%XX`. What is none stays as it is: no disk is called so.
+fn decoded(value: &str) -> String {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after
+            .get(..2)
+            .filter(|digits| byte == b'%' && digits.iter().all(u8::is_ascii_hexdigit))
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The answer, with `body` if it is one that has it.
-pub fn answer(asked: Request, body: &str) -> Vec<u8> {
+pub fn answer(asked: &Request, body: &str) -> Vec<u8> {
     let (status, text) = match asked {
         Request::Metrics { .. } => ("200 OK", body),
         Request::NotFound => ("404 Not Found", "the figures are at /metrics\n"),
@@ -80,7 +102,9 @@ mod tests {
 
     #[test]
     fn only_a_whole_get_of_the_figures_gets_them() {
-        let metrics = |body, histograms| Some(Request::Metrics { body, histograms });
+        let metrics = |body, histograms| {
+            Some(Request::Metrics { body, wanted: Scrape { histograms, disks: Vec::new() } })
+        };
         let table: [(&[u8], Option<Request>); 12] = [
             (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", metrics(true, Histograms::Busy)),
             (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", metrics(true, Histograms::Busy)),
@@ -103,16 +127,19 @@ mod tests {
     }
 
     #[test]
+    fn disks_are_named_as_often_as_there_are_some() {
+        let names = |query| scrape(query).disks;
+        assert_eq!(names("disk=a&histograms=none&disk=%23block%30%300"), ["a", "#block000"]);
+        assert_eq!(names("disk=&disk=%&disk=%2&disk=%zz%+1&disks=a"), ["", "%", "%2", "%zz%+1"]);
+        assert_eq!(names("x=disk=a"), [""; 0]);
+    }
+
+    #[test]
     fn an_answer_says_how_long_it_is() {
-        let text = |asked| String::from_utf8(answer(asked, "abc")).unwrap();
-        assert!(
-            text(Request::Metrics { body: true, histograms: Histograms::Busy })
-                .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\nabc")
-        );
-        assert!(
-            text(Request::Metrics { body: false, histograms: Histograms::Busy })
-                .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\n")
-        );
-        assert!(text(Request::NotAllowed).contains("\r\nAllow: GET, HEAD\r\n"));
+        let text = |asked: &Request| String::from_utf8(answer(asked, "abc")).unwrap();
+        let metrics = |body| Request::Metrics { body, wanted: scrape("") };
+        assert!(text(&metrics(true)).ends_with("Content-Length: 3\r\nConnection: close\r\n\r\nabc"));
+        assert!(text(&metrics(false)).ends_with("Content-Length: 3\r\nConnection: close\r\n\r\n"));
+        assert!(text(&Request::NotAllowed).contains("\r\nAllow: GET, HEAD\r\n"));
     }
 }

@@ -1,5 +1,6 @@
 //! The figures by Prometheus' conventions: base units, `_total` for what only grows, one label for the disk.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use graph::DiskNode;
@@ -12,6 +13,7 @@ use throttle::Direction;
 use super::family::{Collection, Figure};
 use crate::map_figures::{MAP_FIGURES, forms};
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 const KINDS: [(Kind, &str); 5] = [
     (Kind::Read, "read"),
@@ -33,21 +35,57 @@ pub enum Histograms {
     None,
 }
 
-/// All figures, as OpenMetrics text.
-pub fn encode(inventory: &Inventory, histograms: Histograms) -> String {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(collected(inventory, histograms)));
-    let mut text = String::new();
-    // Writing into a text does not fail.
-    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-    text
+/// What a scrape asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scrape {
+    /// Which histograms.
+    pub histograms: Histograms,
+    /// Names of the disks whose figures are wanted (`?disk=NAME`, as often as there are such); none: all.
+    pub disks: Vec<String>,
 }
 
-fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
-    let mut all = Collection::default();
+impl Scrape {
+    fn has(&self, disk: &str) -> bool {
+        self.disks.is_empty() || self.disks.iter().any(|name| name == disk)
+    }
+}
+
+/// The figures, as OpenMetrics text. It is made on a thread of its own: that of some thousand disks takes a while.
+pub async fn encode(inventory: &Inventory, wanted: &Scrape) -> String {
+    let collected = collected(inventory, wanted).await;
+    reactor::blocking(move || {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(collected));
+        let mut text = String::new();
+        // Writing into a text does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    })
+    .await
+}
+
+/// The disks that are wanted, one after another. Nothing keeps them open until their turn comes.
+fn disks(inventory: &Inventory, wanted: &Scrape) -> Vec<Weak<DiskNode>> {
+    let graph = &inventory.graph;
+    match wanted.disks.is_empty() {
+        true => graph.disks().iter().map(Arc::downgrade).collect(),
+        // One that there is not has no figures, as it will be of one that has gone.
+        false => {
+            let found = wanted.disks.iter().filter_map(|name| graph.node(name).ok());
+            found.filter_map(|node| node.disk().ok().map(Arc::downgrade)).collect()
+        }
+    }
+}
+
+async fn collected(inventory: &Inventory, wanted: &Scrape) -> Collection {
+    let (mut all, mut turn) = (Collection::default(), Turn::begin());
+    let histograms = wanted.histograms;
     all.add("cowhand_connections", &[], inventory.server.connections() as f64);
     clients(&mut all, inventory);
-    for disk in inventory.graph.disks() {
+    for disk in disks(inventory, wanted) {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(disk) = disk.upgrade() else { continue };
         requests(&mut all, &disk.name(), &disk, histograms);
         limits(&mut all, &disk.name(), &disk, histograms);
         map_cache(&mut all, &disk.name(), &disk);
@@ -56,6 +94,9 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
     graph::drivers::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
     for export in inventory.exports() {
         let disk_name = export.disk.name();
+        if !wanted.has(&disk_name) {
+            continue;
+        }
         let labels = [export.entry.name(), disk_name.as_str()];
         let counted = export.entry.counters().snapshot();
         all.add("cowhand_export_connections", &labels, f64::from(export.entry.connections()));

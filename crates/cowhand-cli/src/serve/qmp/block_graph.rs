@@ -1,11 +1,14 @@
 //! x-debug-query-block-graph: the users of each node, and their permissions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use graph::{LayerView, Node, NodeKind};
 use serde_json::{Value, json};
 
+use super::chosen::object;
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 /// What a parent does with a node: QEMU's permissions.
 type Permissions = &'static [&'static str];
@@ -20,9 +23,13 @@ const OWNS: Permissions = &["consistent-read", "write", "resize"];
 const WHAT_OTHERS_MAY: Permissions = &["consistent-read", "write-unchanged"];
 
 /// All nodes, exports and jobs, with what leads from one to another.
-pub fn query(inventory: &Inventory) -> Value {
-    let mut drawing = Drawing::default();
-    for node in inventory.graph.nodes() {
+pub async fn query(inventory: &Inventory) -> Value {
+    let (mut drawing, mut turn) = (Drawing::default(), Turn::begin());
+    let nodes: Vec<_> = inventory.graph.nodes().iter().map(Arc::downgrade).collect();
+    for node in nodes {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(node) = node.upgrade() else { continue };
         drawing.add_node(inventory, &node);
     }
     for export in inventory.exports() {
@@ -37,7 +44,7 @@ pub fn query(inventory: &Inventory) -> Value {
             drawing.lead(id, &node, role, (does, ALL));
         }
     }
-    json!({ "nodes": drawing.nodes, "edges": drawing.edges })
+    Value::Object(object([("nodes", Value::Array(drawing.nodes)), ("edges", Value::Array(drawing.edges))]))
 }
 
 #[derive(Default)]

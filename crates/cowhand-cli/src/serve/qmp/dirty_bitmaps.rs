@@ -229,7 +229,7 @@ fn used_by_job(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Optio
 }
 
 fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
-    inventory.exports().iter().find(|export| export.shows(node, name)).map(|export| export.id.clone())
+    inventory.find_export(|export| export.shows(node, name)).map(|export| export.id.clone())
 }
 
 /// The bitmaps of a disk, as BlockDirtyInfo, the newest first; one that a backup uses as it was when that began. Costs reading the bits that are not in memory.

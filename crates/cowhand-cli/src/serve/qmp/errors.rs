@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use graph::front::{Kind, Statistics};
@@ -10,6 +11,7 @@ use serde_json::json;
 
 use super::{bitmaps, corruption, quorum, remotes};
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 /// Time between two readings of the counters: at most one event in it for each disk and direction, however
 /// much fails.
@@ -45,8 +47,11 @@ pub async fn tell(inventory: Rc<Inventory>) {
     let reported = remotes::Reported::default();
     loop {
         reported.tell(&inventory);
-        let mut now = BTreeMap::new();
-        for node in inventory.graph.disks() {
+        let (mut now, mut turn) = (BTreeMap::new(), Turn::begin());
+        let disks: Vec<_> = inventory.graph.disks().iter().map(Arc::downgrade).collect();
+        for node in disks {
+            turn.pass().await;
+            let Some(node) = node.upgrade() else { continue };
             bitmaps::tell(&inventory, &node);
             quorum::tell(&inventory, &node);
             corruption::report(&inventory, &node);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{Arguments, QmpError};
+use control::{Answer, Arguments, List, QmpError};
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use export::Removal;
@@ -15,11 +15,12 @@ use graph::Change;
 use serde_json::{Value, json};
 
 use super::active;
+use super::chosen;
 use super::query::job_filters;
 use super::{checkpoints, dirty_bitmaps};
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
-use crate::serve::inventory::exports::NewExport;
+use crate::serve::inventory::exports::{NewExport, no_export};
 use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
 
@@ -243,7 +244,15 @@ Of each export:
   socket?, mountpoint?, device?  text: path, of vhost-user-blk, fuse and ublk";
 
 /// All exports, each with its disk, or the filter of a job over that if a user named it. `connections`, `name`, `writable`, `socket`, `mountpoint` and `device` are ours.
-pub fn query(inventory: &Inventory) -> Value {
+///
+/// # Errors
+/// When an export is named that is none.
+pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+    let find = |id| inventory.export(id).ok_or_else(|| no_export(id));
+    let exports = match chosen::names(arguments) {
+        Some(ids) => ids.map(find).collect::<Result<Vec<_>, _>>()?,
+        None => inventory.exports(),
+    };
     let filters = job_filters(inventory);
     let export = |record: &Rc<crate::serve::inventory::exports::ExportRecord>| {
         let node = record.node_name();
@@ -268,5 +277,7 @@ pub fn query(inventory: &Inventory) -> Value {
         }
         shown
     };
-    inventory.exports().iter().map(export).collect()
+    let mut list = List::default();
+    exports.iter().for_each(|record| list.push(&export(record)));
+    Ok(Answer::List(list))
 }

@@ -1,19 +1,22 @@
 //! query-blockstats: figures of requests, of the map cache and of limits; block-latency-histogram-set.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{Answer, Arguments, List, QmpError};
 use export::Snapshot;
-use graph::DiskNode;
 use graph::front::{Kind, KindStatistics, Pauses};
+use graph::{DiskNode, Node};
 use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
 
+use super::chosen::{self, Nodes, object};
 use super::limits::{nanos, report_value};
 use crate::map_figures::map_value;
 use crate::medium::medium_value;
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 /// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
 const KINDS: [(Kind, &str); 5] = [
@@ -66,18 +69,54 @@ Of map-cache alone:
 Of chain-map alone:
   layers                  number of backing files";
 
-/// Figures of every disk, or of every node.
-pub fn all(inventory: &Inventory, by_node: bool) -> Value {
-    let disks = inventory.graph.disks();
-    let mut all: Vec<Value> = disks.iter().map(|node| one(inventory, node, by_node)).collect();
-    if by_node {
-        let of_disks: Vec<String> = disks.iter().map(|disk| disk.name()).collect();
-        let nodes = inventory.graph.nodes();
-        let names = nodes.iter().flat_map(|node| std::iter::once(node.name()).chain(node.parts()));
-        let others = names.filter(|name| !of_disks.contains(name));
-        all.extend(others.map(|name| json!({ "node-name": name, "stats": of_no_requests() })));
+/// What the clients of a disk's exports did, by the address of the disk.
+type Counted = HashMap<*const DiskNode, [u64; 3]>;
+
+/// Requests that were refused, and reads and writes that went to the disk as part of another one.
+fn counted(inventory: &Inventory) -> Counted {
+    let mut counted = Counted::new();
+    for export in inventory.exports() {
+        let Snapshot { invalid, merged_reads, merged_writes, .. } = export.entry.counters().snapshot();
+        let of_disk = counted.entry(Arc::as_ptr(&export.disk)).or_default();
+        for (sum, count) in of_disk.iter_mut().zip([invalid, merged_reads, merged_writes]) {
+            *sum += count;
+        }
     }
-    Value::Array(all)
+    counted
+}
+
+/// Figures of every disk, or of every node.
+///
+/// # Errors
+/// When a disk, or a node, is named that is none.
+pub async fn all(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+    let by_node = arguments.is_on("query-nodes");
+    let (mut list, mut turn, counted) = (List::default(), Turn::begin(), counted(inventory));
+    let nodes = by_node.then(|| Nodes::of(inventory, arguments)).transpose()?;
+    let disks = match &nodes {
+        Some(nodes) => {
+            let disk =
+                |node: Arc<Node>| node.disk().ok().filter(|_| nodes.has(&node.name())).map(Arc::downgrade);
+            nodes.all.iter().filter_map(|node| disk(node.upgrade()?)).collect()
+        }
+        None => chosen::disks(inventory, arguments)?,
+    };
+    for node in disks {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(node) = node.upgrade() else { continue };
+        list.push(&one(&node, counted.get(&Arc::as_ptr(&node)).copied().unwrap_or_default(), by_node));
+    }
+    for node in nodes.iter().flat_map(|nodes| &nodes.all) {
+        turn.pass().await;
+        let Some(node) = node.upgrade() else { continue };
+        let own = node.disk().is_err().then(|| node.name());
+        let names = own.into_iter().chain(node.parts());
+        for name in names.filter(|name| nodes.as_ref().is_some_and(|nodes| nodes.has(name))) {
+            list.push(&object([("node-name", json!(name)), ("stats", of_no_requests())]));
+        }
+    }
+    Ok(Answer::List(list))
 }
 
 /// What is counted are the requests of a disk's clients: a node below or over a disk has none, as in QEMU.
@@ -101,37 +140,30 @@ fn of_no_requests() -> Value {
     Value::Object(stats)
 }
 
-fn one(inventory: &Inventory, node: &Arc<DiskNode>, by_node: bool) -> Value {
-    let mut value = json!({
-        "node-name": node.name(),
-        "stats": stats(inventory, node),
-        "driver-specific": driver_specific(node),
-    });
+fn one(node: &DiskNode, counted: [u64; 3], by_node: bool) -> Map<String, Value> {
+    let mut value = object([
+        ("node-name", json!(node.name())),
+        ("stats", stats(node, counted)),
+        ("driver-specific", driver_specific(node)),
+    ]);
     if let Some(reach) = node.disk.reach() {
-        value["parent"] = json!({ "stats": { "wr_highest_offset": reach.highest() } });
+        value.insert("parent".to_owned(), json!({ "stats": { "wr_highest_offset": reach.highest() } }));
     }
     if !by_node {
-        (value["device"], value["qdev"]) = (json!(node.name()), json!(node.name()));
+        value.extend(object([("device", json!(node.name())), ("qdev", json!(node.name()))]));
     }
     value
 }
 
-fn stats(inventory: &Inventory, node: &Arc<DiskNode>) -> Value {
+fn stats(node: &DiskNode, [invalid, reads, writes]: [u64; 3]) -> Value {
     let statistics = node.disk.statistics();
     let mut stats = Map::new();
     for (kind, word) in KINDS {
         add_kind(&mut stats, word, statistics.of(kind));
     }
-    let exports = inventory.exports();
-    let its = exports.iter().filter(|export| Arc::ptr_eq(&export.disk, node));
-    let counted: Vec<_> = its.map(|export| export.entry.counters().snapshot()).collect();
-    let sum = |of: fn(&Snapshot) -> u64| counted.iter().map(of).sum::<u64>();
-    let invalid = sum(|counted| counted.invalid);
-    let merged = [sum(|counted| counted.merged_reads), sum(|counted| counted.merged_writes)];
     let in_flight: u64 = Kind::ALL.into_iter().map(|kind| statistics.of(kind).in_flight).sum();
     stats.insert("in_flight".to_owned(), json!(in_flight));
     stats.insert("invalid_operations".to_owned(), json!(invalid));
-    let [reads, writes] = merged;
     for (name, value) in [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0)] {
         stats.insert(name.to_owned(), json!(value));
     }
@@ -168,24 +200,26 @@ fn add_kind(stats: &mut Map<String, Value>, word: &str, kind: &KindStatistics) {
 }
 
 fn driver_specific(node: &DiskNode) -> Value {
-    let mut value = json!({
-        "driver": node.driver(),
-        "size": node.disk.size(),
-        "throttle": report_value(&node.disk.throttle_report()),
-        "medium": medium_value(&node.disk.medium()),
-        "pauses": pauses(&node.disk.pauses()),
-    });
+    let mut value = object([
+        ("driver", json!(node.driver())),
+        ("size", json!(node.disk.size())),
+        ("throttle", report_value(&node.disk.throttle_report())),
+        ("medium", medium_value(&node.disk.medium())),
+        ("pauses", pauses(&node.disk.pauses())),
+    ]);
     if let Some(status) = node.disk.status() {
-        value["map-cache"] = map_cache(&status);
+        value.insert("map-cache".to_owned(), map_cache(&status));
         if let Some(chain) = &status.chain {
-            value["chain-map"] = chain_map(chain);
+            value.insert("chain-map".to_owned(), chain_map(chain));
         }
-        value["refcount-cache-bytes"] = json!(status.refcount_bytes);
-        value["free-space-bytes"] = json!(status.free_space_bytes);
-        value["leaked-clusters"] = json!(status.leaked_clusters);
-        value["corrupt"] = json!(status.corrupt);
+        value.extend(object([
+            ("refcount-cache-bytes", json!(status.refcount_bytes)),
+            ("free-space-bytes", json!(status.free_space_bytes)),
+            ("leaked-clusters", json!(status.leaked_clusters)),
+            ("corrupt", json!(status.corrupt)),
+        ]));
     }
-    value
+    Value::Object(value)
 }
 
 /// How long snapshots and jobs kept requests out.

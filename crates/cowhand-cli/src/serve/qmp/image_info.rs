@@ -1,7 +1,5 @@
 //! ImageInfo: what queries say of an image and of those below it, without opening anything.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,23 +12,20 @@ use serde_json::{Map, Value, json};
 use storage::Storage;
 
 use super::bitmaps;
+use super::chosen::object;
 use super::full_name::FullName;
 use crate::info::{limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
 
-/// An image with its description. Holding the image keeps its address, the key, from being reused.
-type DescribedImage = (Arc<dyn Block>, Map<String, Value>);
-
 /// `image` and all below it, also below a disk that it is over as that changes.
 fn layers(image: &Arc<dyn Block>) -> impl Iterator<Item = Arc<dyn Block>> {
     std::iter::successors(Some(Arc::clone(image)), |layer| layer.below().map(present_image))
 }
 
-/// What one query has found out of images: each is read once, however many disks are backed by it.
+/// How one query describes images.
 pub struct Images {
-    known: RefCell<HashMap<usize, DescribedImage>>,
     /// Backing images that are described inside their overlay, at most.
     nested_max: usize,
 }
@@ -38,17 +33,18 @@ pub struct Images {
 impl Images {
     /// For a query that is `flat`: no image is described inside another one.
     pub fn new(flat: bool) -> Self {
-        Self { known: RefCell::default(), nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX } }
+        Self { nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX } }
     }
 
     /// Members of a disk with `image` on top: the image with those below it, and how many these are.
     pub async fn chain(&self, image: &Arc<dyn Block>) -> Value {
         let depth = layers(image).skip(1).count();
-        let mut value = json!({ "backing_file_depth": depth, "image": self.described(image).await });
+        let image_info = self.described(image).await;
+        let mut value = object([("backing_file_depth", json!(depth)), ("image", image_info)]);
         if let Some(below) = layers(image).nth(1) {
-            value["backing_file"] = json!(below.name());
+            value.insert("backing_file".to_owned(), json!(below.name()));
         }
-        value
+        Value::Object(value)
     }
 
     /// An image with those below it, each in the one above.
@@ -58,7 +54,7 @@ impl Images {
         for (depth, layer) in known.iter().enumerate().rev() {
             let full = FullName::over(layer, name.as_ref()).await;
             if depth <= self.nested_max {
-                let mut described = self.alone(layer).await;
+                let mut described = alone(layer).await;
                 described.insert("filename".to_owned(), json!(full.text()));
                 if let Some(below) = below.take() {
                     described.insert("backing-image".to_owned(), below);
@@ -68,16 +64,6 @@ impl Images {
             name = Some(full);
         }
         below.unwrap_or_default()
-    }
-
-    async fn alone(&self, layer: &Arc<dyn Block>) -> Map<String, Value> {
-        let key = Arc::as_ptr(layer).cast::<()>() as usize;
-        if let Some((_, known)) = self.known.borrow().get(&key) {
-            return known.clone();
-        }
-        let described = alone(layer).await;
-        self.known.borrow_mut().insert(key, (Arc::clone(layer), described.clone()));
-        described
     }
 }
 
@@ -110,7 +96,7 @@ async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
         if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
             data["bitmaps"] = bitmaps;
         }
-        put("format-specific", json!({ "type": "qcow2", "data": data }));
+        put("format-specific", Value::Object(object([("type", json!("qcow2")), ("data", data)])));
         put_file(&mut put, &**qcow2.file(), Some((geometry.cluster_size(), geometry.subcluster_size())));
     } else if let Some(raw) = raw_of(&**layer) {
         put("dirty-flag", json!(false));

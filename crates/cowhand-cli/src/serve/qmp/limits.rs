@@ -1,6 +1,8 @@
 //! block_set_io_throttle, and what the limits have done (x-query-throttle).
 
-use control::{Arguments, QmpError};
+use std::sync::Arc;
+
+use control::{Answer, Arguments, List, QmpError};
 use graph::ThrottleReport;
 use serde_json::{Map, Value, json};
 use throttle::{
@@ -8,7 +10,9 @@ use throttle::{
     Weight,
 };
 
+use super::chosen::{self, NAMES, object};
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 /// Replaces the limits of a disk, or of the group that is named.
 pub fn set(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
@@ -76,19 +80,28 @@ pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
         .collect()
 }
 
-/// What the limits of one disk, or of all, have done.
-pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+/// What the limits of disks have done: of one, of those that are named, or of all.
+///
+/// # Errors
+/// When there is no such disk.
+pub async fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
     let nodes = match arguments.maybe_text("device") {
-        Some(name) => vec![inventory.disk(name)?],
-        None => inventory.graph.disks(),
+        Some(_) if arguments.has(NAMES.name) => {
+            return Err(QmpError::generic("give one of the arguments 'device' and 'names'"));
+        }
+        Some(name) => vec![Arc::downgrade(&inventory.disk(name)?)],
+        None => chosen::disks(inventory, arguments)?,
     };
-    let mut reports = Vec::new();
+    let (mut reports, mut turn) = (List::default(), Turn::begin());
     for node in nodes {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(node) = node.upgrade() else { continue };
         let mut report = report_value(&node.disk.throttle_report());
         report["node-name"] = json!(node.name());
-        reports.push(report);
+        reports.push(&report);
     }
-    Ok(Value::Array(reports))
+    Ok(Answer::List(reports))
 }
 
 /// What [`report_value`] gives.
@@ -127,21 +140,23 @@ pub fn report_value(report: &ThrottleReport) -> Value {
             (flow_name(*flow).to_owned(), value)
         })
         .collect();
-    json!({
-        "group": report.group,
-        "weight": report.disk.weight.get(),
-        "members": report.shared.members,
-        "limits": limits_value(&report.shared.limits, Dialect::Limits),
-        "bucket-levels": levels,
-        "time-at-limit-ns": nanos(report.disk.time_at_limit),
-        "group-time-at-limit-ns": nanos(report.shared.time_at_limit),
-        "queue": report.disk.counters.queued_requests(),
-        "read": tally_value(&report.disk.counters, Direction::Read),
-        "write": tally_value(&report.disk.counters, Direction::Write),
-        "group-queue": report.shared.counters.queued_requests(),
-        "group-read": tally_value(&report.shared.counters, Direction::Read),
-        "group-write": tally_value(&report.shared.counters, Direction::Write),
-    })
+    let (disk, shared) = (&report.disk, &report.shared);
+    let members = [
+        ("group", json!(report.group)),
+        ("weight", json!(disk.weight.get())),
+        ("members", json!(shared.members)),
+        ("limits", limits_value(&shared.limits, Dialect::Limits)),
+        ("bucket-levels", Value::Object(levels)),
+        ("time-at-limit-ns", json!(nanos(disk.time_at_limit))),
+        ("group-time-at-limit-ns", json!(nanos(shared.time_at_limit))),
+        ("queue", json!(disk.counters.queued_requests())),
+        ("read", tally_value(&disk.counters, Direction::Read)),
+        ("write", tally_value(&disk.counters, Direction::Write)),
+        ("group-queue", json!(shared.counters.queued_requests())),
+        ("group-read", tally_value(&shared.counters, Direction::Read)),
+        ("group-write", tally_value(&shared.counters, Direction::Write)),
+    ];
+    Value::Object(object(members))
 }
 
 fn flow_name(flow: Flow) -> &'static str {
@@ -150,16 +165,17 @@ fn flow_name(flow: Flow) -> &'static str {
 
 fn tally_value(counters: &Counters, direction: Direction) -> Value {
     let tally = counters.of(direction);
-    json!({
-        "passed": tally.passed.requests,
-        "passed-bytes": tally.passed.bytes,
-        "delayed": tally.delayed.requests,
-        "delayed-bytes": tally.delayed.bytes,
-        "delayed-ns": tally.delayed_ns,
-        "delays": histogram_value(&tally.delays),
-        "queued": tally.queued.requests,
-        "queued-bytes": tally.queued.bytes,
-    })
+    let members = [
+        ("passed", json!(tally.passed.requests)),
+        ("passed-bytes", json!(tally.passed.bytes)),
+        ("delayed", json!(tally.delayed.requests)),
+        ("delayed-bytes", json!(tally.delayed.bytes)),
+        ("delayed-ns", json!(tally.delayed_ns)),
+        ("delays", histogram_value(&tally.delays)),
+        ("queued", json!(tally.queued.requests)),
+        ("queued-bytes", json!(tally.queued.bytes)),
+    ];
+    Value::Object(object(members))
 }
 
 /// As QEMU writes latency histograms: bounds in nanoseconds, and one count more than there are bounds.

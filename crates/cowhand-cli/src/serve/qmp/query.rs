@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use control::{Answer, Arguments, List, QmpError};
 use graph::options::{DetectZeroes, Discard};
 use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
@@ -10,33 +11,42 @@ use serde_json::{Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
 use super::bitmaps;
+use super::chosen::{self, Nodes, object};
 use super::dirty_bitmaps;
 use super::image_info::{self, Images};
 use super::job_maps;
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
+use crate::serve::turns::Turn;
 
 /// Every disk as a device; `flat`: without backing images.
-pub async fn devices(inventory: &Inventory, flat: bool) -> Value {
-    let (mut devices, images) = (Vec::new(), Images::new(flat));
+///
+/// # Errors
+/// When a disk is named that is none.
+pub async fn devices(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+    let (mut devices, mut turn) = (List::default(), Turn::begin());
+    let images = Images::new(arguments.is_on("flat"));
     let filters = job_filters(inventory);
-    for node in inventory.graph.disks() {
+    for node in chosen::disks(inventory, arguments)? {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(node) = node.upgrade() else { continue };
         let mut inserted = disk_value(&images, &node.name(), &node, &snapshots(&node).await).await;
         add_bitmaps(inventory, &node, &mut inserted).await;
         if let Some((name, driver)) = filters.get(&node.name()) {
             (inserted["node-name"], inserted["drv"]) = (json!(name), json!(driver));
         }
-        devices.push(json!({
-            "device": node.name(),
-            "qdev": node.name(),
-            "type": "unknown",
-            "locked": false,
-            "removable": false,
-            "inserted": inserted,
-        }));
+        devices.push(&object([
+            ("device", json!(node.name())),
+            ("qdev", json!(node.name())),
+            ("type", json!("unknown")),
+            ("locked", json!(false)),
+            ("removable", json!(false)),
+            ("inserted", inserted),
+        ]));
     }
-    Value::Array(devices)
+    Ok(Answer::List(devices))
 }
 
 /// The filters of jobs that have names, and their drivers, by their disks.
@@ -50,26 +60,36 @@ pub(super) fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'s
 }
 
 /// Every node; `flat`: likewise.
-pub async fn nodes(inventory: &Inventory, flat: bool) -> Value {
-    let (mut values, images) = (Vec::new(), Images::new(flat));
-    for node in inventory.graph.nodes() {
-        node_values(inventory, &images, &node, &mut values).await;
-    }
+///
+/// # Errors
+/// When a node is named that is none.
+pub async fn nodes(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+    let (mut list, mut turn) = (List::default(), Turn::begin());
+    let images = Images::new(arguments.is_on("flat"));
+    let nodes = Nodes::of(inventory, arguments)?;
     // Each is looked up in all that there is: found in one look, since there may be thousands.
     let reaches = inventory.graph.write_reaches();
-    let disks: HashMap<_, _> = inventory.graph.disks().into_iter().map(|disk| (disk.name(), disk)).collect();
-    for value in &mut values {
-        let name = value["node-name"].as_str().unwrap_or_default();
-        let whole = value["part-of"].as_str().unwrap_or(name);
-        let disk = disks.get(whole).cloned().or_else(|| inventory.graph.disk(whole).ok());
-        let reach = reaches.get(name);
-        let below = || reaches.get(&disk.as_ref().filter(|_| whole == name)?.name());
-        if let Some(reach) = reach.or_else(below) {
-            value["write_threshold"] = json!(reach.threshold());
+    for node in &nodes.all {
+        turn.pass().await;
+        // It may be gone by now.
+        let Some(node) = node.upgrade() else { continue };
+        let mut values = Vec::new();
+        node_values(inventory, &images, &node, &mut values).await;
+        values.retain(|value| value["node-name"].as_str().is_some_and(|name| nodes.has(name)));
+        for mut value in values {
+            let name = value["node-name"].as_str().unwrap_or_default();
+            let whole = value["part-of"].as_str().unwrap_or(name);
+            let disk = inventory.graph.disk(whole).ok();
+            let reach = reaches.get(name);
+            let below = || reaches.get(&disk.as_ref().filter(|_| whole == name)?.name());
+            if let Some(reach) = reach.or_else(below) {
+                value["write_threshold"] = json!(reach.threshold());
+            }
+            value["active"] = json!(disk.is_none_or(|disk| disk.disk.is_active()));
+            list.push(&value);
         }
-        value["active"] = json!(disk.is_none_or(|disk| disk.disk.is_active()));
     }
-    Value::Array(values)
+    Ok(Answer::List(list))
 }
 
 /// The snapshots of a disk, as ImageInfo has them. None if the table cannot be read, which is logged.

@@ -12,7 +12,7 @@ use throttle::{PARAMETERS, SETTINGS};
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::{
-    amend, bitmap_bits, bitmaps, checkpoints, corruption, create, dirty_bitmaps, forget, job_schema,
+    amend, bitmap_bits, bitmaps, checkpoints, chosen, corruption, create, dirty_bitmaps, forget, job_schema,
     lineage_queries, object_schema, overlay, publish, push, quorum, remotes, restore,
 };
 
@@ -265,10 +265,10 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("query-status"),
     command!("query-jobs"),
     command!("query-block-jobs"),
-    command!("query-block", optional("flat", Kind::Switch)),
-    command!("query-named-block-nodes", optional("flat", Kind::Switch)),
-    command!("query-blockstats", optional("query-nodes", Kind::Switch)),
-    command!("query-block-exports"),
+    command!("query-block", optional("flat", Kind::Switch), chosen::NAMES),
+    command!("query-named-block-nodes", optional("flat", Kind::Switch), chosen::NAMES),
+    command!("query-blockstats", optional("query-nodes", Kind::Switch), chosen::NAMES),
+    command!("query-block-exports", chosen::NAMES),
     command!("x-debug-query-block-graph"),
     command!("x-query-remotes"),
     command!("add-fd", optional("fdset-id", DESCRIPTOR), optional("opaque", Kind::Text)),
@@ -383,7 +383,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("qom-list-properties", required("typename", Kind::Text)),
     command!("qom-list-get", required("paths", Kind::List(&Kind::Text))),
     CommandSpec { name: "block_set_io_throttle", arguments: Kind::Object(&THROTTLE_MEMBERS) },
-    command!("x-query-throttle", optional("device", Kind::Text)),
+    command!("x-query-throttle", optional("device", Kind::Text), chosen::NAMES),
     command!(
         "block-set-write-threshold",
         required("node-name", Kind::Text),
