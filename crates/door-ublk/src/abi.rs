@@ -33,6 +33,8 @@ pub(crate) mod feature {
     pub(crate) const USER_RECOVERY: u64 = 1 << 3;
     /// Requests that were in flight then are given to the next server.
     pub(crate) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
+    /// The data of requests is read from the device by which the kernel asks, and written to it (Linux 6.5).
+    pub(crate) const USER_COPY: u64 = 1 << 7;
     /// The device's size can change.
     pub(crate) const UPDATE_SIZE: u64 = 1 << 10;
 }
@@ -126,6 +128,12 @@ pub(crate) fn io_command(queue: u16, tag: u16, result: i32) -> [u8; 8] {
     put(&mut bytes, 2, &tag.to_ne_bytes());
     put(&mut bytes, 4, &result.to_ne_bytes());
     bytes
+}
+
+/// Where the device by which the kernel asks has the data of the request in a place of a queue, if it was made with [`feature::USER_COPY`].
+pub(crate) fn data_offset(queue: u16, tag: u16) -> u64 {
+    const FIRST: u64 = 0x8000_0000;
+    FIRST + (u64::from(queue) << 41 | u64::from(tag) << 25)
 }
 
 /// A command about a device, with `len` bytes of data at `address`.
@@ -341,6 +349,14 @@ mod tests {
         assert_eq!(Control::GetFeatures.code(Encoding::Ioctl), 0x8020_7513);
         assert_eq!(Encoding::Ioctl.fetch(), 0xc010_7520);
         assert_eq!(Encoding::Plain.commit_and_fetch(), 0x21);
+    }
+
+    #[test]
+    fn data_of_each_place_lies_where_the_kernel_has_it() {
+        assert_eq!(data_offset(0, 0), 0x8000_0000);
+        assert_eq!(data_offset(0, 3), 0x8600_0000);
+        assert_eq!(data_offset(2, 0), 0x400_8000_0000);
+        assert_eq!(data_offset(1, 1), 0x200_8200_0000);
     }
 
     #[test]

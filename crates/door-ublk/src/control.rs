@@ -140,7 +140,7 @@ impl Device {
         let mut features = [0; FEATURES_BYTES];
         let asked = driver.command(Control::GetFeatures.code(Encoding::Ioctl), 0, &mut features, 0);
         let encoding = if asked.is_ok() { Encoding::Ioctl } else { Encoding::Plain };
-        let features = u64::from_ne_bytes(features) & feature::UPDATE_SIZE;
+        let features = u64::from_ne_bytes(features) & (feature::UPDATE_SIZE | feature::USER_COPY);
         let info = Info {
             queues,
             depth: QUEUE_DEPTH,
@@ -293,6 +293,12 @@ impl Device {
         // A change of the size now is waited for; none begins later.
         *self.life.lock() = Life::Stopped;
         self.ask(Control::Stop, &mut [], 0)
+    }
+
+    /// Whether the data of requests is copied by us, and not to and from memory that the kernel is given before there are any. Always so from Linux
+    /// 6.5 on, but for a device that a server made which knew only that.
+    pub(crate) fn copies_data(&self) -> bool {
+        self.info.features & feature::USER_COPY != 0
     }
 
     /// Whether the size can change while programs use the device.

@@ -14,7 +14,8 @@ use reactor::CommandDevice;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::abi::{
-    CONTROL_COMMAND_BYTES, DESCRIPTOR_BYTES, Encoding, QUEUE_DEPTH_MAX, control_command, io_command,
+    CONTROL_COMMAND_BYTES, DESCRIPTOR_BYTES, Encoding, QUEUE_DEPTH_MAX, control_command, data_offset,
+    io_command,
 };
 
 /// Bytes of a command in an entry of a ring with entries of 128.
@@ -83,7 +84,7 @@ fn control_ring() -> io::Result<ControlRing> {
     Ok(ring)
 }
 
-/// One place of a queue, as the driver has it: where a command goes, and its buffer.
+/// One place of a queue, as the driver has it: where a command goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) encoding: Encoding,
@@ -92,7 +93,8 @@ pub(crate) struct Place {
 }
 
 /// Waits for a request in a place of a queue, after the one before was answered with `answer`, whose data `buf` has. Gives the buffer back,
-/// with the data of a write. It must hold the largest request; all commands of a queue must come from one thread.
+/// with the data of a write. It must hold the largest request; there must be none if the device was made so that data is copied by [`copy_in`] and [`copy_out`]. All
+/// commands of a queue must come from one thread.
 ///
 /// # Errors
 /// ENODEV when the device is stopped.
@@ -100,17 +102,41 @@ pub(crate) async fn next_request(
     device: &CommandDevice,
     place: Place,
     answer: Option<i32>,
-    buf: LargestBuf,
-) -> (io::Result<usize>, LargestBuf) {
+    buf: Option<LargestBuf>,
+) -> (io::Result<usize>, Option<LargestBuf>) {
     let code = match answer {
         None => place.encoding.fetch(),
         Some(_) => place.encoding.commit_and_fetch(),
     };
     let head = io_command(place.queue, place.tag, answer.unwrap_or(0));
-    let bytes = buf.bytes;
-    // SAFETY: the driver copies at most the bytes of the largest request, which the buffer has.
-    let (result, buf) = unsafe { device.command(code, head, buf.buf).await };
-    (result, LargestBuf { buf, bytes })
+    let bytes = buf.as_ref().map_or(0, |buf| buf.bytes);
+    // SAFETY: the driver copies at most the bytes of the largest request, which the buffer has, and nothing where there is none.
+    let (result, buf) = unsafe { device.command(code, head, buf.map(|buf| buf.buf)).await };
+    (result, buf.map(|buf| LargestBuf { buf, bytes }))
+}
+
+/// Fills `buf` with the data of the write that is in `place`. The kernel has them in memory: nothing is waited for.
+///
+/// # Errors
+/// When the kernel has fewer, or the device is stopped.
+pub(crate) fn copy_in(device: &CommandDevice, place: Place, buf: &mut [u8]) -> io::Result<()> {
+    let offset = data_offset(place.queue, place.tag);
+    whole(buf.len(), || rustix::io::pread(device, &mut *buf, offset))
+}
+
+/// Gives `bytes` to the read that is in `place`.
+///
+/// # Errors
+/// As [`copy_in`].
+pub(crate) fn copy_out(device: &CommandDevice, place: Place, bytes: &[u8]) -> io::Result<()> {
+    let offset = data_offset(place.queue, place.tag);
+    whole(bytes.len(), || rustix::io::pwrite(device, bytes, offset))
+}
+
+/// The driver copies everything at once, or fails.
+fn whole(len: usize, mut copy: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<()> {
+    let copied = rustix::io::retry_on_intr(&mut copy)?;
+    if copied == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// A buffer for the largest request of a device.
@@ -196,3 +222,28 @@ impl Drop for Descriptors {
 
 // SAFETY: it is an address and a length; the bytes are reached by copies alone, and nothing in this process writes them.
 unsafe impl Send for Descriptors {}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn data_is_copied_from_and_to_the_place_of_its_request_or_the_request_fails() {
+        let file = tempfile::tempfile().expect("a file in the place of a device");
+        let device = CommandDevice::from_fd(OwnedFd::from(file));
+        let place = |queue, tag| Place { encoding: Encoding::Ioctl, queue, tag };
+        for (queue, tag) in [(0, 0), (0, 1), (1, 0)] {
+            copy_out(&device, place(queue, tag), &[queue as u8 + 1, tag as u8, 7]).expect("a copy");
+        }
+        let mut found = [0; 3];
+        copy_in(&device, place(1, 0), &mut found).expect("a copy");
+        assert_eq!(found, [2, 0, 7]);
+        copy_in(&device, place(0, 1), &mut found).expect("a copy");
+        assert_eq!(found, [1, 1, 7]);
+        // There is less than the request is said to have.
+        copy_in(&device, place(1, 0), &mut [0; 4]).expect_err("a part of it");
+        copy_in(&device, place(1, 1), &mut found).expect_err("nothing is there");
+    }
+}

@@ -5,10 +5,11 @@ use std::time::Duration;
 /// Requests of one queue at a time: what the kernel's own servers have, and enough for any disk of ours.
 pub const QUEUE_DEPTH: u16 = 128;
 
-/// Bytes of one read or write at most. Each request of a queue has a buffer of as many: 32 MiB of a queue, of which memory is taken that was used.
+/// Bytes of one read or write at most. Where the kernel (before Linux 6.5) copies the data itself, each request of a queue has a buffer of as many: 32 MiB of a queue,
+/// of which memory is taken that was used.
 pub const REQUEST_BYTES_MAX: u32 = 256 << 10;
 
-/// Queues of a device: more loops than this gain nothing, and each has its buffers.
+/// Queues of a device: more loops than this gain nothing, and each has its tasks.
 pub const QUEUES_MAX: u16 = 8;
 
 /// Queues that a device left by another server may have: the kernel's own limit is as many as there are processors.

@@ -6,8 +6,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use async_lock::Mutex;
 use export::repeats::{self, Level};
-use export::{Ending, HangUp, Hints, LocalEvent, Pace};
+use export::{Budget, Ending, HangUp, Hints, InFlight, LocalEvent, Pace, Permit};
 use futures_util::future::{Either, select};
 use reactor::CommandDevice;
 use rustix::io::Errno;
@@ -22,10 +23,13 @@ use crate::server::UblkExport;
 pub(crate) struct Queue {
     pub(crate) export: Arc<UblkExport>,
     pub(crate) pace: Pace,
-    device: CommandDevice,
+    pub(crate) device: CommandDevice,
     descriptors: Descriptors,
     number: u16,
     ending: Rc<EndingQueue>,
+    in_flight: Rc<InFlight>,
+    /// Has the request that waits for a place in memory.
+    admission: Mutex<()>,
     /// Places that wait or work.
     places: Cell<u16>,
     /// Of those, the ones at work.
@@ -52,7 +56,7 @@ impl Queue {
     pub(crate) fn new(
         export: &Arc<UblkExport>,
         (number, device, descriptors): (u16, CommandDevice, Descriptors),
-        pace: Pace,
+        (pace, budget): (Pace, Arc<Budget>),
     ) -> Rc<Self> {
         Rc::new(Self {
             export: Arc::clone(export),
@@ -61,6 +65,8 @@ impl Queue {
             descriptors,
             number,
             ending: Rc::default(),
+            in_flight: InFlight::new(budget),
+            admission: Mutex::new(()),
             places: Cell::new(0),
             at_work: Cell::new(0),
             changed: LocalEvent::default(),
@@ -76,13 +82,7 @@ impl Queue {
         let depth = self.export.device.info().depth;
         self.places.set(depth);
         for tag in 0..depth {
-            let queue = Rc::clone(&self);
-            reactor::spawn(async move {
-                queue.serve(tag).await;
-                queue.places.set(queue.places.get() - 1);
-                queue.changed.wake();
-            })
-            .detach();
+            reactor::spawn(Rc::clone(&self).place(tag)).detach();
         }
         let entry = Arc::clone(self.export.entry());
         let ended = pin!(self.changed.until(|| self.places.get() == 0));
@@ -93,6 +93,13 @@ impl Queue {
             self.export.begin_stop();
         }
         self.changed.until(|| self.places.get() == 0).await;
+    }
+
+    /// One place, until it is not served any more.
+    async fn place(self: Rc<Self>, tag: u16) {
+        self.serve(tag).await;
+        self.places.set(self.places.get() - 1);
+        self.changed.wake();
     }
 
     /// The first queue tells the kernel of other sizes; it never ends.
@@ -112,7 +119,8 @@ impl Queue {
     async fn serve(&self, tag: u16) {
         let info = *self.export.device.info();
         let place = Place { encoding: self.export.device.encoding(), queue: self.number, tag };
-        let mut buf = LargestBuf::new(info.buffer_bytes as usize);
+        let copies = self.export.device.copies_data();
+        let mut buf = (!copies).then(|| LargestBuf::new(info.buffer_bytes as usize));
         let mut answer = None;
         loop {
             let (asked, given) = next_request(&self.device, place, answer, buf).await;
@@ -122,10 +130,17 @@ impl Queue {
             let request = Request::decode(&self.descriptors.get(tag));
             tracing::trace!(tag, ?request, "request");
             self.at_work.set(self.at_work.get() + 1);
-            let (result, back) = requests::carry_out(self, request, given).await;
+            // In memory of its own: most places wait most of the time.
+            let (result, back) = Box::pin(requests::carry_out(self, place, request, given)).await;
             self.at_work.set(self.at_work.get() - 1);
             (answer, buf) = (Some(result), back);
         }
+    }
+
+    /// A place for the data of a request in the memory that all clients share, in the order in which they are asked for.
+    pub(crate) async fn admit(&self, bytes: u64) -> Permit {
+        let _turn = self.admission.lock().await;
+        self.in_flight.admit(bytes).await
     }
 
     /// What is known of a request that is at work: whether others are.
@@ -142,5 +157,22 @@ impl Queue {
         let text = format!("export {name:?}: the block device cannot be served any more: {error}");
         repeats::tell(Level::Error, "ublk", name, &text);
         self.export.begin_stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::QUEUE_DEPTH;
+
+    fn size_of_task<F: Future>(_of: impl FnOnce(Rc<Queue>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each place had a buffer for the largest request from the start on: 32 MiB of a queue, once it was used.
+    #[test]
+    fn a_queue_that_waits_takes_as_little_as_its_tasks() {
+        let bytes = size_of_task(|queue| queue.place(0)) * usize::from(QUEUE_DEPTH);
+        assert!(bytes <= 48 << 10, "{bytes}");
     }
 }

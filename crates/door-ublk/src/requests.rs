@@ -1,14 +1,23 @@
 //! A request of a queue, from what the kernel says to what it is answered.
 
-use export::{Error, ErrorKind, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use std::io;
+
+use buffer::IoBuf;
+use export::{Error, ErrorKind, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use rustix::io::Errno;
 
 use crate::abi::{Op, Request};
-use crate::kernel::LargestBuf;
+use crate::kernel::{LargestBuf, Place, copy_in, copy_out};
 use crate::queue::Queue;
 
-/// Carries a request out. Gives what the kernel receives: bytes that were moved, or a negative error number; and the buffer, with what was read.
-pub(crate) async fn carry_out(queue: &Queue, request: Request, buf: LargestBuf) -> (i32, LargestBuf) {
+/// Carries a request out. Gives what the kernel receives: bytes that were moved, or a negative error number; and the buffer, with what was read. Without one the
+/// data is copied from and to memory that the request has for as long as it takes.
+pub(crate) async fn carry_out(
+    queue: &Queue,
+    place: Place,
+    request: Request,
+    buf: Option<LargestBuf>,
+) -> (i32, Option<LargestBuf>) {
     let kind = match request.op {
         Op::Read => RequestKind::Read,
         Op::Write => RequestKind::Write,
@@ -21,16 +30,18 @@ pub(crate) async fn carry_out(queue: &Queue, request: Request, buf: LargestBuf) 
         }
     };
     let moves = matches!(request.op, Op::Read | Op::Write);
-    if moves && request.len > buf.bytes() as u64 {
+    if moves && request.len > u64::from(queue.export.device.info().buffer_bytes) {
         queue.export.entry().counters().refused();
         return (refusal(Errno::INVAL), buf);
     }
     let entry = queue.export.entry();
     let counted = RequestCount::new(entry);
-    let (result, buf) = match request.op {
-        Op::Read => read(queue, request, buf).await,
-        Op::Write => write(queue, request, buf).await,
-        _ => (without_data(queue, request).await, buf),
+    let (result, buf) = match (request.op, buf) {
+        (Op::Read, Some(buf)) => read(queue, request, buf).await,
+        (Op::Write, Some(buf)) => write(queue, request, buf).await,
+        (Op::Read, None) => (read_copied(queue, place, request).await, None),
+        (Op::Write, None) => (write_copied(queue, place, request).await, None),
+        (_, buf) => (without_data(queue, request).await, buf),
     };
     let bytes = if kind == RequestKind::Flush { 0 } else { request.len };
     entry.counters().ended(kind, result.is_ok(), bytes);
@@ -45,26 +56,63 @@ pub(crate) async fn carry_out(queue: &Queue, request: Request, buf: LargestBuf) 
     }
 }
 
-async fn read(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), Error>, LargestBuf) {
-    let (disk, hints, bytes) = (queue.export.entry().disk(), queue.hints(), buf.bytes());
+async fn read(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), Error>, Option<LargestBuf>) {
+    let bytes = buf.bytes();
     let mut buf = buf.into_buf();
     // Its length fits the buffer.
     let rest = buf.split_off(request.len as usize);
-    let (result, mut buf) = match disk.try_read(request.offset, &mut buf, hints) {
+    let (result, buf) = fill(queue, request.offset, buf).await;
+    (result, Some(LargestBuf::joined(buf, rest, bytes)))
+}
+
+async fn read_copied(queue: &Queue, place: Place, request: Request) -> Result<(), Error> {
+    let (_permit, buf) = memory(queue, request).await?;
+    let (result, buf) = fill(queue, request.offset, buf).await;
+    result?;
+    copy_out(&queue.device, place, &buf).map_err(|error| not_copied(queue, error))
+}
+
+/// Memory for the data of a request, of that which the clients of all doors share.
+async fn memory(queue: &Queue, request: Request) -> Result<(Permit, IoBuf), Error> {
+    let permit = queue.admit(request.len).await;
+    // Its length is that of the largest request at most.
+    let buf = IoBuf::try_uninit(request.len as usize).ok_or(ErrorKind::NoMemory)?;
+    Ok((permit, buf))
+}
+
+fn not_copied(queue: &Queue, error: io::Error) -> Error {
+    Error::because(ErrorKind::Io, queue.export.entry().name(), error)
+}
+
+async fn fill(queue: &Queue, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+    let (disk, hints) = (queue.export.entry().disk(), queue.hints());
+    let (result, mut buf) = match disk.try_read(offset, &mut buf, hints) {
         Some(kind) => (Ok(kind), buf),
-        None => disk.read(request.offset, buf, hints, &queue.pace).await,
+        None => disk.read(offset, buf, hints, &queue.pace).await,
     };
     if let Ok(ReadKind::Zeroes) = result {
         buf.fill(0);
     }
-    (result.map(drop), LargestBuf::joined(buf, rest, bytes))
+    (result.map(drop), buf)
 }
 
-async fn write(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), Error>, LargestBuf) {
+async fn write_copied(queue: &Queue, place: Place, request: Request) -> Result<(), Error> {
+    let Request { fua, offset, .. } = request;
+    let disk = queue.export.entry().disk();
+    if disk.read_only() {
+        return Err(ErrorKind::ReadOnly.into());
+    }
+    let (_permit, mut buf) = memory(queue, request).await?;
+    copy_in(&queue.device, place, &mut buf).map_err(|error| not_copied(queue, error))?;
+    let written = disk.write(offset, buf.freeze().into(), fua, queue.hints(), &queue.pace).await;
+    settle(queue, written, fua).await
+}
+
+async fn write(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), Error>, Option<LargestBuf>) {
     let Request { fua, offset, len, .. } = request;
     let (disk, bytes) = (queue.export.entry().disk(), buf.bytes());
     if disk.read_only() {
-        return (Err(ErrorKind::ReadOnly.into()), buf);
+        return (Err(ErrorKind::ReadOnly.into()), Some(buf));
     }
     let whole = buf.into_buf().freeze();
     // Its length fits the buffer.
@@ -73,7 +121,7 @@ async fn write(queue: &Queue, request: Request, buf: LargestBuf) -> (Result<(), 
     let result = settle(queue, written, fua).await;
     // What was written may be kept elsewhere.
     let buf = whole.thaw().map_or_else(|_| LargestBuf::new(bytes), |buf| LargestBuf::of(buf, bytes));
-    (result, buf)
+    (result, Some(buf))
 }
 
 async fn without_data(queue: &Queue, request: Request) -> Result<(), Error> {

@@ -196,11 +196,12 @@ impl Server {
         std::thread::Builder::new().name("cowhand-ublk".to_owned()).spawn(move || starting.start())?;
         for queue in mapped {
             let mut ended = EndOfQueue { export: Arc::clone(export), in_order: false };
+            let budget = Arc::clone(self.door.loops().budget());
             let index = usize::from(queue.0) % self.door.loops().count();
             self.door.give_to(index, move |seat| {
                 let export = &ended.export;
                 let span = tracing::info_span!("ublk", export = export.entry.name());
-                let queue = Queue::new(export, queue, seat.pace(&export.entry));
+                let queue = Queue::new(export, queue, (seat.pace(&export.entry), budget));
                 let hang_up = queue.ending();
                 let work = async move {
                     queue.run().await;

@@ -81,7 +81,7 @@ impl CommandDevice {
         Self { fd: Arc::new(fd) }
     }
 
-    /// Gives the device command `op` with 16 bytes: `head`, and the address of `buf`. Ends with what the device says, and gives the buffer back.
+    /// Gives the device command `op` with 16 bytes: `head`, and the address of `buf`, or 0. Ends with what the device says, and gives the buffer back.
     /// A command that is dropped goes on until the device ends it, and holds the buffer until then: so does its loop.
     ///
     /// # Errors
@@ -89,7 +89,12 @@ impl CommandDevice {
     ///
     /// # Safety
     /// Until it ends the device may touch the bytes of `buf`, and must touch no other memory of this process.
-    pub async unsafe fn command(&self, op: u32, head: [u8; 8], buf: IoBuf) -> (io::Result<usize>, IoBuf) {
+    pub async unsafe fn command(
+        &self,
+        op: u32,
+        head: [u8; 8],
+        buf: Option<IoBuf>,
+    ) -> (io::Result<usize>, Option<IoBuf>) {
         let work = Work::Command { fd: Arc::clone(&self.fd), op, head, buf };
         match Op::start(work, Place::Loop).await {
             (result, Work::Command { buf, .. }) => (result, buf),

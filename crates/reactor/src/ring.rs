@@ -283,7 +283,8 @@ fn entry(work: &mut Work, vectors: &mut Option<Vectors>) -> squeue::Entry {
         Work::Command { fd, op, head, buf } => {
             let mut command = [0; 16];
             command[..8].copy_from_slice(head);
-            command[8..].copy_from_slice(&(buf.as_mut_ptr() as u64).to_ne_bytes());
+            let address = buf.as_mut().map_or(0, |buf| buf.as_mut_ptr() as u64);
+            command[8..].copy_from_slice(&address.to_ne_bytes());
             opcode::UringCmd16::new(RingFd(fd.as_raw_fd()), *op).cmd(command).build()
         }
         // Calls go to the pool; a ring that is given one has nothing to do.

@@ -86,12 +86,12 @@ pub(crate) enum Work {
     HangUp {
         fd: Fd,
     },
-    /// A command of a device, for rings alone: 8 bytes of its own, and the address of `buf` behind them.
+    /// A command of a device, for rings alone: 8 bytes of its own, and behind them the address of `buf`, or 0.
     Command {
         fd: Fd,
         op: u32,
         head: [u8; 8],
-        buf: IoBuf,
+        buf: Option<IoBuf>,
     },
     Call(Box<dyn FnOnce() + Send>),
     /// A call that has been made.
@@ -142,7 +142,8 @@ impl Work {
             Work::Writable { fd } => Work::Writable { fd: Arc::clone(fd) },
             Work::HangUp { fd } => Work::HangUp { fd: Arc::clone(fd) },
             Work::Command { fd, op, head, buf } => {
-                Work::Command { fd: Arc::clone(fd), op: *op, head: *head, buf: IoBuf::zeroed(buf.len()) }
+                let buf = buf.as_ref().map(|buf| IoBuf::zeroed(buf.len()));
+                Work::Command { fd: Arc::clone(fd), op: *op, head: *head, buf }
             }
             Work::Call(_) | Work::Called => Work::Called,
         }
