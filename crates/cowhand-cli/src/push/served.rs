@@ -14,9 +14,8 @@ use crate::lineages::args::Served;
 /// When the server refuses or fails, or a signal ends it: then the image that was there is there.
 pub fn push(args: &Args, served: Served, watch: &Watch) -> Result<Report, Failure> {
     if args.cache.is_some() || args.drive.is_opened_in_some_way() {
-        return Err(Failure::new(
-            "the server has the disk open: -f, -T, -U, --image-opts and --allow-... have no use",
-        ));
+        let what = "the server has the disk open: -f, -T, -U, --image-opts, --allow-path and --allow-name have no use";
+        return Err(Failure::new(what));
     }
     let Served { mut remote, node } = served;
     // Names of nodes that the server made begin with #.
