@@ -6,6 +6,7 @@
 mod arrows;
 mod book;
 mod changelog;
+mod columns;
 mod commands;
 mod names;
 mod offsets;
@@ -28,12 +29,13 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("pages of the book", book::complaints),
     ("entries of the changelog", changelog::complaints),
+    ("widths of documents", columns::complaints),
     ("commands of the control socket", commands::complaints),
     ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),

@@ -84,15 +84,16 @@ const BEGINNING: &str = "\
 
 **Question it answers:** with which code does each command end, and what may a script conclude from it?
 
-Made from the program's own table by `cowhand manual --markdown=exit-codes`. The codes are those of QEMU's programs of the same purpose. A reason is
-printed on standard error with every code but 0.
+Made from the program's own table by `cowhand manual --markdown=exit-codes`. The codes are those of QEMU's programs of
+the same purpose. A reason is printed on standard error with every code but 0.
 
 | command | code | means |
 |---|---|---|
 ";
 
 const END: &str = "
-Under the names `qemu-img`, `qemu-io`, `qemu-nbd` and `qemu-storage-daemon` the codes are those of that program ([from-qemu.md](../guide/from-qemu.md)).
+Under the names `qemu-img`, `qemu-io`, `qemu-nbd` and `qemu-storage-daemon` the codes are those of that program
+([from-qemu.md](../guide/from-qemu.md)).
 
 A command that a signal ends has no code: the shell shows 128 and the signal's number. What it leaves is in
 [write-order.md](../internals/write-order.md).

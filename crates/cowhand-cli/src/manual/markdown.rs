@@ -8,9 +8,10 @@ const INTRODUCTION: &str = "\
 
 **Question it answers:** which commands are there, which options do they take, and with which exit codes do they end?
 
-Made from the command line's own definitions by `cowhand manual --markdown`; `cowhand manual DIR` writes the same as manual pages, and
-`cowhand COMMAND --help` prints it. The examples are run by a test; `...` stands for lines that are left out. What differs from QEMU's
-tools is in [compat.md](compat.md); options of a drive are in [options.md](options.md).
+Made from the command line's own definitions by `cowhand manual --markdown`; `cowhand manual DIR` writes the same as
+manual pages, and `cowhand COMMAND --help` prints it. The examples are run by a test; `...` stands for lines that are
+left out. What differs from QEMU's tools is in [compat.md](compat.md); options of a drive are in
+[options.md](options.md).
 ";
 
 /// The document. Each tool stands under a heading of its own.

@@ -151,15 +151,17 @@ const INTRODUCTION: &str = "\
 
 **Question it answers:** which options does a drive take, with which defaults, and which change while it is open?
 
-Made from the program's own table by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints the
-same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; [compat.md](compat.md) says what differs.
+Made from the program's own table by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints
+the same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; [compat.md](compat.md) says
+what differs.
 
-A DRIVE has them as `name=value,name=value`, dotted names reach into its parts (`backing.l2-cache-size=1M`). In `json:{...}`, and in a
-`[[drive]]` of a configuration file (TOML), a switch is `true` or `false`, a number a number and everything else a text; a size may be either.
-Parts are objects there, or dotted names. blockdev-add has the names of the column QMP, where a dotted name is a member of an object.
+A DRIVE has them as `name=value,name=value`, dotted names reach into its parts (`backing.l2-cache-size=1M`). In
+`json:{...}`, and in a `[[drive]]` of a configuration file (TOML), a switch is `true` or `false`, a number a number and
+everything else a text; a size may be either. Parts are objects there, or dotted names. blockdev-add has the names of
+the column QMP, where a dotted name is a member of an object.
 
-What no command changes stays as it is while the disk is open, and a change of it is refused by name. `cowhand reopen` and `x-blockdev-set`
-change whatever `blockdev-reopen` does.
+What no command changes stays as it is while the disk is open, and a change of it is refused by name. `cowhand reopen`
+and `x-blockdev-set` change whatever `blockdev-reopen` does.
 ";
 
 fn markdown() -> String {

@@ -71,12 +71,13 @@ const INTRODUCTION: &str = "\
 
 Made from the program's own table by `cowhand manual --markdown=metrics`.
 
-`cowhand serve --metrics ADDR:PORT` answers `GET /metrics` with OpenMetrics text; `?histograms=none` leaves histograms out. A port alone is on 127.0.0.1.
-`?disk=NAME`, as often as there are such (`params: { disk: [a, b] }` of a scrape), has the figures of these disks and of the process alone; one that is gone has
-none.
-Every client that can connect can read them: names of disks, and their load. Counters only grow, and end with `_total`. Figures of limits, remote disks and
-caches are there where a disk has such. A histogram has the kinds of requests that there were; that of limits also where a limit is set.
-`map` is `own` (the image's map) or `below` (those of its backing files). [monitoring.md](../guide/monitoring.md) says what to alert on.
+`cowhand serve --metrics ADDR:PORT` answers `GET /metrics` with OpenMetrics text; `?histograms=none` leaves histograms
+out. A port alone is on 127.0.0.1. `?disk=NAME`, as often as there are such (`params: { disk: [a, b] }` of a scrape),
+has the figures of these disks and of the process alone; one that is gone has none. Every client that can connect can
+read them: names of disks, and their load. Counters only grow, and end with `_total`. Figures of limits, remote disks
+and caches are there where a disk has such. A histogram has the kinds of requests that there were; that of limits also
+where a limit is set. `map` is `own` (the image's map) or `below` (those of its backing files).
+[monitoring.md](../guide/monitoring.md) says what to alert on.
 ";
 
 /// docs/reference/metrics.md.

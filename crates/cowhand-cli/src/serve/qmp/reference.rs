@@ -9,11 +9,12 @@ const INTRODUCTION: &str = "\
 
 **Question it answers:** which arguments does each command take, of which types, and which may be left out?
 
-Made from the schema that commands are checked against, by `cowhand manual --markdown=qmp`; a running server describes the same with
-`query-qmp-schema`. What commands do is in [qmp.md](qmp.md), what options of a drive do in [options.md](options.md).
+Made from the schema that commands are checked against, by `cowhand manual --markdown=qmp`; a running server describes
+the same with `query-qmp-schema`. What commands do is in [qmp.md](qmp.md), what options of a drive do in
+[options.md](options.md).
 
-A dotted name is a member of an object, `[]` an element of a list. A number is whole and not negative. A *node* is the object that
-`blockdev-add` takes.
+A dotted name is a member of an object, `[]` an element of a list. A number is whole and not negative. A *node* is the
+object that `blockdev-add` takes.
 ";
 
 /// The page.
