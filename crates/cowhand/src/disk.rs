@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Fills memory that is not ours, such as a guest's, with the bytes at `offset`: in place, unless they are compressed or encrypted, or the
-    /// medium is used with `cache=none` and the memory is not aligned for it.
+    /// file is used with `cache=none` and the memory is not aligned for it.
     pub fn read_into(&self, offset: u64, memory: ForeignBytes) -> Pending<()> {
         self.submit_without_bytes(Request::ReadInto { offset, memory })
     }

@@ -13,8 +13,8 @@ use crate::host::Host;
 use crate::overlap::{MetadataMap, Section};
 use crate::table_io::write_bytes;
 
-/// What an image uses. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open: an image that goes on
-/// with other files ([`crate::OnOtherFiles`]) has another one of these, so that what is read needs no lock and no look at what may change.
+/// What an image uses. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open: an image that switches
+/// to other files ([`crate::OnOtherFiles`]) has another one of these, so that what is read needs no lock and no look at what may change.
 #[derive(Debug)]
 pub(crate) struct Medium {
     pub(crate) blame: Blame,

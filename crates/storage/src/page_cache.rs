@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
 /// Whether the byte at `offset` of `file`, which is open for reading, is in the page cache. Costs four system calls, and asks nothing of the
-/// medium where the caller owns the file or may write it. Another caller gets no answer: its read must not wait, but begins to bring the page in.
+/// device where the caller owns the file or may write it. Another caller gets no answer: its read must not wait, but begins to bring the page in.
 ///
 /// # Errors
 /// When the file has no pages: a pipe, a directory.

@@ -77,7 +77,7 @@ fn web_identity(state: &mut State, request: &Request) -> Option<String> {
     ))
 }
 
-/// A role, for whoever signs. Its key has the signer's, the region and the external ID.
+/// A role. Its key has the signer's, the region and the external ID.
 fn role(state: &mut State, request: &Request) -> Option<String> {
     let (_, signed) = request.fields.get("authorization")?.split_once("Credential=")?;
     let (key, scope) = signed.split_once('/')?;

@@ -51,14 +51,13 @@ fn of_document(path: &str, text: &str) -> Vec<String> {
     if OTHERS.iter().any(|start| path.starts_with(start)) {
         return Vec::new();
     }
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with("    "));
-    lines.flat_map(|(index, line)| of_line(path, index, &without_code(line))).collect()
+    of_lines(path, text.lines().enumerate().filter(|(_, line)| !line.starts_with("    ")))
 }
 
 fn of_source(path: &str, text: &str) -> Vec<String> {
     let comments =
         text.lines().enumerate().filter_map(|(index, line)| Some((index, line.split_once("//")?.1)));
-    let words = comments.flat_map(|(index, comment)| of_line(path, index, &without_code(comment)));
+    let words = of_lines(path, comments).into_iter();
     words.chain(text.lines().enumerate().filter_map(|(index, line)| of_type(path, index, line))).collect()
 }
 
@@ -76,11 +75,28 @@ fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-fn of_line(path: &str, index: usize, line: &str) -> Vec<String> {
-    let lower = line.to_lowercase();
-    let found = PLAIN.iter().filter(|(phrase, _)| has_words(&lower, phrase));
-    let number = index + 1;
-    found.map(|(phrase, plain)| format!("{path}:{number}: \"{phrase}\": write {plain}")).collect()
+/// The phrases in lines with their indices, also those that begin at the end of the line before.
+fn of_lines<'t>(path: &str, lines: impl Iterator<Item = (usize, &'t str)>) -> Vec<String> {
+    let (mut found, mut before) = (Vec::new(), (0, String::new()));
+    for (index, line) in lines {
+        let line = without_code(line).to_lowercase();
+        let carried = if before.0 == index { ending(&before.1) } else { String::new() };
+        let text = format!("{carried} {}", line.trim_start_matches(['/', '!', ' ']));
+        let phrases =
+            PLAIN.iter().filter(|(phrase, _)| has_words(&text, phrase) && !has_words(&carried, phrase));
+        found.extend(
+            phrases.map(|(phrase, plain)| format!("{path}:{}: \"{phrase}\": write {plain}", index + 1)),
+        );
+        before = (index + 1, line);
+    }
+    found
+}
+
+/// The last words of a line, as many as a phrase may have there.
+fn ending(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_whitespace().rev().take(3).collect();
+    words.reverse();
+    words.join(" ")
 }
 
 /// Whether `text` has `phrase` as whole words.
@@ -112,6 +128,14 @@ mod tests {
             ]
         );
         assert_eq!(of("fuzz/src/lib.rs", "fn told() {} // nobody waits\n").len(), 1);
+    }
+
+    /// Two stood in the tree until the lines of documents were broken elsewhere.
+    #[test]
+    fn a_phrase_that_two_lines_share_is_found() {
+        let found = of("docs/a.md", "It is what the\nmedium has.\n\nIt is the\n\nmedium\n");
+        assert_eq!(found, ["docs/a.md:2: \"the medium\": write the file, the device"]);
+        assert_eq!(of("fuzz/src/lib.rs", "/// What the\n/// medium has.\n").len(), 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The bitmaps of a disk that moves: its copy gets them while the mirror runs, on another machine too.
 //!
 //! A bitmap of the copy is made first and records from then on; then what the disk's has as dirty is set in it. A change before the copy has its bitmap
-//! is in the disk's when that is read; a later one is written to the copy, too, and recorded there. So none is missed, and the mirror may go
-//! on with its work meanwhile.
+//! is in the disk's when that is read; a later one is written to the copy, too, and recorded there. So none is missed, and the mirror
+//! need not wait.
 
 use serde_json::{Value, json};
 

@@ -49,8 +49,8 @@ impl Inner {
         }
     }
 
-    /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
-    /// medium before the header leads to it, the old one is freed after that.
+    /// Moves the refcount table if it has outgrown its clusters: the new one is complete in the
+    /// file before the header leads to it, the old one is freed after that.
     async fn make_room_for_table(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let dirty = self.space.refcounts.table.read().dirty();
