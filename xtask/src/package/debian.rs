@@ -77,18 +77,20 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
         }
         Holds::Names => {
             "Description: names of QEMU's disk programs for cowhand\n \
-             Links of the names that cowhand runs under in place of QEMU's programs, such as\n \
-             qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
+             Links of the names that cowhand runs under in place of QEMU's programs, such\n \
+             as qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
              QEMU's own packages may be installed beside it.\n"
         }
         Holds::Extras => {
             "Description: what is put around the disk server cowhand\n \
-             A dashboard for Grafana and alert rules for Prometheus, made of the figures that\n \
-             the server exports, and examples: a pod for Kubernetes, a hook for libvirt.\n"
+             A dashboard for Grafana and alert rules for Prometheus, made of the figures\n \
+             that the server exports, and examples: a pod for Kubernetes, a hook for\n \
+             libvirt.\n"
         }
         Holds::Symbols => {
             "Description: debug symbols for cowhand\n \
-             Symbols and line numbers of the program, where debuggers and perf look for them.\n"
+             Symbols and line numbers of the program, where debuggers and perf look for\n \
+             them.\n"
         }
         // Their stanza is a file.
         Holds::Library | Holds::Development => "",
