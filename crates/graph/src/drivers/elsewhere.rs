@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use storage::{IoFuture, Storage};
 
 use crate::drive::OptionTree;
@@ -38,6 +39,11 @@ pub struct Access {
 pub trait Target: Any + fmt::Debug + Send + Sync {
     /// What messages call it, and what is the same for the same storage only.
     fn name(&self) -> String;
+
+    /// All options, where [`Target::name`] leaves some out that say which storage it is.
+    fn beyond_name(&self) -> Option<Map<String, Value>> {
+        None
+    }
 
     /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
     fn first_difference(&self, other: &dyn Target) -> Option<String>;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value, json};
 use storage::{IoFuture, Storage};
 use storage_nbd::{Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
@@ -311,6 +312,24 @@ impl Target for Nbd {
         self.export_name().map_or_else(|_| "nbd:".to_owned(), |name| name.to_string())
     }
 
+    /// As in QEMU, a URL does not say over which families of addresses the server is reached.
+    fn beyond_name(&self) -> Option<Map<String, Value>> {
+        self.ipv4.or(self.ipv6)?;
+        let port = self.port.clone().unwrap_or_else(|| PORT_DEFAULT.to_string());
+        let options = [
+            ("driver", Some(json!("nbd"))),
+            ("server.type", Some(json!("inet"))),
+            ("server.host", self.host.as_ref().map(|host| json!(host))),
+            ("server.port", Some(json!(port))),
+            ("server.ipv4", self.ipv4.map(|is_on| json!(is_on))),
+            ("server.ipv6", self.ipv6.map(|is_on| json!(is_on))),
+            ("export", self.export.as_ref().map(|export| json!(export))),
+            ("tls-creds", self.tls_creds.as_ref().map(|id| json!(id))),
+            ("tls-hostname", self.tls_hostname.as_ref().map(|name| json!(name))),
+        ];
+        Some(options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    }
+
     fn first_difference(&self, other: &dyn Target) -> Option<String> {
         match (other as &dyn Any).downcast_ref() {
             Some(other) => first_fixed_of(NBD_OPTIONS, self, other),
@@ -382,6 +401,16 @@ impl Target for Nbd {
 mod tests {
     use super::*;
     use crate::drivers::target_of;
+
+    #[test]
+    fn a_name_says_all_but_the_families() {
+        let nbd = Nbd { host: Some("::1".to_owned()), export: Some("x".to_owned()), ..Nbd::default() };
+        assert_eq!(nbd.beyond_name(), None);
+        let found = Nbd { ipv4: Some(false), ipv6: Some(true), ..nbd }.beyond_name();
+        let expected = json!({ "driver": "nbd", "server.type": "inet", "server.host": "::1", "server.port": "10809",
+            "server.ipv4": false, "server.ipv6": true, "export": "x" });
+        assert_eq!(found.map(Value::Object), Some(expected));
+    }
 
     #[test]
     fn a_server_is_reached_over_the_families_that_are_on() {

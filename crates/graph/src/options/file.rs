@@ -113,6 +113,11 @@ pub const FILE: &[Entry<FileOptions>] = &in_group(
 );
 
 impl FileOptions {
+    /// All options of a file elsewhere, where its name leaves some out that say which file it is.
+    pub fn beyond_name(&self) -> Option<serde_json::Map<String, serde_json::Value>> {
+        self.target.as_ref()?.beyond_name()
+    }
+
     pub(super) fn defaults(cache: CacheMode, aio: Option<Aio>) -> Self {
         Self {
             driver: None,
