@@ -373,6 +373,51 @@ fn chains_open_and_are_committed_as_by_qemus() {
     look(&ours("qemu-storage-daemon"));
 }
 
+/// Names of images have the filter of a commit where it is: over the image that is committed, and not over the disk.
+#[test]
+fn the_filter_of_a_commit_is_where_qemus_is() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let image = |name: &str, backing: Value| {
+            let path = scratch.name(name);
+            drop(Run::new("qemu-img").args(["create", "-q", "-f", "qcow2", &path, "1M"]).ok());
+            json!({ "driver": "qcow2", "node-name": name, "backing": backing,
+                "file": { "driver": "file", "filename": path } })
+        };
+        let base = image("base", json!({ "driver": "null-co", "size": 1 << 20 }));
+        let middle = image("middle", base);
+        qemu_io_ok(&["-f", "qcow2"], &scratch.name("middle"), &["write 0 1M"]);
+        // A file through the page cache, by the kernel's older interface.
+        let mut native = middle.clone();
+        native["file"]["aio"] = json!("native");
+        let words =
+            ["--daemonize", "--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        drop(Run::new(program).args(words).current_dir(scratch.path()).ok());
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        let refused = qmp.ask("blockdev-add", native).err().map(|(class, _)| class);
+        qmp.ok("blockdev-add", image("top", middle));
+        qmp.ok(
+            "block-commit",
+            json!({ "device": "top", "job-id": "j", "top-node": "middle", "base-node": "base", "speed": 1,
+                "filter-node-name": "filter" }),
+        );
+        let nodes = qmp.ok("query-named-block-nodes", json!({ "flat": true }));
+        let top = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == "top");
+        let name = top.expect("a node")["image"]["filename"].as_str().expect("a name").to_owned();
+        let options: Value =
+            serde_json::from_str(name.strip_prefix("json:").expect("options")).expect("JSON");
+        qmp.ok("block-job-cancel", json!({ "device": "j", "force": true }));
+        while qmp.ok("query-jobs", json!({})) != json!([]) {}
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        let drivers = [&options, &options["backing"], &options["backing"]["backing"]];
+        (refused, drivers.map(|node| node["driver"].clone()))
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours.1[1], "commit_top");
+}
+
 /// A monitor may be in files and pipes, and write for people; one on nothing hears of nothing.
 #[test]
 fn monitors_are_where_their_character_devices_are_as_qemus() {

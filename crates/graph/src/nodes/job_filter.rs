@@ -18,7 +18,8 @@ pub struct JobFilter {
 }
 
 impl Graph {
-    /// Gives what `job` puts over `disk` a node name, which leads to the disk. `driver` is what queries call it.
+    /// Gives what `job` puts over `disk` a node name, which leads to the disk. `driver` is what queries call it, `image` the image of the disk that it is over,
+    /// where that has a name and is not the uppermost one.
     ///
     /// # Errors
     /// When a node cannot have that name, or it is in use.
@@ -27,11 +28,11 @@ impl Graph {
         _change: &Change<'_>,
         name: &str,
         driver: &'static str,
-        disk: &DiskNode,
+        (disk, image): (&DiskNode, Option<String>),
         job: User,
     ) -> Result<JobFilter, NodeError> {
         check_node_name(name)?;
-        let kind = NodeKind::JobFilter { driver, disk: disk.name.clone(), job };
+        let kind = NodeKind::JobFilter { driver, disk: disk.name.clone(), image, job };
         let node = self.insert(Node::new(name.to_owned(), kind))?;
         Ok(JobFilter { nodes: Arc::clone(&self.nodes), node })
     }

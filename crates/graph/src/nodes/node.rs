@@ -120,6 +120,8 @@ pub enum NodeKind {
         driver: &'static str,
         /// The disk's node.
         disk: NodeName,
+        /// The image of the disk that it is over, where that has a name and is not the uppermost one.
+        image: Option<String>,
         /// The job.
         job: User,
     },

@@ -15,6 +15,16 @@ use crate::serve::sandbox::Sandbox;
 /// What allows files.
 const FILES: &str = "the sandbox lets files be opened and sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off";
 
+/// Whether a file that `options` describe, or one below, has aio=native and goes through the page cache; `direct` is what it takes from the node above.
+fn is_native_through_cache(options: &Map<String, Value>, direct: bool) -> bool {
+    let own =
+        options.get("cache").and_then(|cache| cache.get("direct")).or_else(|| options.get("cache.direct"));
+    let direct = own.map_or(direct, |own| *own == Value::Bool(true) || own == "on");
+    let is_native = options.get("aio").is_some_and(|aio| aio == "native");
+    let mut below = options.values().filter_map(Value::as_object);
+    is_native && !direct || below.any(|below| is_native_through_cache(below, direct))
+}
+
 impl Inventory {
     /// The disk that `name` leads to: that of a node, or of an export of this id.
     ///
@@ -44,6 +54,7 @@ impl Inventory {
     /// # Errors
     /// As [`graph::Graph::add`].
     pub async fn add_node(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), QmpError> {
+        self.check_native(options)?;
         self.graph.add(change, options).await.map(drop).map_err(|error| self.refused(&error))
     }
 
@@ -62,6 +73,14 @@ impl Inventory {
         Ok(not_written)
     }
 
+    /// Under QEMU's names `aio=native` needs O_DIRECT, as there: a client learns from the error that the kernel would block.
+    fn check_native(&self, options: &Map<String, Value>) -> Result<(), QmpError> {
+        match self.as_qemu && is_native_through_cache(options, false) {
+            true => Err(QmpError::generic("aio=native needs cache.direct=on; found: off")),
+            false => Ok(()),
+        }
+    }
+
     /// Puts the options of blockdev-reopen in force.
     ///
     /// # Errors
@@ -71,6 +90,7 @@ impl Inventory {
         change: &Change<'_>,
         options: &Map<String, Value>,
     ) -> Result<(), QmpError> {
+        self.check_native(options)?;
         self.graph.reopen(change, options).await.map_err(|error| self.refused(&error))
     }
 

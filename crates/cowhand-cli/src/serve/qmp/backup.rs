@@ -90,7 +90,7 @@ async fn begin(
     let (unit, pace) = pace(arguments, tracking_unit(&*block))?;
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
-    name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;
+    name_filter(inventory, change, arguments, &mut new, ("copy-before-write", (&disk, None)))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
     let filter = BeforeWrite::new(disk.disk.root(), block, unit, since, discards);
     if arguments.maybe_text("on-cbw-error") == Some("break-guest-write") {

@@ -97,9 +97,10 @@ impl Drawing {
             NodeKind::Throttle { child, .. } => {
                 self.lead(id, &child.get(), "file", (READS_AND_WRITES, ALL));
             }
-            NodeKind::JobFilter { driver, disk, .. } => {
+            NodeKind::JobFilter { driver, disk, image, .. } => {
                 let role = if matches!(*driver, "mirror_top" | "commit_top") { "backing" } else { "file" };
-                self.lead(id, &disk.get(), role, (READS_AND_WRITES, ALL));
+                let below = image.clone().unwrap_or_else(|| disk.get());
+                self.lead(id, &below, role, (READS_AND_WRITES, ALL));
             }
             NodeKind::File(_) | NodeKind::TakenOut => {}
         }

@@ -48,6 +48,13 @@ impl FullName {
         Self { plain: is_as_named.then(|| name.to_owned()), options }
     }
 
+    /// That of a filter over what is called `below`.
+    pub fn of_filter(driver: &str, below: &Self) -> Self {
+        let options =
+            [("driver".to_owned(), json!(driver)), ("backing".to_owned(), below.options.clone().into())];
+        Self { plain: None, options: Map::from_iter(options) }
+    }
+
     /// As queries tell it.
     pub fn text(&self) -> String {
         match &self.plain {

@@ -28,12 +28,14 @@ fn layers(image: &Arc<dyn Block>) -> impl Iterator<Item = Arc<dyn Block>> {
 pub struct Images {
     /// Backing images that are described inside their overlay, at most.
     nested_max: usize,
+    /// Images with the driver of the filter that is over each.
+    filtered: Vec<(Arc<dyn Block>, &'static str)>,
 }
 
 impl Images {
-    /// For a query that is `flat`: no image is described inside another one.
-    pub fn new(flat: bool) -> Self {
-        Self { nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX } }
+    /// For a query that is `flat`: no image is described inside another one. `filtered` are backing files, each with the driver of a filter over it.
+    pub fn new(flat: bool, filtered: Vec<(Arc<dyn Block>, &'static str)>) -> Self {
+        Self { nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX }, filtered }
     }
 
     /// Members of a disk with `image` on top: the image with those below it, and how many these are.
@@ -61,7 +63,9 @@ impl Images {
                 }
                 below = Some(Value::Object(described));
             }
-            name = Some(full);
+            let filter = self.filtered.iter().find(|(image, _)| Arc::ptr_eq(image, layer));
+            name =
+                Some(filter.map_or_else(|| full.clone(), |(_, driver)| FullName::of_filter(driver, &full)));
         }
         below.unwrap_or_default()
     }

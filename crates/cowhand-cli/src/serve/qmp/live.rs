@@ -62,11 +62,11 @@ pub(super) fn name_filter(
     change: &Change<'_>,
     arguments: Arguments<'_>,
     new: &mut NewJob,
-    (driver, disk): (&'static str, &DiskNode),
+    (driver, over): (&'static str, (&DiskNode, Option<String>)),
 ) -> Result<(), QmpError> {
     let Some(name) = arguments.maybe_text("filter-node-name") else { return Ok(()) };
     let job = User { kind: "job", name: new.terms.id.clone() };
-    let named = inventory.graph.name_job_filter(change, name, driver, disk, job);
+    let named = inventory.graph.name_job_filter(change, name, driver, over, job);
     new.filter = Some(named.map_err(|error| {
         Jobs::tell_not_begun(inventory, &new.terms.id);
         inventory.refused(&error)
@@ -227,7 +227,7 @@ async fn begin_mirror(
     }
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
-    name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
+    name_filter(inventory, change, arguments, &mut new, ("mirror_top", (&disk, None)))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
     // QEMU puts only what it has made over layers of the disk. A backing file that the header names may not be there yet: until it is opened the target

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use block::Block;
 use control::{Answer, Arguments, List, QmpError};
 use graph::options::{DetectZeroes, Discard};
 use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
 use super::bitmaps;
@@ -17,6 +18,7 @@ use super::image_info::{self, Images};
 use super::job_maps;
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
+use crate::info::json_name;
 use crate::serve::inventory::Inventory;
 use crate::serve::turns::Turn;
 
@@ -26,7 +28,7 @@ use crate::serve::turns::Turn;
 /// When a disk is named that is none.
 pub async fn devices(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
     let (mut devices, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"));
+    let images = Images::new(arguments.is_on("flat"), filtered_images(inventory));
     let filters = job_filters(inventory);
     for node in chosen::disks(inventory, arguments)? {
         turn.pass().await;
@@ -49,14 +51,31 @@ pub async fn devices(inventory: &Inventory, arguments: Arguments<'_>) -> Result<
     Ok(Answer::List(devices))
 }
 
-/// The filters of jobs that have names, and their drivers, by their disks.
+/// The filters of jobs that have names and are over a disk as a whole, and their drivers, by their disks.
 pub(super) fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'static str)> {
     let nodes = inventory.graph.nodes();
     let of = |node: &Arc<Node>| match &node.kind {
-        NodeKind::JobFilter { driver, disk, .. } => Some((disk.get(), (node.name(), *driver))),
+        NodeKind::JobFilter { driver, disk, image: None, .. } => Some((disk.get(), (node.name(), *driver))),
         _ => None,
     };
     nodes.iter().filter_map(of).collect()
+}
+
+/// Backing files of disks that filters of jobs with names are over, each with the driver of its filter.
+fn filtered_images(inventory: &Inventory) -> Vec<(Arc<dyn Block>, &'static str)> {
+    let nodes = inventory.graph.nodes();
+    let of = |node: &Arc<Node>| match &node.kind {
+        NodeKind::JobFilter { driver, disk, image: Some(image), .. } => {
+            Some((image_called(inventory, &disk.get(), image)?, *driver))
+        }
+        _ => None,
+    };
+    nodes.iter().filter_map(of).collect()
+}
+
+fn image_called(inventory: &Inventory, disk: &str, image: &str) -> Option<Arc<dyn Block>> {
+    let layers = inventory.graph.layers(disk).ok()?;
+    layers.into_iter().find(|layer| layer.name.as_deref() == Some(image)).map(|layer| layer.block)
 }
 
 /// Every node; `flat`: likewise.
@@ -65,7 +84,7 @@ pub(super) fn job_filters(inventory: &Inventory) -> HashMap<String, (String, &'s
 /// When a node is named that is none.
 pub async fn nodes(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
     let (mut list, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"));
+    let images = Images::new(arguments.is_on("flat"), filtered_images(inventory));
     let nodes = Nodes::of(inventory, arguments)?;
     // Each is looked up in all that there is: found in one look, since there may be thousands.
     let reaches = inventory.graph.write_reaches();
@@ -137,11 +156,19 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
             value["children"] = children(vec![("file", child.get())]);
             values.push(value);
         }
-        NodeKind::JobFilter { driver, disk: name, job } => {
+        NodeKind::JobFilter { driver, disk: name, image, job } => {
             let Ok(disk) = inventory.graph.disk(&name.get()) else { return };
             let mut value = disk_value(images, &node.name(), &disk, &Value::Null).await;
             value["drv"] = json!(driver);
-            value["children"] = children(vec![("file", name.get())]);
+            value["children"] = match image {
+                None => children(vec![("file", name.get())]),
+                Some(image) => children(vec![("backing", image.clone())]),
+            };
+            if let Some(block) = image.as_ref().and_then(|image| image_called(inventory, &name.get(), image))
+            {
+                value["file"] = json!(block.name());
+                merge(&mut value, images.chain(&block).await);
+            }
             value["job"] = json!(job.name);
             let maps = job_maps::of_filter(inventory, &disk, &job.name);
             if !maps.is_empty() {
@@ -284,6 +311,14 @@ async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Va
     }
     if let Some(options) = node.options() {
         merge(&mut value, opened_as(OpenedAs::of(&options.layer)));
+        if let Some(file) = options.layer.file.beyond_name() {
+            let name = json_name(Map::from_iter([
+                ("driver".into(), json!(node.driver())),
+                ("file".into(), file.into()),
+            ]));
+            value["image"]["filename"] = json!(name);
+            value["file"] = json!(name);
+        }
     }
     merge(&mut value, legacy_limits(&node.disk.limits()));
     if let Some(group) = node.disk.throttle_group().name() {

@@ -36,7 +36,7 @@ pub async fn stream(
     chain.check_fixed(inventory).inspect_err(|_| Jobs::tell_not_begun(inventory, &new.terms.id))?;
     new.layers = chain.claim(inventory, at..end, Some(at))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
-    name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
+    name_filter(inventory, change, arguments, &mut new, ("copy-on-read", (&chain.disk, None)))?;
     let image = chain.writable(inventory, change, at).await?;
     let layers = base.map(|base| u32::try_from(base - at).unwrap_or(u32::MAX));
     let backing = arguments.maybe_text("backing-file").map(str::to_owned);
@@ -131,7 +131,8 @@ pub async fn commit(
         holds.extend(hold(inventory, &new.terms.id, &disk, None)?);
     }
     let driver = if top == 0 && !is_shared { "mirror_top" } else { "commit_top" };
-    name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
+    let image = chain.layers.get(top).filter(|_| top > 0).and_then(|layer| layer.name.clone());
+    name_filter(inventory, change, arguments, &mut new, (driver, (&chain.disk, image)))?;
     let named = arguments.maybe_text("backing-file").map(str::to_owned);
     let named_in_images = named.clone();
     let converging = |mirror| match (converging(mirror, arguments), is_shared) {
