@@ -105,6 +105,8 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     let connecting = connect(&daemon, device, socket, &args, waiting)?;
     when_clients_leave(&daemon, args.persistent, Some(Arc::clone(&connecting)));
     let ended = daemon.serve(None);
+    // The server may end before its loop comes to that.
+    disconnect(&connecting);
     let failure = connecting.lock().failure.take();
     failure.map_or(ended, Err)
 }
@@ -270,16 +272,26 @@ fn when_clients_leave(daemon: &Daemon, is_persistent: bool, connecting: Option<A
             select(pin!(record.entry.abandoned()), pin!(shutdown.wait())).await;
             if !shutdown.is_triggered() {
                 // They left; nothing else ends the server.
+                if let Some(connecting) = connecting {
+                    connecting.lock().device = None;
+                }
                 if !is_persistent {
                     shutdown.trigger();
                 }
                 return;
             }
-            let device = connecting.and_then(|connecting| connecting.lock().device.take());
-            if let Some(Err(failure)) = device.map(|mut device| device.disconnect()) {
-                tracing::warn!("{failure}");
+            if let Some(connecting) = connecting {
+                disconnect(&connecting);
             }
         })
         .detach();
     });
+}
+
+/// Takes the connection away from the kernel, if that was not done yet.
+fn disconnect(connecting: &Mutex<Connecting>) {
+    let device = connecting.lock().device.take();
+    if let Some(Err(failure)) = device.map(|mut device| device.disconnect()) {
+        tracing::warn!("{failure}");
+    }
 }
