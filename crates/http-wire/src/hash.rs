@@ -1,5 +1,6 @@
 //! Hashes of bodies, and escaped names.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest::{Context, SHA256, digest};
 
 /// The hash of bytes, in hexadecimal digits.
@@ -14,17 +15,14 @@ pub fn hash_of_parts<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
     hex(context.finish().as_ref())
 }
 
+/// What signatures leave as it is.
+const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same in a path.
+const OF_PATHS: AsciiSet = UNRESERVED.remove(b'/');
+
 /// Escapes what is no letter, digit or one of `-._~` (and `/` in a path), as signatures want it.
 pub fn escaped(text: &str, keeps_slash: bool) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        let is_plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-        match is_plain || (keeps_slash && byte == b'/') {
-            true => escaped.push(char::from(byte)),
-            false => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
+    utf8_percent_encode(text, if keeps_slash { &OF_PATHS } else { &UNRESERVED }).to_string()
 }
 
 fn hex(bytes: &[u8]) -> String {

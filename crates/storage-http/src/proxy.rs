@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use http_wire::{Fields, Origin, Scheme, Url, basic_authorization};
+use percent_encoding::percent_decode_str;
 use secret::Secret;
 
 use crate::errors::Error;
@@ -185,21 +186,7 @@ fn is_near(host: &str) -> bool {
 
 /// Without `%XX`.
 fn plain(escaped: &str) -> Vec<u8> {
-    let (mut plain, mut rest) = (Vec::new(), escaped.as_bytes());
-    while let Some((&byte, behind)) = rest.split_first() {
-        let escape = behind.get(..2).filter(|_| byte == b'%').and_then(|two| std::str::from_utf8(two).ok());
-        match escape.and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(meant) => {
-                plain.push(meant);
-                rest = behind.get(2..).unwrap_or_default();
-            }
-            None => {
-                plain.push(byte);
-                rest = behind;
-            }
-        }
-    }
-    plain
+    percent_decode_str(escaped).collect()
 }
 
 #[cfg(test)]

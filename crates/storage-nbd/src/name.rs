@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
+
 /// The port of a server that is named without one.
 pub const PORT_DEFAULT: u16 = 10809;
 
@@ -213,18 +215,13 @@ fn number(port: &str) -> Result<u16, NameError> {
 
 /// The text that percent-encoding stands for.
 fn unescaped(text: &str) -> Result<String, NameError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut parts = text.split('%');
-    bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2).ok_or(NameError::Escape)?;
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(NameError::Escape);
-        }
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| NameError::Escape)?);
-        bytes.extend_from_slice(rest.as_bytes());
+    let is_escape = |part: &str| {
+        part.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    match text.split('%').skip(1).all(is_escape) {
+        true => percent_decode_str(text).decode_utf8().map(Into::into).map_err(|_| NameError::Escape),
+        false => Err(NameError::Escape),
     }
-    String::from_utf8(bytes).map_err(|_| NameError::Escape)
 }
 
 #[cfg(test)]

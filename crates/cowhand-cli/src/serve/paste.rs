@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
 use super::libvirt_xml;
 use super::socket_path::file_name;
 
@@ -79,14 +81,14 @@ pub fn lines(address: &Address, export: Shown<'_>, tls: Option<&ClientTls>) -> V
 
 /// The NBD URI of an export, as libnbd, QEMU and fio read it.
 fn uri(address: &Address, export: &str, tls: Option<&ClientTls>) -> String {
-    let export = percent(export.as_bytes(), b"");
+    let export = percent(export.as_bytes(), &UNRESERVED);
     let scheme = if tls.is_some() { "nbds" } else { "nbd" };
     let certificates =
-        tls.map(|tls| format!("tls-certificates={}", percent(path_bytes(&directory(tls)), b"/")));
+        tls.map(|tls| format!("tls-certificates={}", percent(path_bytes(&directory(tls)), &OF_PATHS)));
     match address {
         Address::Unix(path) => {
             let certificates = certificates.map_or(String::new(), |certificates| format!("&{certificates}"));
-            format!("{scheme}+unix:///{export}?socket={}{certificates}", percent(path_bytes(path), b"/"))
+            format!("{scheme}+unix:///{export}?socket={}{certificates}", percent(path_bytes(path), &OF_PATHS))
         }
         Address::Tcp(address) => {
             let certificates = certificates.map_or(String::new(), |certificates| format!("?{certificates}"));
@@ -178,16 +180,13 @@ fn path_bytes(path: &Path) -> &[u8] {
     std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str())
 }
 
-/// Percent-encodes everything that is not unreserved in a URI, or in `kept` (RFC 3986, 2.3).
-fn percent(bytes: &[u8], kept: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
-            true => text.push(char::from(byte)),
-            false => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+/// What is unreserved in a URI (RFC 3986, 2.3).
+const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same in paths.
+const OF_PATHS: AsciiSet = UNRESERVED.remove(b'/');
+
+fn percent(bytes: &[u8], encoded: &'static AsciiSet) -> String {
+    percent_encode(bytes, encoded).to_string()
 }
 
 /// As one word of a shell.

@@ -1,5 +1,7 @@
 //! The part of HTTP/1.1 that a scrape uses: one GET, one answer, the end of the connection.
 
+use percent_encoding::percent_decode_str;
+
 use super::text::{Histograms, Scrape};
 
 /// Bytes of a request's head at most; a scrape's has some hundred.
@@ -61,18 +63,7 @@ fn scrape(query: &str) -> Scrape {
 
 /// A value of a query without its `%XX`. What is none stays as it is: no disk is called so.
 fn decoded(value: &str) -> String {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after
-            .get(..2)
-            .filter(|digits| byte == b'%' && digits.iter().all(u8::is_ascii_hexdigit))
-            .and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(value).decode_utf8_lossy().into_owned()
 }
 
 /// The answer, with `body` if it is one that has it.
