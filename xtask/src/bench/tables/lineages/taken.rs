@@ -22,8 +22,8 @@ const SHAPE: Shape =
 const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1, every: None };
 /// Where qemu-storage-daemon gets slow, and people stop.
 const THEIR_DEPTH: usize = 200;
-/// With the image that is written: the most that a chain may have.
-const OUR_DEPTH: usize = 999;
+/// With the image that is written and a base, for which a lineage keeps room: the most that a chain may have.
+const OUR_DEPTH: usize = 998;
 
 /// What a program was seen to take.
 struct Taken {
