@@ -1,9 +1,10 @@
 //! Chunks that no image leads to any more: listed and, where that is asked for, removed, and never one that an image leads to.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use black_box::random::Random;
-use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand};
+use black_box::{StoreFault, StoreScene, cowhand};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -12,22 +13,19 @@ const IMAGE: &str = "s3://images/base/debian";
 const OTHER: &str = "s3://images/base/other";
 
 /// Two images of one folder, and a store behind a way that loses things.
-struct Scene {
-    scratch: Scratch,
-    store: Moto,
-    way: FaultyStore,
+struct Scene(StoreScene);
+
+impl Deref for Scene {
+    type Target = StoreScene;
+
+    fn deref(&self) -> &StoreScene {
+        &self.0
+    }
 }
 
 impl Scene {
     fn new() -> Self {
-        let (scratch, store) = (Scratch::new(), Moto::start());
-        store.put("/images", b"");
-        let way = FaultyStore::start(store.port());
-        Self { scratch, store, way }
-    }
-
-    fn run(&self, words: &[&str]) -> Run {
-        self.way.below(cowhand(words).current_dir(self.scratch.path()))
+        Self(StoreScene::new())
     }
 
     /// Makes a disk of this name and pushes it.

@@ -1,40 +1,38 @@
 //! Published checkpoints: what is read, sent and kept; disks that begin as one.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
+use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::random::{Random, number};
 use black_box::server::{Server, Start};
-use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
+use black_box::{Nginx, Run, StoreFault, StoreScene};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
 const NAME: &str = "s3://images/vms/d";
 
 /// A disk `d.qcow2` of 12 chunks of noise with a checkpoint `one`, and a store behind a way that loses things.
-struct Scene {
-    scratch: Scratch,
-    store: Moto,
-    way: FaultyStore,
+struct Scene(StoreScene);
+
+impl Deref for Scene {
+    type Target = StoreScene;
+
+    fn deref(&self) -> &StoreScene {
+        &self.0
+    }
 }
 
 impl Scene {
     fn new() -> Self {
-        let (scratch, store) = (Scratch::new(), Moto::start());
-        scratch.write("noise.raw", &Random::of_name("published").bytes(12 * MIB));
-        store.put("/images", b"");
-        let way = FaultyStore::start(store.port());
-        let scene = Self { scratch, store, way };
+        let scene = Self(StoreScene::new());
+        scene.scratch.write("noise.raw", &Random::of_name("published").bytes(12 * MIB));
         let (raw, disk) = (scene.scratch.name("noise.raw"), scene.scratch.name("d.qcow2"));
         qemu_img(["convert", "-f", "raw", "-O", "qcow2", &raw, &disk]).ok();
         scene.checkpoint("one");
         scene
-    }
-
-    fn run(&self, words: &[&str]) -> Run {
-        self.way.below(cowhand(words).current_dir(self.scratch.path()))
     }
 
     fn checkpoint(&self, name: &str) {
@@ -51,26 +49,10 @@ impl Scene {
 
     /// A server of the disk in its sandbox, with the control socket `qmp`. Commands reach files of the directory, and the store if `store` says so.
     fn serve(&self, store: bool) -> (Server, Qmp) {
-        let qmp = self.scratch.name("qmp");
-        let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(self.scratch.path());
-        let port = format!("127.0.0.1:{}", self.store.port());
-        let start = if store { start.args(["--allow-connect", &port]) } else { start };
-        let start = start.env("AWS_ENDPOINT_URL", self.store.endpoint()).env("AWS_ACCESS_KEY_ID", "A");
-        let start = start.env("AWS_SECRET_ACCESS_KEY", "hush").arg(self.scratch.name("d.qcow2"));
-        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
-        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
-        let client = Qmp::connect(qmp.as_ref());
-        (server, client)
-    }
-
-    /// The bytes of the disk `file`, as QEMU reads them.
-    fn bytes(&self, file: &str) -> Vec<u8> {
-        converted(&self.scratch.name(file), "qcow2", &[], &self.scratch.file("by-qemu.raw"))
-    }
-
-    fn assert_reads_as(&self, image: &str, bytes: &[u8]) {
-        self.run(&["pull", "-q", image, "back.raw"]).ok();
-        assert!(std::fs::read(self.scratch.file("back.raw")).expect("an image") == bytes, "{image}");
+        let path = ["--allow-path".to_owned(), self.scratch.path().display().to_string()];
+        let port = ["--allow-connect".to_owned(), format!("127.0.0.1:{}", self.store.port())];
+        let options = path.into_iter().chain(port.into_iter().filter(|_| store));
+        self.serve_with(self.store.endpoint(), options.chain([self.scratch.name("d.qcow2")]))
     }
 
     fn keys(&self) -> Vec<String> {

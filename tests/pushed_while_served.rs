@@ -1,13 +1,14 @@
 //! Disks that are pushed while a server has them open: the image is the disk of one moment, clients go on writing, and whatever ends the push leaves what was there.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use black_box::client::Client;
-use black_box::peer::{assert_clean, converted, qemu_img};
+use black_box::peer::{assert_clean, qemu_img};
 use black_box::qmp::Qmp;
 use black_box::random::Random;
-use black_box::server::{Server, Start};
-use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand, wire};
+use black_box::server::Server;
+use black_box::{Run, StoreFault, StoreScene, wire};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -16,18 +17,19 @@ const NAME: &str = "s3://images/vms/d";
 const STANDS_STILL: u64 = 1;
 
 /// A disk `d.qcow2` of 12 chunks of noise and 4 of nothing, and a store behind a way that loses things.
-struct Scene {
-    scratch: Scratch,
-    store: Moto,
-    way: FaultyStore,
+struct Scene(StoreScene);
+
+impl Deref for Scene {
+    type Target = StoreScene;
+
+    fn deref(&self) -> &StoreScene {
+        &self.0
+    }
 }
 
 impl Scene {
     fn new() -> Self {
-        let (scratch, store) = (Scratch::new(), Moto::start());
-        store.put("/images", b"");
-        let way = FaultyStore::start(store.port());
-        let scene = Self { scratch, store, way };
+        let scene = Self(StoreScene::new());
         scene.disk("d.qcow2", 12);
         scene
     }
@@ -40,31 +42,12 @@ impl Scene {
         qemu_img(["resize", "-q", &disk, "+4M"]).ok();
     }
 
-    fn run(&self, words: &[&str]) -> Run {
-        self.way.below(cowhand(words).current_dir(self.scratch.path()))
-    }
-
     /// A server of these disks in its sandbox, which reaches the store alone, with the control socket `qmp`.
     fn serve(&self, disks: &[&str]) -> (Server, Qmp) {
-        let qmp = self.scratch.name("qmp");
-        let start = Start::new(["--qmp", &qmp, "--allow-connect", &self.way.address()]);
-        let start = start.env("AWS_ENDPOINT_URL", format!("http://{}", self.way.address()));
-        let start = start.env("AWS_ACCESS_KEY_ID", "A").env("AWS_SECRET_ACCESS_KEY", "hush");
-        let start = start.args(disks.iter().map(|disk| self.scratch.name(disk)));
-        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
-        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
-        let client = Qmp::connect(qmp.as_ref());
-        (server, client)
-    }
-
-    /// The bytes of the disk `file`, as QEMU reads them.
-    fn bytes(&self, file: &str) -> Vec<u8> {
-        converted(&self.scratch.name(file), "qcow2", &[], &self.scratch.file("by-qemu.raw"))
-    }
-
-    fn assert_reads_as(&self, image: &str, bytes: &[u8]) {
-        self.run(&["pull", "-q", image, "back.raw"]).ok();
-        assert!(std::fs::read(self.scratch.file("back.raw")).expect("an image") == bytes, "{image}");
+        let address = self.way.address();
+        let options = ["--allow-connect".to_owned(), address.clone()].into_iter();
+        let disks = disks.iter().map(|disk| self.scratch.name(disk));
+        self.serve_with(format!("http://{address}"), options.chain(disks))
     }
 
     fn keys(&self, mark: &str) -> Vec<String> {
