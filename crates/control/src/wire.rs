@@ -103,7 +103,7 @@ fn line(value: &Value) -> Vec<u8> {
     line
 }
 
-/// Writes `value` behind what is there.
+/// Appends `value`.
 pub(crate) fn write_json(into: &mut Vec<u8>, value: &impl Serialize) {
     let begin = into.len();
     // Writing to memory does not fail.

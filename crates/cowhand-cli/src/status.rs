@@ -84,7 +84,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 fn reported(remote: &mut Remote, disk: Option<&str>) -> Result<Value, Failure> {
-    // One of thousands. A server that an older program started tells of all, as one does that has no such disk: then it is said which there are.
+    // One of thousands. A server of an older program returns all; a server without such a disk does, too, and the message lists them.
     let one = disk.map(|name| remote.ask("query-blockstats", json!({ "names": [name] })));
     let disks = match one {
         Some(Ok(disks)) => disks,

@@ -130,7 +130,7 @@ pub(crate) fn io_command(queue: u16, tag: u16, result: i32) -> [u8; 8] {
     bytes
 }
 
-/// Where the device by which the kernel asks has the data of the request in a place of a queue, if it was made with [`feature::USER_COPY`].
+/// Where the device that hands over requests has the data of the request in a place of a queue, if it was made with [`feature::USER_COPY`].
 pub(crate) fn data_offset(queue: u16, tag: u16) -> u64 {
     const FIRST: u64 = 0x8000_0000;
     FIRST + (u64::from(queue) << 41 | u64::from(tag) << 25)

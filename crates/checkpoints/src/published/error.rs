@@ -65,12 +65,12 @@ pub enum PublishError {
         /// Why not.
         source: block::Error,
     },
-    /// The disk has no bitmap that says what was changed.
+    /// The disk has no such bitmap.
     #[error("the disk has no bitmap {bitmap:?}; it has: {known}")]
     NoBitmap {
         /// Its name.
         bitmap: String,
-        /// Names of those that it has.
+        /// Names of the bitmaps of the disk.
         known: String,
     },
     /// A bitmap missed changes.

@@ -17,7 +17,7 @@ const DOING: &str = "push to";
 /// What of a disk is marked as changed together: no chunk is smaller.
 const UNIT_BYTES: u64 = CHUNK_BYTES_MIN;
 
-/// What a bitmap of a disk says was changed since the disk was pushed.
+/// The ranges that a bitmap of a disk has as changed since the disk was pushed.
 ///
 /// # Errors
 /// When the disk has no such bitmap, or one that missed changes; when it cannot be read.
@@ -54,10 +54,10 @@ pub struct PushTarget {
 }
 
 impl PushTarget {
-    /// Asks the store what is there.
+    /// Looks the image up in the store.
     ///
     /// # Errors
-    /// As [`Target::place`]; when the store does not answer, or what is there is no manifest.
+    /// As [`Target::place`]; when the store does not answer, or the object is no manifest.
     pub async fn find(target: Target) -> Result<Self, PublishError> {
         let place = Arc::new(target.place(DOING).await?);
         let found = place.find().await;
@@ -120,7 +120,7 @@ pub struct LivePush {
 }
 
 impl LivePush {
-    /// Uploads. Says what was sent, and whether the image is another one now; what was there stays until the last step. Clients that overwrite what is not
+    /// Uploads. Returns what was sent, and whether the image changed; the former image stays until the last step. Clients that overwrite what is not
     /// read yet wait until it is, and for room in memory if the store takes less than they overwrite: 20 s at most, then the push fails. Memory: 64 MiB at
     /// most, and 48 bytes for each chunk that was overwritten and whose table is not made yet.
     ///

@@ -111,9 +111,9 @@ pub struct Saved {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<(u64, IoBytes)>,
-    /// Of those that wait, and of those that are sent.
+    /// Bytes of the chunks that wait or are being sent.
     bytes: u64,
-    /// Of those that are at the store, until their table is made; `None` of zeroes.
+    /// Names of chunks at the store, until their table is made; `None` of zeroes.
     names: BTreeMap<u64, Option<ChunkName>>,
     has_ended: bool,
 }

@@ -60,7 +60,7 @@ impl Target {
         }
     }
 
-    /// The manifest of a disk of zeroes at `place`, with chunks as this says, else as `like` has them.
+    /// The manifest of a disk of zeroes at `place`, with chunks as in this target, else as in `like`.
     ///
     /// # Errors
     /// When the disk is too large.

@@ -123,7 +123,7 @@ impl Remote {
         Ok(job["x-outcome"].take())
     }
 
-    /// Where it has got to, and what the server says of it.
+    /// The state of the job, and its entry in `query-jobs`.
     fn watched_job(&mut self, id: &str, watch: &Watch, until: Until) -> Result<(Until, Value), Failure> {
         let mut progress = watch.progress(0);
         let mut is_ended_by_us = false;

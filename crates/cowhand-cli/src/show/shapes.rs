@@ -79,7 +79,7 @@ pub fn bar(parts: &[(Kind, u64)], whole: u64) -> Shape {
 pub fn single_bar(kind: Kind, (bytes, whole): (u64, u64), title: &str) -> Shape {
     let mut elements = rect("nothing", 0.0, 0.0, (WIDTH, BAR_HEIGHT), 1.0, "");
     if bytes > 0 {
-        // What is there is seen.
+        // A file that takes little is visible, too.
         let width = (part(bytes, whole) * WIDTH).max(1.0);
         elements += &rect(kind.look().name, 0.0, 0.0, (width, BAR_HEIGHT), 1.0, title);
     }

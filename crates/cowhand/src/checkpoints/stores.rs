@@ -127,7 +127,7 @@ impl Disk {
     }
 
     /// Begins to upload the disk as it is when this completes, while it is used: what is overwritten before it is read is read first, and kept in memory, 32 MiB
-    /// at most, until it is sent. Beyond that writes wait for the store, for 20 s at most; then they are done, and the job fails. The store is asked what is there
+    /// at most, until it is sent. Beyond that writes wait for the store, for 20 s at most; then they are done, and the job fails. The image is looked up in the store
     /// before the job begins. Ends by itself.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ impl NodeList {
         self.nodes.push(node);
     }
 
-    /// Takes out all but those that `stays` holds of. Gives how many went.
+    /// Removes all nodes but those for which `stays` is true. Returns how many it removed.
     pub(super) fn retain(&mut self, stays: impl Fn(&Arc<Node>) -> bool) -> usize {
         let before = self.nodes.len();
         let index = &mut self.index;
@@ -99,7 +99,7 @@ impl Index {
     }
 }
 
-/// The first node that has the name keeps it. Says whether that is this one.
+/// The first node that has the name keeps it. True if that is this one.
 fn put(names: &mut HashMap<String, Weak<Node>>, name: String, node: &Arc<Node>) -> bool {
     let found = names.entry(name).or_insert_with(|| Arc::downgrade(node));
     std::ptr::eq(found.as_ptr(), Arc::as_ptr(node))

@@ -44,7 +44,7 @@ impl Renames {
         Self(RENAMES.load(Ordering::Acquire))
     }
 
-    /// Says that a name changes. The caller has the lock under which the name is read.
+    /// Counts a change of a name. The caller has the lock under which the name is read.
     pub(super) fn one_more() {
         RENAMES.fetch_add(1, Ordering::AcqRel);
     }

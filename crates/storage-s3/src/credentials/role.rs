@@ -17,7 +17,7 @@ use crate::profile::value;
 /// Where requests for a role are signed for if no region is named.
 const REGION_DEFAULT: &str = "us-east-1";
 
-/// What the sessions are called, unless the profile says it.
+/// The name of the sessions, unless the profile has one.
 const SESSION_NAME: &str = "cowhand";
 
 /// Roles one behind another.

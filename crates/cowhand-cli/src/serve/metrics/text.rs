@@ -35,7 +35,7 @@ pub enum Histograms {
     None,
 }
 
-/// What a scrape asks for.
+/// What a scrape requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scrape {
     /// Which histograms.

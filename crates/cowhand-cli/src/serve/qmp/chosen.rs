@@ -1,4 +1,4 @@
-//! What a query tells of: everything, or what its argument `names` names.
+//! What a query returns: everything, or what its argument `names` names.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::serve::inventory::Inventory;
 
-/// Names of nodes, or ids of exports: how many things one answer tells of is the client's to say.
+/// Names of nodes, or ids of exports: the client decides how long one answer is.
 pub const NAMES: Argument = optional("names", Kind::List(&Kind::Text));
 
 /// The names that are given.
@@ -17,7 +17,7 @@ pub fn names(arguments: Arguments<'_>) -> Option<impl Iterator<Item = &str>> {
     arguments.has(NAMES.name).then(|| arguments.list(NAMES.name).iter().filter_map(Value::as_str))
 }
 
-/// All disks, in the order of their making, or those that are named, in the order of their names. Nothing keeps them open until their turn comes.
+/// All disks, in the order of their creation, or the named ones, in the order of the argument. Nothing keeps them open until their turn comes.
 ///
 /// # Errors
 /// When there is no node of a name, or it is no disk.
@@ -38,7 +38,7 @@ pub struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    /// All, or those that are named.
+    /// All, or the named ones.
     ///
     /// # Errors
     /// When nothing has one of the names.

@@ -80,7 +80,7 @@ pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
         .collect()
 }
 
-/// What the limits of disks have done: of one, of those that are named, or of all.
+/// What the limits of disks have done: of one, of the named ones, or of all.
 ///
 /// # Errors
 /// When there is no such disk.
