@@ -32,12 +32,17 @@ pub(crate) fn packages() -> PathBuf {
 impl Moto {
     /// An empty store.
     pub fn start() -> Self {
+        Self::start_of(&packages())
+    }
+
+    /// An empty store, of the Python packages in a directory.
+    pub fn start_of(packages: &Path) -> Self {
         let port = free_port();
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-m", "moto.server", "-p", &port.to_string()]).env("PYTHONPATH", packages());
+        command.args(["-m", "moto.server", "-p", &port.to_string()]).env("PYTHONPATH", packages);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run python3: {error}"));
-        let what = format!("moto (in {})", packages().display());
+        let what = format!("moto (in {})", packages.display());
         ready::until(&what, &mut child, STARTS_WITHIN, || ready::http(port));
         Self { child, port }
     }

@@ -123,7 +123,7 @@ pub fn ensure() -> Result<(), String> {
     guest_kernel::ensure()?;
     fio_sources::ensure()?;
     qemu_releases::ensure_one_for_tests()?;
-    let (python, moto) = (python_packages(), target_directory().join("moto"));
+    let (python, moto) = (python_packages(), moto_packages());
     ensure_from_pypi(
         &["install", "--no-deps", "--target"],
         &[QMP_CLIENT],
@@ -174,6 +174,11 @@ fn install(packages: &[&str]) -> Result<(), String> {
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(packages);
     apt(&arguments)
+}
+
+/// Where [`MOTO`] is.
+pub fn moto_packages() -> PathBuf {
+    target_directory().join("moto")
 }
 
 /// Where the black-box tests look for Python packages that are not Debian's.

@@ -44,21 +44,22 @@ fn time(outcome: &process::Outcome) -> Time {
     ((outcome.cpu_us.0 + outcome.cpu_us.1) / 1e6, outcome.seconds)
 }
 
-/// Random clusters of the disk, others for each layer.
-fn write(image: &Path, layer: usize) -> Result<(), String> {
-    let mut command = Command::new("qemu-io");
+/// Random clusters of the disk, others for each layer. qemu-io takes seconds to open some hundred layers.
+fn write(bench: &Bench, image: &Path, layer: usize) -> Result<(), String> {
+    let mut command = Command::new(&bench.cowhand);
+    command.args(["io", "-f", "qcow2"]);
     let clusters = SHAPE.disk_bytes / SHAPE.cluster_bytes;
     for number in 0..WRITES {
         let at = (layer as u64 * 7919 + number * number * 613) % clusters;
         command.args(["-c", &format!("write -q -P {} {} 64k", layer % 255 + 1, at * SHAPE.cluster_bytes)]);
     }
-    process::run(command.args(["-f", "qcow2"]).arg(image)).map(drop)
+    process::run(command.arg(image)).map(drop)
 }
 
 fn ours(bench: &Bench, depth: usize) -> Result<Time, String> {
     let image = bench.create("merged.qcow2", SHAPE, None)?;
     for layer in 0..=depth {
-        write(&image, layer)?;
+        write(bench, &image, layer)?;
         process::run(Command::new(&bench.cowhand).args(["checkpoint", "-q"]).arg(&image))?;
     }
     let forgotten =
@@ -73,7 +74,7 @@ fn theirs(bench: &Bench, depth: usize) -> Result<Time, String> {
     let name = |layer: usize| format!("layer-{layer}.qcow2");
     for layer in 0..=depth {
         let below = layer.checked_sub(1).map(name);
-        write(&bench.create(&name(layer), SHAPE, below.as_deref())?, layer)?;
+        write(bench, &bench.create(&name(layer), SHAPE, below.as_deref())?, layer)?;
     }
     let top = bench.path(&name(depth));
     let committed =

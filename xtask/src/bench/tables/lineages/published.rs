@@ -14,6 +14,7 @@ use crate::bench::tables::MIB;
 use crate::bench::tables::jobs::daemon::{Program, Steered, disk};
 use crate::bench::tables::jobs::guest::{Load, beside};
 use crate::bench::{Bench, process};
+use crate::peers::moto_packages;
 
 /// 2,000 writes a second, one at a time.
 const LOAD: Load = Load { depth: 1, span_bytes: 64 * MIB, seed: 1, every: Some(Duration::from_micros(500)) };
@@ -43,7 +44,7 @@ struct Published {
 pub fn ask(bench: &Bench) -> Part {
     let disk_bytes = if bench.effort.quick { 400 * MIB } else { 3200 * MIB };
     let shape = Shape { disk_bytes, cluster_bytes: 64 << 10, extended: false, allocated: false };
-    let store = Moto::start();
+    let store = Moto::start_of(&moto_packages());
     store.put("/images", b"");
     let image = bench.create("published.qcow2", shape, None)?;
     write(&image, disk_bytes, 100, 4 * MIB, 1)?;
