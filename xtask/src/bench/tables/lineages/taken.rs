@@ -19,7 +19,8 @@ use crate::bench::{Bench, process};
 
 const SHAPE: Shape =
     Shape { disk_bytes: 256 * MIB, cluster_bytes: 64 << 10, extended: false, allocated: false };
-const LOAD: Load = Load { depth: 32, span_bytes: 64 * MIB, seed: 1, every: None };
+/// A layer may hold all of it: a thousand of them take 16 GiB.
+const LOAD: Load = Load { depth: 32, span_bytes: 16 * MIB, seed: 1, every: None };
 /// Where qemu-storage-daemon gets slow, and people stop.
 const THEIR_DEPTH: usize = 200;
 /// With the image that is written and a base, for which a lineage keeps room: the most that a chain may have.
