@@ -105,6 +105,8 @@ impl Change {
     fn checkpoint(&self, disk: &DiskPlace, new: &NewCheckpoint) -> Result<Sealing, Error> {
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
         active.check_sealable()?;
+        active.check_one_name()?;
+        let bases = active.names_beside(self.place())?;
         let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
         if let Some(name) = &new.name {
             self.check_name_free(disk, name, &chain)?;
@@ -115,7 +117,7 @@ impl Change {
         }
         self.check_parent(&active, &chain)?;
         let shape = active.shape;
-        Ok(Sealing { disk: disk.clone(), active, new: new.clone(), below: new.id, shape })
+        Ok(Sealing { disk: disk.clone(), active, bases, new: new.clone(), below: new.id, shape })
     }
 
     fn check_name_free(
@@ -166,7 +168,9 @@ impl Change {
         let (below, shape) = self.base(of, wanted)?;
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
         active.check_sealable()?;
-        Ok(Sealing { disk: disk.clone(), active, new: new.clone(), below, shape })
+        active.check_one_name()?;
+        let bases = active.names_beside(self.place())?;
+        Ok(Sealing { disk: disk.clone(), active, bases, new: new.clone(), below, shape })
     }
 
     /// The layer of a checkpoint, and what an overlay of it has of it, if it may have one.

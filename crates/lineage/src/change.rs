@@ -11,9 +11,10 @@ use crate::checkpoint_name::CheckpointRef;
 use crate::deliberate::{Bug, has};
 use crate::error::Error;
 use crate::files::files;
+use crate::forget::UNKNOWN_DISK;
 use crate::layer_id::LayerId;
 use crate::lock::Lock;
-use crate::manifest::Manifest;
+use crate::manifest::{Entry, Manifest};
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::recover::{Recovered, recover};
@@ -101,12 +102,12 @@ impl Change {
         self.recovered.manifest = manifest;
     }
 
-    /// Looks at all images.
+    /// Looks at all images, before one is removed.
     ///
     /// # Errors
-    /// As [`Survey::take`].
+    /// As [`Survey::take`]; also when one of them cannot be read.
     pub fn survey(&self) -> Result<Survey, Error> {
-        Survey::take(self.place(), self.manifest())
+        Survey::of_all(self.place(), self.manifest())
     }
 
     /// The steps by which checkpoints are deleted, and what comes of it. What is backed by one of them keeps its layer.
@@ -134,7 +135,9 @@ impl Change {
     /// When an image cannot be read.
     pub fn collect(&self, unnamed: bool, layers_max: usize) -> Result<(Plan, Outcome), Error> {
         let survey = self.survey()?;
-        let is_unnamed = |id| self.manifest().entry(id).is_some_and(|entry| entry.name.is_none());
+        // One that is known from its image alone may have had a name.
+        let may_be_named = |entry: &Entry| entry.name.is_some() || entry.disk == UNKNOWN_DISK;
+        let is_unnamed = |id| self.manifest().entry(id).is_some_and(|entry| !may_be_named(entry));
         self.removal(&survey, &BTreeSet::new(), layers_max, |id, deleted| {
             deleted || unnamed && is_unnamed(id)
         })

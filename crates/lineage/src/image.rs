@@ -70,38 +70,16 @@ pub struct ImageFacts {
 }
 
 impl ImageFacts {
-    /// Reads the header of the image at `path`, which is in the directory of the lineage or in that of its layers. `None` if it is no regular file, or no
-    /// qcow2 image. Takes no lock: of a sealed layer nothing changes, and of a disk in use what is read here does not.
+    /// Reads the header of the image at `path`, which is in the directory of the lineage or in that of its layers, or which a link there leads to. `None` if it is
+    /// no regular file, or no qcow2 image. Takes no lock: of a sealed layer nothing changes, and of a disk in use what is read here does not.
     ///
     /// # Errors
     /// When the file cannot be read, or the header is of no image that opens.
     pub fn read(place: &Place, path: &Path) -> Result<Option<Self>, Error> {
         let failed = || Error::io("cannot read", path);
-        // A FIFO, or a link to one, does not make the command wait; a device is not woken.
-        if !files().look_at_name(path).map_err(failed())?.is_file {
-            return Ok(None);
-        }
-        let file = files().open(path, Purpose::Read).map_err(failed())?;
+        let Some(file) = open_image(path)? else { return Ok(None) };
         let metadata = file.found().map_err(failed())?;
-        let start = read_start(&*file, 24).map_err(failed())?;
-        if !start.starts_with(&MAGIC.to_be_bytes()) {
-            return Ok(None);
-        }
-        let corrupt = |error: &dyn std::error::Error| Error::Corrupt {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        };
-        let bits = Header::cluster_bits_of(&start).map_err(|error| corrupt(&error))?;
-        let cluster_bytes = HEADER_BYTES_MAX.min(1 << bits);
-        // A header with its extensions and its name is rarely longer; a survey reads thousands.
-        let start = read_start(&*file, HEADER_BYTES_USUAL.min(cluster_bytes)).map_err(failed())?;
-        let header = match Header::decode(&start) {
-            Err(_) if start.len() < cluster_bytes => {
-                Header::decode(&read_start(&*file, cluster_bytes).map_err(failed())?)
-            }
-            decoded => decoded,
-        };
-        let header = header.map_err(|error| corrupt(&error))?;
+        let Some(header) = read_header(path, &*file)? else { return Ok(None) };
         let backing = match &header.backing {
             None => Backing::None,
             Some(name) => backing(place, path, name),
@@ -168,18 +146,85 @@ impl ImageFacts {
         Err(Error::Unsupported { path: self.path.clone(), reason })
     }
 
-    /// The name of an image outside means the same from the directory of the layers only if it is absolute, or the file has no directory in its name.
+    /// The name of the backing file must mean the same from the directory of the layers: that of a layer is changed there, an absolute one does, and a file
+    /// beside the disk is linked.
     fn check_backing_name(&self) -> Result<(), Error> {
-        let Backing::Outside(name) = &self.backing else { return Ok(()) };
-        match is_bare(name) || name.starts_with('/') || has_protocol(name) {
+        let Some(name) = &self.header.backing else { return Ok(()) };
+        let means_the_same = match &self.backing {
+            Backing::Layer(id) => name.strip_prefix("./").unwrap_or(name) == Place::name_in_images(*id),
+            Backing::None | Backing::Outside(_) => is_bare(name),
+        };
+        match means_the_same || name.starts_with('/') || has_protocol(name) {
             true => Ok(()),
-            false => Err(Error::Unsupported {
+            false => {
+                let needed = match &self.backing {
+                    Backing::Layer(id) => Place::name_in_images(*id),
+                    Backing::None | Backing::Outside(_) => "/PATH".to_owned(),
+                };
+                Err(Error::Unsupported {
+                    path: self.path.clone(),
+                    reason: format!(
+                        "its backing file is named {name:?}, which leads elsewhere from the directory of the layers: `cowhand rebase -u -b {needed} -F FORMAT` \
+                         gives it a name that does not"
+                    ),
+                })
+            }
+        }
+    }
+
+    /// Refuses a file that has another name: what is written by that would be in the sealed layer.
+    pub(crate) fn check_one_name(&self) -> Result<(), Error> {
+        match self.metadata.links {
+            0 | 1 => Ok(()),
+            names => Err(Error::Unsupported {
                 path: self.path.clone(),
                 reason: format!(
-                    "its backing file is named {name:?}, which leads elsewhere from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` \
-                     gives it an absolute name"
+                    "its file has {names} names (hard links), and what is written by another one would be in the sealed layer: `cp` makes a file of its own"
                 ),
             }),
+        }
+    }
+
+    /// Names of the files beside the disk that are below its lowest layer: the base, its data file, and what the base is backed by in turn. From the directory of the
+    /// layers each is to be found, too.
+    ///
+    /// # Errors
+    /// When one of them names files in a way that does not mean the same from there.
+    pub(crate) fn names_beside(&self, place: &Place) -> Result<Vec<String>, Error> {
+        let mut names: Vec<String> = Vec::new();
+        let mut next = self.bare_backing().map(str::to_owned);
+        while let Some(name) = next.take().filter(|name| !names.contains(name)) {
+            let named = names_in_base(&place.directory().join(&name))?;
+            names.push(name);
+            let Some(Named { backing, data_file }) = named else { break };
+            for name in [backing.as_ref(), data_file.as_ref()].into_iter().flatten() {
+                let is_layer = name.starts_with(&format!("{LAYERS}/"));
+                if !(is_bare(name) || name.starts_with('/') || has_protocol(name) || is_layer) {
+                    return Err(self.base_leads_elsewhere(names.last()));
+                }
+            }
+            names.extend(data_file.filter(|name| is_bare(name)));
+            next = backing.filter(|name| is_bare(name));
+        }
+        match names.iter().find(|name| Place::is_own(name)) {
+            Some(name) => Err(Error::Unsupported {
+                path: self.path.clone(),
+                reason: format!(
+                    "its base {name:?} is called as a file of the lineage: rename the base, and name it in the disk by `cowhand rebase -u`"
+                ),
+            }),
+            None => Ok(names),
+        }
+    }
+
+    fn base_leads_elsewhere(&self, base: Option<&String>) -> Error {
+        let base = base.map_or("", String::as_str);
+        Error::Unsupported {
+            path: self.path.clone(),
+            reason: format!(
+                "its base {base:?} names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives the base an \
+                 absolute name in the disk"
+            ),
         }
     }
 
@@ -196,6 +241,83 @@ impl ImageFacts {
             _ => None,
         }
     }
+}
+
+/// The file at `path`, links followed, if it is a regular one. A FIFO does not make the command wait, and a device is not woken.
+fn open_image(path: &Path) -> Result<Option<Box<dyn OpenFile>>, Error> {
+    let failed = || Error::io("cannot read", path);
+    if files().look_at_name(path).map_err(failed())?.is_file {
+        return files().open(path, Purpose::Read).map(Some).map_err(failed());
+    }
+    let real = files().resolve(path).map_err(|source| match source.kind() {
+        // No file that has gone: what it leads to may be there tomorrow.
+        io::ErrorKind::NotFound => {
+            Error::Corrupt { path: path.to_owned(), reason: "it is a link that leads to no file".to_owned() }
+        }
+        _ => failed()(source),
+    })?;
+    match files().look(&real).map_err(failed())?.is_file {
+        true => files().open(&real, Purpose::Read).map(Some).map_err(failed()),
+        false => Ok(None),
+    }
+}
+
+/// The header of a qcow2 image; `None` of other files.
+fn read_header(path: &Path, file: &dyn OpenFile) -> Result<Option<Header>, Error> {
+    let failed = || Error::io("cannot read", path);
+    let start = read_start(file, 24).map_err(failed())?;
+    if !start.starts_with(&MAGIC.to_be_bytes()) {
+        return Ok(None);
+    }
+    let corrupt =
+        |error: &dyn std::error::Error| Error::Corrupt { path: path.to_owned(), reason: error.to_string() };
+    let bits = Header::cluster_bits_of(&start).map_err(|error| corrupt(&error))?;
+    let cluster_bytes = HEADER_BYTES_MAX.min(1 << bits);
+    // A header with its extensions and its name is rarely longer; a survey reads thousands.
+    let start = read_start(file, HEADER_BYTES_USUAL.min(cluster_bytes)).map_err(failed())?;
+    let header = match Header::decode(&start) {
+        Err(_) if start.len() < cluster_bytes => {
+            Header::decode(&read_start(file, cluster_bytes).map_err(failed())?)
+        }
+        decoded => decoded,
+    };
+    header.map(Some).map_err(|error| corrupt(&error))
+}
+
+/// Names in the header of a base.
+struct Named {
+    backing: Option<String>,
+    data_file: Option<String>,
+}
+
+/// What the base at `path` names; `None` where nothing is named, or nothing is there that can be read.
+///
+/// # Errors
+/// When it is damaged, or of a format that names files in its own way, and does.
+fn names_in_base(path: &Path) -> Result<Option<Named>, Error> {
+    /// Where a VMDK has its descriptor, and a qcow of version 1 the name of its backing file.
+    const TEXT_BYTES: usize = 64 << 10;
+    let file = match open_image(path) {
+        // The disk does not open without it, as before.
+        Err(_) | Ok(None) => return Ok(None),
+        Ok(Some(file)) => file,
+    };
+    let start = read_start(&*file, TEXT_BYTES).map_err(Error::io("cannot read", path))?;
+    let has = |text: &[u8]| start.windows(text.len()).any(|found| found == text);
+    let is_vmdk = start.starts_with(b"KDMV") || start.starts_with(b"# Disk Descriptor");
+    let is_old_qcow = start.starts_with(&[b'Q', b'F', b'I', 0xfb, 0, 0, 0, 1]);
+    let names_others = is_vmdk && (!start.starts_with(b"KDMV") || has(b"parentFileNameHint"))
+        || is_old_qcow && start.get(8..16) != Some(&[0; 8]);
+    if names_others {
+        let reason = "it names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives it an absolute name \
+             in the disk";
+        return Err(Error::Unsupported { path: path.to_owned(), reason: reason.to_owned() });
+    }
+    if is_old_qcow {
+        return Ok(None);
+    }
+    let header = read_header(path, &*file)?;
+    Ok(header.map(|header| Named { backing: header.backing, data_file: header.extensions.data_file }))
 }
 
 fn is_bare(name: &str) -> bool {

@@ -57,4 +57,4 @@ pub use crate::place::{DiskPlace, LAYERS, Place};
 pub use crate::plan::{CHAIN_MAX, FORKS_MAX, NewCheckpoint, Plan};
 pub use crate::recover::{Recovered, recover};
 pub use crate::steps::{MergedLayer, NewOverlay, Step, Switched};
-pub use crate::survey::{Disk, Layer, Survey};
+pub use crate::survey::{Disk, Layer, Survey, Unread};

@@ -110,6 +110,14 @@ impl Place {
         name.strip_prefix(MERGED).is_some_and(|rest| LayerId::of_file_name(rest).is_some())
     }
 
+    /// Whether a file of the layers' directory is called as one that commands make there.
+    pub(crate) fn is_own(name: &str) -> bool {
+        matches!(name, LAYERS | MANIFEST | LOCK | MERGE_LOCK)
+            || Self::is_on_its_way(name)
+            || Self::is_being_merged(name)
+            || LayerId::of_file_name(name).is_some()
+    }
+
     /// The manifest on its way, in the layers' directory.
     pub(crate) const NEW_MANIFEST: &str = "lineage.json.new";
 

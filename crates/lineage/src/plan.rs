@@ -68,6 +68,8 @@ pub(crate) struct Sealing {
     pub(crate) disk: DiskPlace,
     /// The active layer.
     pub(crate) active: ImageFacts,
+    /// Files beside the disk that are to be found from the directory of the layers, too.
+    pub(crate) bases: Vec<String>,
     /// What it becomes.
     pub(crate) new: NewCheckpoint,
     /// What the new overlay is backed by: that layer, or an older one.
@@ -99,10 +101,9 @@ impl Plan {
             at: place.new_overlay(id),
             overlay: NewOverlay { backing_name: Place::name_in_images(over), shape, access },
         };
-        for Sealing { disk, active, new, below, shape } in sealings {
+        for Sealing { disk, active, bases: names_beside, new, below, shape } in sealings {
             let (id, path, sealed) = (new.id, disk.path(), place.layer(new.id));
-            let base = active.bare_backing().map(str::to_owned);
-            bases.extend(base.map(|name| Step::LinkBase { place: place.clone(), name }));
+            bases.extend(names_beside.into_iter().map(|name| Step::LinkBase { place: place.clone(), name }));
             manifest.put(Entry {
                 id,
                 parent: active.backing.layer(),

@@ -17,6 +17,7 @@ use crate::lock::{Lock, lock};
 use crate::manifest::{Entry, Manifest, Seal};
 use crate::place::Place;
 use crate::steps::seal;
+use crate::survey::Survey;
 
 /// What was there, and what was done about it.
 #[derive(Debug, Default)]
@@ -31,8 +32,8 @@ pub struct Recovered {
 
 /// Brings a lineage in order. Costs a listing of the layers, and of what has no complete entry a header.
 ///
-/// A layer's file that has the disk's path as its other name was not replaced there yet: that checkpoint did not happen, and the name goes. One that has not is a
-/// checkpoint, whatever the manifest says: no file with an id is removed here that could be the only name of its bytes.
+/// A layer's file that has the disk's path as its other name, and that nothing is backed by, was not replaced there yet: that checkpoint did not happen, and the
+/// name goes. Another one is a checkpoint, whatever the manifest says: no file with an id is removed here that could be the only name of its bytes.
 ///
 /// # Errors
 /// When the manifest is of a newer version or no manifest, or the file system refuses. [`Error::Busy`] while a server writes a layer that is to be sealed: it
@@ -47,7 +48,10 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
         // A layer that is being made of several is left to its command, if that is alive.
         let is_merged = Place::is_being_merged(&name)
             && (has(Bug::OthersMergeRemoved) || lock(place.merge_lock(), Duration::ZERO).is_ok());
-        if Place::is_on_its_way(&name) || is_merged {
+        // A link leads to the base of a disk.
+        let is_left = (Place::is_on_its_way(&name) || is_merged)
+            && files().look_at_name(&path).is_ok_and(|found| found.is_file);
+        if is_left {
             files().remove(&path).map_err(Error::io("cannot remove", &path))?;
             found.removed.push(path);
         } else {
@@ -92,9 +96,14 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
 /// Completes what is recorded of a layer, or removes a name that its command did not come to use.
 fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Error> {
     let path = place.layer(id);
-    // What another program put there is not ours to seal.
+    // What another program put there is not ours to seal, nor what a link leads to.
+    if files().look_at_name(&path).is_ok_and(|found| !found.is_file) {
+        return Ok(());
+    }
     let Ok(Some(image)) = ImageFacts::read(place, &path) else { return Ok(()) };
-    let is_unused = image.metadata().links > 1 && is_a_disk(place, image.metadata())?;
+    let is_unused = image.metadata().links > 1
+        && is_a_disk(place, image.metadata())?
+        && Survey::of_all(place, &found.manifest)?.users(id).is_empty();
     if is_unused && !has(Bug::UnusedNameAdopted) {
         files().remove(&path).map_err(Error::io("cannot remove", &path))?;
         found.removed.push(path);

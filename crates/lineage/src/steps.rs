@@ -194,6 +194,10 @@ fn sync_directory_of(path: &Path) -> io::Result<()> {
 }
 
 fn make_layers(place: &Place) -> Result<(), Error> {
+    if files().look_at_name(&place.layers()).is_ok_and(|found| !found.is_directory) {
+        let reason = "it is there, and no directory: layers lie beside their disks, no link leads to them";
+        return Err(Error::Invalid(format!("{}: {reason}", place.layers().display())));
+    }
     // A server in its sandbox makes no directories.
     if place.is_lineage() {
         return Ok(());

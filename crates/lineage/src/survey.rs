@@ -1,7 +1,7 @@
 //! What there is: the layers and the disks of a lineage, and what is backed by what, as the images say.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::forget::Policy;
 use crate::image::{Backing, ImageFacts};
 use crate::layer_id::LayerId;
 use crate::manifest::{Entry, Manifest};
-use crate::place::{DiskPlace, Place};
+use crate::place::{DiskPlace, LAYERS, Place};
 use crate::recover::names;
 
 /// A lineage that was looked at. Headers count; the manifest adds names and times.
@@ -22,6 +22,10 @@ pub struct Survey {
     pub layers: BTreeMap<LayerId, Layer>,
     /// The disks, by name.
     pub disks: Vec<Disk>,
+    /// Images in the directory of the layers that are none: another program put them there. What they are backed by is needed.
+    pub others: Vec<Disk>,
+    /// Images that could not be read: what they are backed by is unknown.
+    pub unread: Vec<Unread>,
     /// What is to be kept, if it has a policy.
     pub policy: Option<Policy>,
 }
@@ -57,18 +61,81 @@ pub struct Disk {
     pub image: ImageFacts,
 }
 
+/// An image that could not be read.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// Its file.
+    pub path: PathBuf,
+    /// Why not.
+    pub reason: String,
+}
+
+impl Unread {
+    fn error(&self) -> Error {
+        Error::Corrupt { path: self.path.clone(), reason: self.reason.clone() }
+    }
+}
+
 impl Survey {
-    /// Looks at all images of a lineage. Takes no lock: what a command changes meanwhile is there or not. Costs a header for each image.
+    /// Looks at all images of a lineage. Takes no lock: what a command changes meanwhile is there or not. Costs a header for each image. One that cannot be read is in
+    /// the way of those alone that need it.
     ///
     /// # Errors
-    /// When an image cannot be read: what it is backed by is unknown then.
+    /// When the directories cannot be listed.
     pub fn take(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
-        let mut layers = BTreeMap::new();
-        for id in names(place)?.iter().filter_map(|name| LayerId::of_file_name(name)) {
-            layers.extend(Layer::read(place, manifest, id)?.map(|layer| (id, layer)));
+        let mut survey = Self { policy: manifest.policy().cloned(), ..Self::empty(place) };
+        for name in names(place)? {
+            let path = place.layers().join(&name);
+            if let Some(id) = LayerId::of_file_name(&name) {
+                let layer = survey.read(&path, || Layer::read(place, manifest, id));
+                survey.layers.extend(layer.map(|layer| (id, layer)));
+            } else if !Place::is_own(&name) && !is_link_to_base(place, &path) {
+                let image = survey.read(&path, || ImageFacts::read(place, &path));
+                survey.others.extend(image.map(|image| Disk { name: format!("{LAYERS}/{name}"), image }));
+            }
         }
-        let policy = manifest.policy().cloned();
-        Ok(Self { place: place.clone(), layers, disks: disks(place)?, policy })
+        let failed = || Error::io("cannot list", place.directory());
+        for name in files().names(place.directory()).map_err(failed())? {
+            let path = place.directory().join(&name);
+            let image = survey.read(&path, || ImageFacts::read(place, &path));
+            survey.disks.extend(image.map(|image| Disk { name: name.to_string_lossy().into_owned(), image }));
+        }
+        survey.disks.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(survey)
+    }
+
+    /// As [`Survey::take`], for one who removes what nothing needs.
+    ///
+    /// # Errors
+    /// Also when an image cannot be read: what it is backed by is unknown then.
+    pub fn of_all(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
+        let survey = Self::take(place, manifest)?;
+        survey.unread.first().map_or(Ok(()), |unread| Err(unread.error()))?;
+        Ok(survey)
+    }
+
+    fn empty(place: &Place) -> Self {
+        Self {
+            place: place.clone(),
+            layers: BTreeMap::new(),
+            disks: Vec::new(),
+            others: Vec::new(),
+            unread: Vec::new(),
+            policy: None,
+        }
+    }
+
+    /// What is read of the file at `path`; nothing where it is gone meanwhile, or cannot be read.
+    fn read<T>(&mut self, path: &Path, read: impl FnOnce() -> Result<Option<T>, Error>) -> Option<T> {
+        if_there(read()).unwrap_or_else(|error| {
+            let reason = match error {
+                Error::Io { action, source, .. } => format!("{action}: {source}"),
+                Error::Corrupt { reason, .. } | Error::Unsupported { reason, .. } => reason,
+                other => other.to_string(),
+            };
+            self.unread.push(Unread { path: path.to_owned(), reason });
+            None
+        })
     }
 
     /// Looks at what a checkpoint of a disk needs alone, and at what the disk needs: a fork costs the same however many others there are. [`Survey::find`] and
@@ -81,8 +148,7 @@ impl Survey {
         manifest: &Manifest,
         (disk, wanted): (&DiskPlace, &CheckpointRef),
     ) -> Result<Self, Error> {
-        let mut survey =
-            Self { place: place.clone(), layers: BTreeMap::new(), disks: Vec::new(), policy: None };
+        let mut survey = Self::empty(place);
         if let Some(image) = if_there(ImageFacts::read(place, &disk.path()))? {
             survey.add_chain(manifest, image.backing.layer())?;
             survey.disks.push(Disk { name: disk.name.clone(), image });
@@ -131,7 +197,7 @@ impl Survey {
                 Backing::Outside(name) => return Ok((chain, Some(name.clone()))),
                 Backing::Layer(id) => *id,
             };
-            let layer = self.layers.get(&id).ok_or_else(|| Error::Missing { id, path: of.to_owned() })?;
+            let layer = self.layers.get(&id).ok_or_else(|| self.missing(id, of))?;
             if !met.insert(id) {
                 let reason = format!("layer {id} is below itself");
                 return Err(Error::Corrupt { path: of.to_owned(), reason });
@@ -139,6 +205,12 @@ impl Survey {
             chain.push(id);
             (of, backing) = (&layer.image.path, &layer.image.backing);
         }
+    }
+
+    fn missing(&self, id: LayerId, of: &Path) -> Error {
+        let path = self.place.layer(id);
+        let unread = self.unread.iter().find(|unread| unread.path == path);
+        unread.map_or_else(|| Error::Missing { id, path: of.to_owned() }, Unread::error)
     }
 
     /// A layer and those below it, from the upper to the lower, and the base outside that the last one names. All are as they were sealed.
@@ -199,7 +271,7 @@ impl Survey {
     /// [`Survey::users`] of all layers that have some.
     pub fn all_users(&self) -> BTreeMap<LayerId, Vec<String>> {
         let mut users: BTreeMap<LayerId, Vec<String>> = BTreeMap::new();
-        let disks = self.disks.iter().map(|disk| (disk.name.clone(), &disk.image));
+        let disks = self.disks.iter().chain(&self.others).map(|disk| (disk.name.clone(), &disk.image));
         for (name, image) in disks.chain(self.layers.iter().map(|(id, layer)| (id.file_name(), &layer.image)))
         {
             match &image.backing {
@@ -267,17 +339,8 @@ fn if_there<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// The qcow2 images of the directory.
-fn disks(place: &Place) -> Result<Vec<Disk>, Error> {
-    let failed = || Error::io("cannot list", place.directory());
-    let mut disks = Vec::new();
-    for name in files().names(place.directory()).map_err(failed())? {
-        let path = place.directory().join(name);
-        // It may have gone meanwhile.
-        let image = if_there(ImageFacts::read(place, &path))?;
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        disks.extend(name.zip(image).map(|(name, image)| Disk { name, image }));
-    }
-    disks.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(disks)
+/// Whether a name in the directory of the layers leads to a file beside the disks, which is looked at there.
+fn is_link_to_base(place: &Place, path: &Path) -> bool {
+    let is_link = files().look_at_name(path).is_ok_and(|found| !found.is_file && !found.is_directory);
+    is_link && files().resolve(path).is_ok_and(|real| real.parent() == Some(place.directory()))
 }

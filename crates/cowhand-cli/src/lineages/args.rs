@@ -6,10 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use checkpoints::Sealed;
-use lineage::{CheckpointRef, DiskPlace, Place, Survey};
+use lineage::{CheckpointRef, DiskPlace, Place, Survey, Unread};
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::remote::Remote;
 
 /// What stands under the help of each of these commands.
@@ -180,12 +180,16 @@ pub fn look(text: &OsStr) -> Result<Seen, Failure> {
 }
 
 impl Seen {
-    /// The lineage at `place`. Takes no lock.
+    /// The lineage at `place`. Takes no lock. An image that cannot be read is warned of: another disk may need nothing of it.
     ///
     /// # Errors
-    /// When there is none, or an image of it cannot be read.
+    /// When there is none.
     pub fn of(place: Place, disk: Option<DiskPlace>) -> Result<Self, lineage::Error> {
-        Ok(Self { survey: Survey::look(&place)?, disk })
+        let survey = Survey::look(&place)?;
+        for Unread { path, reason } in &survey.unread {
+            warn(&format!("{}: {reason}", path.display()));
+        }
+        Ok(Self { survey, disk })
     }
 }
 
