@@ -75,12 +75,12 @@ impl BackgroundTasks {
 
     /// Waits until no task is left, on any loop. Those loops must keep running meanwhile.
     pub(crate) async fn idle(&self) {
-        loop {
+        let is_idle = || self.works.running.load(Ordering::Acquire) == 0;
+        while !is_idle() {
             let ended = self.works.ended.listen();
-            if self.works.running.load(Ordering::Acquire) == 0 {
-                return;
+            if !is_idle() {
+                ended.await;
             }
-            ended.await;
         }
     }
 }

@@ -4,6 +4,7 @@ mod again;
 mod removed;
 mod written;
 
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -159,7 +160,10 @@ pub struct OpenedLayers {
 impl Layers {
     /// `top`, whose layers are in `list`, perhaps among others.
     pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Option<Qcow2>) -> Self {
-        let of = |block: Arc<dyn Block>| list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block)).cloned();
+        let by_block: HashMap<_, _> =
+            list.iter().rev().map(|layer| (Arc::as_ptr(&layer.block).addr(), layer)).collect();
+        let of =
+            |block: Arc<dyn Block>| by_block.get(&Arc::as_ptr(&block).addr()).map(|layer| Arc::clone(layer));
         let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
         Self { cached: top.capabilities().cached, top, bitmaps, list, unflushed: Mutex::default() }
     }
@@ -211,7 +215,8 @@ impl Layers {
 
     /// Those of `old` that are not among these.
     pub(crate) fn missing(&self, old: &Self) -> RemovedLayers {
-        let stays = |layer: &Arc<Layer>| self.list.iter().any(|own| Arc::ptr_eq(own, layer));
+        let own: HashSet<_> = self.list.iter().map(Arc::as_ptr).collect();
+        let stays = |layer: &Arc<Layer>| own.contains(&Arc::as_ptr(layer));
         RemovedLayers::of(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
     }
 

@@ -4,7 +4,7 @@
 //! disk. An image that is taken out of a disk is closed; if it was a node by itself, its name stays until
 //! `blockdev-del`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use block::{Block, Error};
@@ -311,8 +311,7 @@ impl Graph {
                 let is_passed_on = own.as_ref().is_some_and(|own| own.name == node.name());
                 if slot.is_none() || is_passed_on {
                     let others = now.list.iter().chain(&before.list).filter(|layer| *layer != old);
-                    let others = others.filter_map(|layer| layer.own.lock().clone()).chain(own.clone());
-                    let links = rest(&links, others);
+                    let links = links.without(others, own.as_ref());
                     *slot = Some(match is_passed_on {
                         true => Own { links, ..self.made_own() },
                         false => Own { name: node.name(), by_user: !node.implicit, links },
@@ -349,12 +348,10 @@ impl Graph {
         }
         let name = node.name();
         links.parts.retain(|part| *part != name);
-        for own in now.list.iter().filter(|layer| Some(*layer) != new).filter_map(|layer| layer.own_name()) {
-            let is_known = links.parts.contains(&own) || links.uses.contains(&own);
-            if !is_known {
-                links.parts.push(own);
-            }
-        }
+        let known: HashSet<&str> = links.parts.iter().chain(&links.uses).map(String::as_str).collect();
+        let own = now.list.iter().filter(|layer| Some(*layer) != new).filter_map(|layer| layer.own_name());
+        let unknown: Vec<String> = own.filter(|own| !known.contains(own.as_str())).collect();
+        links.parts.extend(unknown);
         drop(links);
         for own in taken_out {
             let node = Node::new(own.name, NodeKind::TakenOut);
@@ -374,17 +371,6 @@ impl Graph {
 pub(super) fn place(layers: &Layers, block: &Arc<dyn Block>) -> Result<usize, NodeError> {
     let found = block::layers(Arc::clone(&layers.top)).position(|layer| Arc::ptr_eq(&layer, block));
     found.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })
-}
-
-/// What of `links` belongs to none of `others`.
-fn rest(links: &Links, others: impl Iterator<Item = Own>) -> Links {
-    let mut rest = links.clone();
-    for own in others {
-        rest.remove(&own.links);
-        rest.parts.retain(|part| *part != own.name);
-        rest.uses.retain(|used| *used != own.name);
-    }
-    rest
 }
 
 /// How far writes have reached into a disk that is the bytes of its file.

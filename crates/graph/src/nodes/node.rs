@@ -1,5 +1,6 @@
 //! What has a node name.
 
+use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use super::filter_node::FilterNode;
 use super::hold::{Hold, Holders, User};
 use super::name::{NodeName, Renames};
 use crate::child::Child;
+use crate::layers::{Layer, Own};
 
 /// Something with a node name.
 #[derive(Debug)]
@@ -97,6 +99,38 @@ impl Links {
         self.parts.retain(|part| !less.parts.contains(part));
         self.uses.retain(|used| !less.uses.contains(used));
         self.files.retain(|used| !less.files.contains(used));
+    }
+
+    /// Those that belong neither to `new` nor to one of the layers `others`.
+    pub(super) fn without<'a>(
+        &'a self,
+        others: impl Iterator<Item = &'a Arc<Layer>>,
+        new: Option<&Own>,
+    ) -> Self {
+        // In sets: a chain may have a thousand names.
+        let set = |names: &'a [String]| names.iter().map(String::as_str).collect::<HashSet<_>>();
+        let (mut parts, mut uses, mut files) = (set(&self.parts), set(&self.uses), set(&self.files));
+        let mut remove = |own: &Own| {
+            let Own { name, links, .. } = own;
+            let each = [(&mut parts, &links.parts), (&mut uses, &links.uses), (&mut files, &links.files)];
+            for (set, names) in each {
+                for name in names {
+                    set.remove(name.as_str());
+                }
+            }
+            parts.remove(name.as_str());
+            uses.remove(name.as_str());
+        };
+        others.for_each(|layer| layer.own.lock().as_ref().into_iter().for_each(&mut remove));
+        new.into_iter().for_each(&mut remove);
+        let left = |names: &[String], set: &HashSet<&str>| {
+            names.iter().filter(|name| set.contains(name.as_str())).cloned().collect()
+        };
+        Self {
+            parts: left(&self.parts, &parts),
+            uses: left(&self.uses, &uses),
+            files: left(&self.files, &files),
+        }
     }
 }
 

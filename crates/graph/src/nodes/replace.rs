@@ -239,7 +239,9 @@ impl Graph {
 impl DiskNode {
     /// What comes of putting `found` at `edge`, if it may be put there. Changes nothing.
     fn plan(&self, old: &Layers, edge: Edge, found: &Replacement) -> Result<Plan, ReplaceError> {
-        let blocks: Vec<Arc<dyn Block>> = block::layers(Arc::clone(&old.top)).collect();
+        // What lies deeper does not matter.
+        let seen = edge.at().saturating_add(2);
+        let blocks: Vec<Arc<dyn Block>> = block::layers(Arc::clone(&old.top)).take(seen).collect();
         if edge.at() > blocks.len() {
             return Err(self.no_layer(old, edge.at() - 1));
         }
