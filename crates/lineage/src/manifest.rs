@@ -116,7 +116,7 @@ impl Seal {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Text {
     #[serde(rename = "cowhand-lineage")]
-    _version: u64,
+    version: u64,
     layers: Vec<Entry>,
     #[serde(default)]
     policy: Option<Policy>,
@@ -163,10 +163,17 @@ impl Manifest {
             return Err(format!("it is longer than {BYTES_MAX} bytes"));
         }
         let rebuilt = "; without it, it is rebuilt from the images, without names and labels";
+        let read: Result<Text, _> = serde_json::from_slice(text);
         // Another version has other fields: that is looked at alone.
-        let found: Version =
-            serde_json::from_slice(text).map_err(|error| format!("it is no manifest ({error}){rebuilt}"))?;
-        match found.cowhand_lineage {
+        let found = match &read {
+            Ok(read) => Some(read.version),
+            Err(_) => {
+                let found: Version = serde_json::from_slice(text)
+                    .map_err(|error| format!("it is no manifest ({error}){rebuilt}"))?;
+                found.cowhand_lineage
+            }
+        };
+        match found {
             Some(VERSION_WITHOUT_POLICY..=MANIFEST_VERSION) => {}
             Some(found) => {
                 return Err(format!(
@@ -175,8 +182,7 @@ impl Manifest {
             }
             None => return Err(format!("it has no version{rebuilt}")),
         }
-        let Text { layers, policy, .. } =
-            serde_json::from_slice(text).map_err(|error| format!("{error}{rebuilt}"))?;
+        let Text { layers, policy, .. } = read.map_err(|error| format!("{error}{rebuilt}"))?;
         let mut manifest = Self { policy, ..Self::default() };
         for entry in layers {
             if !is_file_name(&entry.disk) {
