@@ -21,7 +21,7 @@ pub(crate) struct RefcountTable {
     offset: u64,
     clusters: u64,
     cluster_bits: u32,
-    /// In host byte order; may be longer than what the clusters hold, until the table has moved.
+    /// In host byte order, up to the last that leads to a block when it was read; may be longer than what the clusters hold, until the table has moved.
     words: Vec<u64>,
     dirty: BTreeSet<usize>,
 }
@@ -62,7 +62,10 @@ pub(crate) enum DirtyTable {
 }
 
 impl RefcountTable {
-    pub(crate) fn new(at: HostOffset, clusters: u64, cluster_bits: u32, words: Vec<u64>) -> Self {
+    pub(crate) fn new(at: HostOffset, clusters: u64, cluster_bits: u32, mut words: Vec<u64>) -> Self {
+        // A cluster of 64 KiB has 8,192 of them, and leads to the blocks of 16 TiB.
+        words.truncate(words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
+        words.shrink_to_fit();
         Self { offset: at.0, clusters, cluster_bits, words, dirty: BTreeSet::new() }
     }
 
@@ -79,7 +82,7 @@ impl RefcountTable {
         self.words.capacity() as u64 * ENTRY_BYTES
     }
 
-    /// All entries in host byte order.
+    /// The entries in host byte order, up to the last that leads to a block.
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
@@ -251,7 +254,8 @@ impl RefcountTable {
     /// Whether entry `index` leads where it led before.
     pub(crate) fn is_as_in(&self, before: &SavedTable, index: u64) -> bool {
         let at = usize::try_from(index).unwrap_or(usize::MAX);
-        self.words.get(at) == before.words.get(at)
+        let word = |words: &[u64]| words.get(at).copied().unwrap_or(0);
+        word(&self.words) == word(&before.words)
     }
 
     /// Clusters that hold all entries; at least as many as the table has.
