@@ -100,6 +100,25 @@ type Publish struct {
 	Speed uint64
 }
 
+// Push is where a disk is uploaded as it is at one moment, and how.
+type Push struct {
+	// Target is s3://BUCKET/FOLDER/NAME.
+	Target string
+	// Bitmap is empty, or one of the disk's that has recorded all changes since the disk was pushed to the target: only what
+	// it has as changed is read, and the rest is taken from the image that is there. It is not cleared.
+	Bitmap string
+	// KeySecret is the secret that holds the key of an encrypted image.
+	KeySecret string
+	// ChunkSize is in bytes; 0 is that of the image that is there, or 1 MiB.
+	ChunkSize uint64
+	// Uncompressed sends chunks as they are.
+	Uncompressed bool
+	// Force also writes to a store that cannot detect another upload to the same name at the same time.
+	Force bool
+	// Speed is in bytes of the disk a second; 0 is no limit.
+	Speed uint64
+}
+
 // Published is a checkpoint on its way to a store.
 type Published struct {
 	ID string `json:"id"`
@@ -303,19 +322,34 @@ func begun(found any, work func(**C.cowhand_job, **C.char) C.int) (*Job, error) 
 func (d *Disk) Publish(checkpoint string, publish Publish) (published Published, err error) {
 	texts := texts{}
 	defer texts.free()
-	flags := C.uint32_t(0)
-	if publish.Uncompressed {
-		flags |= C.COWHAND_PUBLISH_UNCOMPRESSED
-	}
-	if publish.Force {
-		flags |= C.COWHAND_PUBLISH_FORCE
-	}
 	published.Job, err = begun(&published, func(job **C.cowhand_job, json **C.char) C.int {
 		return C.cowhand_publish(d.handle, texts.of(checkpoint), texts.of(publish.Target),
 			texts.optional(filled(publish.Parent)), texts.optional(filled(publish.KeySecret)),
-			C.uint64_t(publish.ChunkSize), flags, C.uint64_t(publish.Speed), job, json)
+			C.uint64_t(publish.ChunkSize), uploadFlags(publish.Uncompressed, publish.Force), C.uint64_t(publish.Speed),
+			job, json)
 	})
 	return published, err
+}
+
+// Push begins to upload the disk as it is when the call returns to an object store, while it is in use.
+func (d *Disk) Push(push Push) (*Job, error) {
+	texts := texts{}
+	defer texts.free()
+	return begin(func(job **C.cowhand_job) C.int {
+		return C.cowhand_push(d.handle, texts.of(push.Target), texts.optional(filled(push.Bitmap)),
+			texts.optional(filled(push.KeySecret)), C.uint64_t(push.ChunkSize),
+			uploadFlags(push.Uncompressed, push.Force), C.uint64_t(push.Speed), job)
+	})
+}
+
+func uploadFlags(uncompressed, force bool) (flags C.uint32_t) {
+	if uncompressed {
+		flags |= C.COWHAND_PUBLISH_UNCOMPRESSED
+	}
+	if force {
+		flags |= C.COWHAND_PUBLISH_FORCE
+	}
+	return flags
 }
 
 // Restore makes a disk at path that begins as a published checkpoint: what is read is fetched, and Stream fetches the rest.

@@ -390,6 +390,32 @@ func TestACheckpointIsPublishedAndADiskBeginsAsIt(t *testing.T) {
 	must(t, job.Wait())
 }
 
+func TestADiskInUseIsPushedAsItIs(t *testing.T) {
+	if os.Getenv("AWS_ENDPOINT_URL") == "" {
+		t.Skip("there is no store")
+	}
+	const name = "s3://images/vms/go-pushed"
+	disk := opened(t, nil)
+	for chunk := int64(0); chunk < 4; chunk++ {
+		write(t, disk, chunk<<20, "first")
+	}
+	job, err := disk.Push(Push{Target: name, ChunkSize: 1 << 20, Uncompressed: true, Speed: 1})
+	must(t, err)
+	write(t, disk, 0, "later")
+	_, err = disk.Push(Push{Target: name})
+	fails(t, err, syscall.EBUSY, "")
+	must(t, job.SetSpeed(0))
+	must(t, job.Wait())
+	_, err = disk.Push(Push{Target: name, Bitmap: "none"})
+	fails(t, err, syscall.ENOENT, "none")
+	pushed, err := Open("chunked:"+name, Options{"driver": "raw", "read-only": "on"})
+	must(t, err)
+	defer pushed.Close()
+	if read(t, pushed, 0, 5) != "first" || read(t, disk, 0, 5) != "later" {
+		t.Fatal("the image is not the disk of that moment")
+	}
+}
+
 func TestJobsCopyADiskInUse(t *testing.T) {
 	path := image(t)
 	backup, mirror := path+".backup", path+".mirror"

@@ -197,14 +197,38 @@ class Checkpoints:
     ) -> Published[Job]:
         """Uploads a checkpoint to s3://BUCKET/FOLDER/NAME as a job, while the disk is in use; only what the store lacks."""
         job = ffi.new("cowhand_job **")
-        flags = (0 if compress else lib.COWHAND_PUBLISH_UNCOMPRESSED) | (lib.COWHAND_PUBLISH_FORCE if force else 0)
         names = (checkpoint.encode(), target.encode(), _optional(parent), _optional(key_secret))
-        made = parsed(lib.cowhand_publish, self._disk, *names, chunk_size, flags, speed, job)
+        how = (chunk_size, _upload_flags(compress, force), speed)
+        made = parsed(lib.cowhand_publish, self._disk, *names, *how, job)
         return Published(made["id"], made["image"], Job(job))
+
+    def push(
+        self,
+        target: str,
+        *,
+        bitmap: Optional[str] = None,
+        key_secret: Optional[str] = None,
+        chunk_size: int = 0,
+        compress: bool = True,
+        force: bool = False,
+        speed: int = 0,
+    ) -> Job:
+        """Uploads the disk as it is when this returns to s3://BUCKET/FOLDER/NAME, while it is in use.
+
+        With `bitmap`, which has recorded all changes since the last push there, only what that has as changed is read."""
+        job = ffi.new("cowhand_job **")
+        names = (target.encode(), _optional(bitmap), _optional(key_secret))
+        how = (chunk_size, _upload_flags(compress, force), speed)
+        check(lib.cowhand_push(self._disk, *names, *how, job))
+        return Job(job)
 
 
 def _optional(text: Optional[str]) -> Any:
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())
+
+
+def _upload_flags(compress: bool, force: bool) -> int:
+    return (0 if compress else lib.COWHAND_PUBLISH_UNCOMPRESSED) | (lib.COWHAND_PUBLISH_FORCE if force else 0)
 
 
 def _removed(found: Mapping[str, Any]) -> Removed:

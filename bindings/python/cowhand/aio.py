@@ -276,6 +276,23 @@ class Disk:
         made = await self._call(self.blocking.publish, checkpoint, target, **how, force=force, speed=speed)
         return Published(made.id, made.image, Job(made.job))
 
+    async def push(
+        self,
+        target: str,
+        *,
+        bitmap: Optional[str] = None,
+        key_secret: Optional[str] = None,
+        chunk_size: int = 0,
+        compress: bool = True,
+        force: bool = False,
+        speed: int = 0,
+    ) -> "Job":
+        """Uploads the disk as it is when this returns to s3://BUCKET/FOLDER/NAME, while it is in use.
+
+        With `bitmap`, which has recorded all changes since the last push there, only what that has as changed is read."""
+        how = {"bitmap": bitmap, "key_secret": key_secret, "chunk_size": chunk_size, "compress": compress}
+        return Job(await self._call(self.blocking.push, target, **how, force=force, speed=speed))
+
     async def _call(self, call: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
         """Runs what blocks in another thread."""
         if self._is_closing:

@@ -783,6 +783,24 @@ int cowhand_publish(struct cowhand_disk *disk,
                     char **json);
 
 /**
+ * Begins to upload the disk as it is when this call returns, as a chunked image, while the disk is in use; it needs no
+ * checkpoint. What is overwritten before it is read is read first, and kept in memory until it is sent, 32 MiB at most.
+ * Beyond that writes wait for the store, for 20 s at most: then they are done, and the job fails. bitmap is null, or a
+ * bitmap of the disk that has recorded all changes since the disk was pushed to target: only what it has as changed is
+ * read, and the rest is taken from the image that is there. It is not cleared. Everything else is as for cowhand_publish,
+ * flags too. The store is asked before the call returns. Ends by itself; a disk has one job at a time, but for those of
+ * cowhand_publish: -EBUSY.
+ */
+int cowhand_push(struct cowhand_disk *disk,
+                 const char *target,
+                 const char *bitmap,
+                 const char *key_secret,
+                 uint64_t chunk_size,
+                 uint32_t flags,
+                 uint64_t speed,
+                 struct cowhand_job **job);
+
+/**
  * Makes a disk at path, where nothing is, that begins as a published checkpoint: a qcow2 overlay whose backing file is the
  * image in the store. It is ready at once, and what is read is fetched. source is s3://BUCKET/FOLDER/NAME, or a URL of a web
  * server; at is one of the checkpoints below it that were published to the name, by its name or id, or null; key_secret is

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import inspect
+import os
 import unittest
 from typing import Any, Dict
 
@@ -118,6 +119,24 @@ class Complete(Scratch):
             with self.assertRaises(cowhand.Error) as caught:
                 await disk.snapshots()
             self.assertEqual(caught.exception.errno, errno.ESHUTDOWN)
+
+        asyncio.run(run())
+
+    @unittest.skipUnless("AWS_ENDPOINT_URL" in os.environ, "there is no store")
+    def test_uploads_are_awaited(self) -> None:
+        async def run() -> None:
+            async with await cowhand.aio.open(self.path) as disk:
+                await disk.write(0, b"x" * 65536)
+                await disk.checkpoint("c")
+                published = await disk.publish("c", "s3://images/vms/aio")
+                await published.job.wait()
+                await (await disk.push("s3://images/vms/aio-pushed")).wait()
+            new = self.directory / "new.qcow2"
+            restored = await cowhand.aio.restore(new, "s3://images/vms/aio")
+            pushed = cowhand.aio.open("chunked:s3://images/vms/aio-pushed", driver="raw", read_only=True)
+            for opening in (cowhand.aio.open(new, allow_name=restored.backing), pushed):
+                async with await opening as disk:
+                    self.assertEqual(await disk.read(0, 1), b"x")
 
         asyncio.run(run())
 

@@ -234,6 +234,34 @@ class Disks(Scratch):
         with cowhand.open(new) as disk:
             self.assertEqual(disk.read(0, 5), b"first")
 
+    @unittest.skipUnless("AWS_ENDPOINT_URL" in os.environ, "there is no store")
+    def test_a_disk_in_use_is_pushed_as_it_is(self) -> None:
+        name = "s3://images/vms/python-pushed"
+        subprocess.run(["qemu-img", "bitmap", "--add", self.path, "since"], check=True)
+
+        def pushed() -> bytes:
+            with cowhand.open(f"chunked:{name}", driver="raw", read_only=True) as image:
+                self.assertEqual(image.size, SIZE)
+                return image.read(0, 5)
+
+        with cowhand.open(self.path) as disk:
+            for chunk in range(4):
+                disk.write(chunk << 20, b"first")
+            job = disk.push(name, chunk_size=1 << 20, compress=False, speed=1)
+            disk.write(0, b"later")
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.push(name)
+            self.assertEqual(caught.exception.errno, errno.EBUSY)
+            job.set_speed(0)
+            job.wait()
+            self.assertEqual(pushed(), b"first")
+            disk.push(name, bitmap="since").wait()
+            self.assertEqual(pushed(), b"later")
+            with self.assertRaises(cowhand.Error) as caught:
+                disk.push(name, bitmap="none")
+            self.assertEqual(caught.exception.errno, errno.ENOENT)
+            self.assertIn("since", str(caught.exception))
+
     def test_the_example_lists_what_an_overlay_has_of_its_own(self) -> None:
         with cowhand.open(self.path) as disk:
             disk.write(0, b"x" * (1 << 20))

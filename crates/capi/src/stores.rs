@@ -1,8 +1,8 @@
-//! Checkpoints in object stores: published, and disks that begin as one.
+//! Disks in object stores: checkpoints published, disks pushed, and disks that begin as a published checkpoint.
 
 use std::ffi::{OsStr, c_char, c_int};
 
-use cowhand::{Publish, Restore, restore};
+use cowhand::{Publish, Push, Restore, restore};
 use serde_json::json;
 
 use crate::disk::{CowhandDisk, open_disk};
@@ -36,11 +36,7 @@ pub unsafe extern "C" fn cowhand_publish(
     json: *mut *mut c_char,
 ) -> c_int {
     call(|| {
-        let is_uncompressed = flags & COWHAND_PUBLISH_UNCOMPRESSED != 0;
-        if flags & !(COWHAND_PUBLISH_UNCOMPRESSED | COWHAND_PUBLISH_FORCE) != 0 {
-            let allowed = "COWHAND_PUBLISH_UNCOMPRESSED, COWHAND_PUBLISH_FORCE";
-            return Err(Failure::invalid(format!("the flags are {flags:#x}; allowed: {allowed}")));
-        }
+        let (compress, force) = said_by(flags)?;
         // SAFETY: the header requires it of the caller.
         let checkpoint = unsafe { pointers::text(checkpoint, "checkpoint") }?;
         let publish = Publish {
@@ -51,8 +47,8 @@ pub unsafe extern "C" fn cowhand_publish(
             // SAFETY: as above.
             key_secret: unsafe { pointers::optional_text(key_secret, "key_secret") }?.map(str::to_owned),
             chunk_bytes: (chunk_size > 0).then_some(chunk_size),
-            compress: is_uncompressed.then_some(false),
-            force: flags & COWHAND_PUBLISH_FORCE != 0,
+            compress,
+            force,
             speed_bytes: speed,
         };
         let disk = open_disk(disk)?;
@@ -68,6 +64,53 @@ pub unsafe extern "C" fn cowhand_publish(
         unsafe { Out::give_text(json, found.unwrap_or_default().to_string()) };
         Ok(0)
     })
+}
+
+/// Begins to upload the disk as it is when this call returns, as a chunked image, while the disk is in use; it needs no
+/// checkpoint. What is overwritten before it is read is read first, and kept in memory until it is sent, 32 MiB at most.
+/// Beyond that writes wait for the store, for 20 s at most: then they are done, and the job fails. bitmap is null, or a
+/// bitmap of the disk that has recorded all changes since the disk was pushed to target: only what it has as changed is
+/// read, and the rest is taken from the image that is there. It is not cleared. Everything else is as for cowhand_publish,
+/// flags too. The store is asked before the call returns. Ends by itself; a disk has one job at a time, but for those of
+/// cowhand_publish: -EBUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowhand_push(
+    disk: *mut CowhandDisk,
+    target: *const c_char,
+    bitmap: *const c_char,
+    key_secret: *const c_char,
+    chunk_size: u64,
+    flags: u32,
+    speed: u64,
+    job: *mut *mut CowhandJob,
+) -> c_int {
+    call(|| {
+        let (compress, force) = said_by(flags)?;
+        let push = Push {
+            // SAFETY: the header requires it of the caller.
+            target: unsafe { pointers::text(target, "target") }?.to_owned(),
+            // SAFETY: as above.
+            bitmap: unsafe { pointers::optional_text(bitmap, "bitmap") }?.map(str::to_owned),
+            // SAFETY: as above.
+            key_secret: unsafe { pointers::optional_text(key_secret, "key_secret") }?.map(str::to_owned),
+            chunk_bytes: (chunk_size > 0).then_some(chunk_size),
+            compress,
+            force,
+            speed_bytes: speed,
+        };
+        // SAFETY: as above.
+        unsafe { begin(job, || Ok(open_disk(disk)?.push(push).wait()?)) }
+    })
+}
+
+/// Whether chunks are compressed, where the flags of an upload say so, and whether it is forced.
+fn said_by(flags: u32) -> Result<(Option<bool>, bool), Failure> {
+    if flags & !(COWHAND_PUBLISH_UNCOMPRESSED | COWHAND_PUBLISH_FORCE) != 0 {
+        let allowed = "COWHAND_PUBLISH_UNCOMPRESSED, COWHAND_PUBLISH_FORCE";
+        return Err(Failure::invalid(format!("the flags are {flags:#x}; allowed: {allowed}")));
+    }
+    let is_uncompressed = flags & COWHAND_PUBLISH_UNCOMPRESSED != 0;
+    Ok((is_uncompressed.then_some(false), flags & COWHAND_PUBLISH_FORCE != 0))
 }
 
 /// Makes a disk at path, where nothing is, that begins as a published checkpoint: a qcow2 overlay whose backing file is the

@@ -1,7 +1,8 @@
-/* stores PATH: a checkpoint of a disk in use goes to a store, and a disk begins as it. */
+/* stores PATH: a checkpoint of a disk in use goes to a store, and a disk begins as it; a disk in use is pushed as it is. */
 #include "blocks.h"
 
 #define NAME "s3://images/vms/c"
+#define PUSHED "s3://images/vms/c-pushed"
 
 /* The text that follows a key, as JSON writes that; the caller releases it. */
 static char *value_of(const char *json, const char *key) {
@@ -25,6 +26,38 @@ static void refused(cowhand_disk *disk, const char *path) {
     EQUAL(cowhand_restore(path, "s3://images/vms/none", NULL, NULL, NULL), -ENOENT);
     EQUAL(cowhand_restore(path, NULL, NULL, NULL, NULL), -EFAULT);
     EQUAL(cowhand_restore(NULL, NAME, NULL, NULL, NULL), -EFAULT);
+}
+
+/* What is overwritten while the push is slow is what it was. */
+static void pushed(cowhand_disk *disk) {
+    cowhand_job *job = NULL, *other = NULL;
+    for (uint64_t chunk = 0; chunk < 4; chunk++)
+        fill(disk, chunk << 20, 3);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, NULL, 1 << 20, COWHAND_PUBLISH_UNCOMPRESSED, 1, &job), 0);
+    fill(disk, 0, 4);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, NULL, 0, 0, 0, &other), -EBUSY);
+    EQUAL(cowhand_job_set_speed(job, 0), 0);
+    EQUAL(cowhand_job_wait(job), 0);
+    EQUAL(cowhand_job_destroy(&job), 0);
+    EQUAL(byte_at(disk, 0), 4);
+    cowhand_disk *image = NULL;
+    EQUAL(cowhand_create("raw", &image), 0);
+    EQUAL(cowhand_set_str(image, "drive", "chunked:" PUSHED), 0);
+    EQUAL(cowhand_set_bool(image, "read-only", true), 0);
+    EQUAL(cowhand_connect(image), 0);
+    EQUAL(byte_at(image, 0), 3);
+    EQUAL(byte_at(image, 3 << 20), 3);
+    EQUAL(cowhand_destroy(&image), 0);
+
+    EQUAL(cowhand_push(disk, "here", NULL, NULL, 0, 0, 0, &job), -EINVAL);
+    EQUAL(cowhand_push(disk, PUSHED, "none", NULL, 0, 0, 0, &job), -ENOENT);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, "none", 0, 0, 0, &job), -EINVAL);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, NULL, 5, 0, 0, &job), -EINVAL);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, NULL, 0, 4, 0, &job), -EINVAL);
+    EQUAL(cowhand_push(disk, NULL, NULL, NULL, 0, 0, 0, &job), -EFAULT);
+    EQUAL(cowhand_push(disk, PUSHED, NULL, NULL, 0, 0, 0, NULL), -EFAULT);
+    EQUAL(cowhand_push(NULL, PUSHED, NULL, NULL, 0, 0, 0, &job), -EBADF);
+    CHECK(job == NULL && other == NULL);
 }
 
 int main(int argc, char **argv) {
@@ -69,6 +102,7 @@ int main(int argc, char **argv) {
     free(image);
     free(again);
     free(backing);
+    pushed(disk);
     EQUAL(cowhand_destroy(&disk), 0);
     puts("stores: ok");
 }

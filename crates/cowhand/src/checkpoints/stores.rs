@@ -40,7 +40,8 @@ pub struct Publish {
 pub struct Push {
     /// The image: `s3://BUCKET/FOLDER/NAME`. Where the store is, and the credentials for it, AWS's environment variables and files say.
     pub target: String,
-    /// A bitmap of the disk: only what it has as changed when the job begins is read, and the rest taken from the image that is there. It is not cleared.
+    /// A bitmap of the disk that has recorded all changes since the disk was pushed to the target: only what it has as changed when the job begins is read, and the
+    /// rest taken from the image that is there. It is not cleared.
     pub bitmap: Option<String>,
     /// Bytes of a chunk: 512 KiB, 1, 2 or 4 MiB.
     pub chunk_bytes: Option<u64>,
