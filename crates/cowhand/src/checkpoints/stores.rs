@@ -103,11 +103,12 @@ impl Disk {
         let checkpoint = checkpoint.into();
         let shared = Arc::clone(self.shared());
         self.run(async move |inside| {
+            let Publish { target, parent, chunk_bytes, compress, key_secret, force, speed_bytes } = publish;
+            let target = target_of(target, chunk_bytes, compress, key_secret, force)?;
             let mut found = None;
             let begin = async |site: &Site, _: &GraphChange<'_>, disk: &Arc<DiskNode>| {
                 let place = place_of(&site.graph, disk).map_err(|error| site.refused(&error))?;
                 let wanted = named(&checkpoint)?;
-                let target = target_of(&publish)?;
                 let sealed = reactor::blocking(move || {
                     let sealed = Sealed::of_disk(&place, &wanted)?;
                     sealed.chain()?;
@@ -117,9 +118,8 @@ impl Disk {
                 let at = target.place("publish to").await.map_err(|error| site.not_published(&error))?;
                 let id = sealed.id.to_string();
                 found = Some((at.of_checkpoint(&id).image(), id));
-                let parent = publish.parent.clone();
                 let publication = Publication { sealed, target, parent, is_dry: false };
-                Ok(publish_of(publication, publish.speed_bytes))
+                Ok(publish_of(publication, speed_bytes))
             };
             let job = Self::begin_beside(shared, &inside, begin).await?;
             let (image, id) = found.ok_or_else(Error::loop_ended)?;
@@ -141,11 +141,9 @@ impl Disk {
         let shared = Arc::clone(self.shared());
         self.run(async move |inside| {
             let Push { target, bitmap, chunk_bytes, compress, key_secret, force, speed_bytes } = push;
-            let parent = None;
-            let as_published =
-                Publish { target, parent, chunk_bytes, compress, key_secret, force, speed_bytes };
+            let target = target_of(target, chunk_bytes, compress, key_secret, force)?;
             let site = shared.site()?;
-            let target = PushTarget::find(target_of(&as_published)?).await;
+            let target = PushTarget::find(target).await;
             let target = target.map_err(|error| site.not_published(&error))?;
             drop(site);
             let begin = async |site: &Site, change: &GraphChange<'_>, disk: &Arc<DiskNode>| {
@@ -182,14 +180,16 @@ async fn restored(path: &Path, restore: &Restore) -> Result<Restored, Error> {
     Ok(Restored { image: found.name, backing, size_bytes })
 }
 
-fn target_of(publish: &Publish) -> Result<Target, Error> {
-    let chunk_size = publish.chunk_bytes.map(ChunkSize::new).transpose();
-    let compression = |compress| if compress { Compression::Zstd } else { Compression::None };
-    Ok(Target {
-        image: publish.target.clone(),
-        chunk_size: chunk_size.map_err(|error| invalid(error.to_string()))?,
-        compression: publish.compress.map(compression),
-        key_secret: publish.key_secret.clone(),
-        force: publish.force,
-    })
+/// Where an upload goes, and how its objects are made.
+fn target_of(
+    image: String,
+    chunk_bytes: Option<u64>,
+    compress: Option<bool>,
+    key_secret: Option<String>,
+    force: bool,
+) -> Result<Target, Error> {
+    let chunk_size = chunk_bytes.map(ChunkSize::new).transpose();
+    let chunk_size = chunk_size.map_err(|error| invalid(error.to_string()))?;
+    let compression = compress.map(|is_on| if is_on { Compression::Zstd } else { Compression::None });
+    Ok(Target { image, chunk_size, compression, key_secret, force })
 }
