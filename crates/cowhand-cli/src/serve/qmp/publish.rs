@@ -16,21 +16,30 @@ use crate::serve::jobs::{Jobs, Work};
 
 const KIND: &str = "cowhand-publish";
 
+/// What a job takes that uploads an image of a disk: its own arguments, where the image goes, how its objects are made, and how the job lives.
+macro_rules! upload {
+    ($($own:expr),*) => {
+        Kind::Object(&[
+            NODE,
+            $($own,)*
+            required("target", Kind::Text),
+            optional("chunk-size", NUMBER),
+            optional("compress", Kind::Choice(&["zstd", "none"])),
+            optional("encrypt-key-secret", Kind::Text),
+            optional("force", Kind::Switch),
+            optional("job-id", Kind::Text),
+            optional("speed", NUMBER),
+            optional("auto-finalize", Kind::Switch),
+            optional("auto-dismiss", Kind::Switch),
+        ])
+    };
+}
+
 /// What cowhand-publish takes.
-pub const PUBLISH: Kind = Kind::Object(&[
-    NODE,
-    OF_CHECKPOINT,
-    required("target", Kind::Text),
-    optional("parent", Kind::Text),
-    optional("chunk-size", NUMBER),
-    optional("compress", Kind::Choice(&["zstd", "none"])),
-    optional("encrypt-key-secret", Kind::Text),
-    optional("force", Kind::Switch),
-    optional("job-id", Kind::Text),
-    optional("speed", NUMBER),
-    optional("auto-finalize", Kind::Switch),
-    optional("auto-dismiss", Kind::Switch),
-]);
+pub const PUBLISH: Kind = upload!(OF_CHECKPOINT, optional("parent", Kind::Text));
+
+/// What cowhand-push takes.
+pub const PUSH: Kind = upload!(optional("bitmap", Kind::Text));
 
 /// Begins to publish a checkpoint of a disk.
 ///
@@ -41,7 +50,6 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let checkpoint = checkpoint_of(arguments)?;
     let target = target_of(arguments)?;
     let new = new_job(inventory, KIND, &node.name(), arguments)?;
-    let failed = |error: PublishError| QmpError::generic(Failure::from(error).in_one_line());
     let place = target.place("publish to").await.map_err(failed)?;
     let sealed = reactor::blocking(move || Sealed::of_disk(&disk, &checkpoint)).await;
     let sealed = sealed.map_err(|error| refused(inventory, &error))?;
@@ -52,6 +60,11 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let work = Work::Publish(Publication { sealed, target, parent, is_dry: false });
     Jobs::start(inventory, new, work, Vec::new());
     Ok(answer)
+}
+
+/// Why an image is not uploaded, or a disk not made of one.
+pub(super) fn failed(error: PublishError) -> QmpError {
+    QmpError::generic(Failure::from(error).in_one_line())
 }
 
 /// Where an image goes.

@@ -3,36 +3,18 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use checkpoints::{PublishError, PushTarget};
-use control::{Arguments, Kind, QmpError, optional, required};
+use checkpoints::PushTarget;
+use control::{Arguments, QmpError};
 use graph::Change;
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::checkpoints::NODE;
 use super::live::new_job;
-use super::publish::target_of;
-use super::schema::NUMBER;
-use crate::failure::Failure;
+use super::publish::{failed, target_of};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, Work};
 
 const KIND: &str = "cowhand-push";
-
-/// What cowhand-push takes.
-pub const PUSH: Kind = Kind::Object(&[
-    NODE,
-    required("target", Kind::Text),
-    optional("bitmap", Kind::Text),
-    optional("chunk-size", NUMBER),
-    optional("compress", Kind::Choice(&["zstd", "none"])),
-    optional("encrypt-key-secret", Kind::Text),
-    optional("force", Kind::Switch),
-    optional("job-id", Kind::Text),
-    optional("speed", NUMBER),
-    optional("auto-finalize", Kind::Switch),
-    optional("auto-dismiss", Kind::Switch),
-]);
 
 /// Finds what is at the store. Other commands do not wait for that.
 ///
@@ -63,8 +45,4 @@ pub async fn push(
     let push = push.map_err(failed)?;
     Jobs::start(inventory, new, Work::Push { disk, push, outcome: RefCell::default() }, holds);
     Ok(answer)
-}
-
-fn failed(error: PublishError) -> QmpError {
-    QmpError::generic(Failure::from(error).in_one_line())
 }

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 
 use super::checkpoints::exported;
 use super::export_schema::SERVE;
+use super::publish::failed;
 use super::schema::NUMBER;
 use super::shortening;
-use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;
 
@@ -41,8 +41,7 @@ pub const RESTORE: Kind = Kind::Object(&[
 /// When there is none, or the store does not answer.
 pub async fn source(arguments: Arguments<'_>) -> Result<Source, QmpError> {
     let (at, key) = (arguments.maybe_text("at"), arguments.maybe_text("encrypt-key-secret"));
-    let found = Source::find(arguments.text("source")?, at, key).await;
-    found.map_err(|error| QmpError::generic(Failure::from(error).in_one_line()))
+    Source::find(arguments.text("source")?, at, key).await.map_err(failed)
 }
 
 /// Makes the disk, opens and exports it, and begins to fetch what is not read yet. When one of these fails nothing of them is left.

@@ -13,7 +13,7 @@ use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::{
     amend, bitmap_bits, bitmaps, checkpoints, chosen, corruption, create, dirty_bitmaps, forget, job_schema,
-    lineage_queries, object_schema, overlay, publish, push, quorum, remotes, restore,
+    lineage_queries, object_schema, overlay, publish, quorum, remotes, restore,
 };
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -328,7 +328,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "cowhand-gc", arguments: lineage_queries::GC },
     CommandSpec { name: "cowhand-forget", arguments: forget::FORGET },
     CommandSpec { name: "cowhand-publish", arguments: publish::PUBLISH },
-    CommandSpec { name: "cowhand-push", arguments: push::PUSH },
+    CommandSpec { name: "cowhand-push", arguments: publish::PUSH },
     CommandSpec { name: "cowhand-restore", arguments: restore::RESTORE },
     CommandSpec { name: "change-backing-file", arguments: overlay::CHANGE_BACKING_FILE },
     CommandSpec { name: "block-stream", arguments: Kind::Object(job_schema::STREAM) },
