@@ -130,21 +130,13 @@ class Disk:
         Returns what `cowhand forget --output json` shows; with `dry_run` what it would be. `speed` is in bytes a second. With `save` the
         policy is the lineage's from then on: its servers follow it after each checkpoint, and so does who forgets without one.
         """
-        job = None if dry_run else f"forget-{self.node}"
-        answer: dict[str, Any] = await self._server.execute(
-            "cowhand-forget",
-            node_name=self.node,
-            job_id=job,
-            keep=keep,
-            max_depth=max_depth,
-            max_waste=max_waste,
-            speed=speed,
-            save=save or None,
-            dry_run=dry_run or None,
-            auto_dismiss=None if dry_run else False,
-        )
-        if job is not None:
-            await self._server.finished(job)
+        policy = {"keep": keep, "max_depth": max_depth, "max_waste": max_waste, "speed": speed, "save": save or None}
+        if dry_run:
+            listed: dict[str, Any] = await self._server.execute(
+                "cowhand-forget", node_name=self.node, dry_run=True, **policy
+            )
+            return listed
+        answer, _ = await self._finished("forget", **policy)
         return answer
 
     async def publish(
@@ -163,11 +155,8 @@ class Disk:
         `parent` is an image of the folder of which unchanged chunks are taken, or "none"; otherwise one is found. `encrypt_key_secret`
         is the server's secret with the key of an encrypted image. `speed` is in bytes of the disk a second.
         """
-        job = f"publish-{self.node}"
-        answer: dict[str, Any] = await self._server.execute(
-            "cowhand-publish",
-            node_name=self.node,
-            job_id=job,
+        answer, _ = await self._finished(
+            "publish",
             checkpoint=checkpoint,
             target=target,
             parent=parent,
@@ -175,9 +164,7 @@ class Disk:
             compress=compress,
             encrypt_key_secret=encrypt_key_secret,
             speed=speed,
-            auto_dismiss=False,
         )
-        await self._server.finished(job)
         return str(answer["image"])
 
     async def push(
@@ -195,20 +182,15 @@ class Disk:
         Returns what `cowhand push --output json` shows of what was sent. With `bitmap` only what that says was changed since the last push
         is read; the rest is as in `publish`, and needs no checkpoint.
         """
-        job = f"push-{self.node}"
-        await self._server.execute(
-            "cowhand-push",
-            node_name=self.node,
-            job_id=job,
+        _, ended = await self._finished(
+            "push",
             target=target,
             bitmap=bitmap,
             chunk_size=chunk_size,
             compress=compress,
             encrypt_key_secret=encrypt_key_secret,
             speed=speed,
-            auto_dismiss=False,
         )
-        ended = await self._server.finished(job)
         outcome: dict[str, Any] = ended["x-outcome"]
         return outcome
 
@@ -244,3 +226,11 @@ class Disk:
         if whole:
             await self._server.finished(job)
         return str(answer["image"])
+
+    async def _finished(self, verb: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begins a job of this disk, and waits for it. Returns the command's answer, and the job as it ended."""
+        job = f"{verb}-{self.node}"
+        answer = await self._server.execute(
+            f"cowhand-{verb}", node_name=self.node, job_id=job, auto_dismiss=False, **arguments
+        )
+        return answer, await self._server.finished(job)
