@@ -98,10 +98,11 @@ type Disk struct {
 	close  sync.Once
 }
 
-// Open opens the image at path; its content decides the format, unless the options name a "driver".
+// Open opens the image at path; its content decides the format, unless the options name a "driver". A name such as
+// "nbd://HOST/EXPORT" is a path, too. With an empty one the option "drive" has the whole drive: "json:{...}".
 func Open(path string, options Options) (*Disk, error) { return open(path, options, 0, 0) }
 
-// OpenQueues opens the image at path, with count queues for size requests each.
+// OpenQueues opens the image at path as Open does, with count queues for size requests each.
 func OpenQueues(path string, options Options, count, size uint64) (*Disk, error) {
 	return open(path, options, count, size)
 }
@@ -138,8 +139,10 @@ func prepare(path string, options Options) (*Disk, error) {
 }
 
 func (d *Disk) setAll(path string, options Options) error {
-	if err := d.set("path", path); err != nil {
-		return err
+	if path != "" {
+		if err := d.set("path", path); err != nil {
+			return err
+		}
 	}
 	for name, value := range options {
 		if name == "driver" {

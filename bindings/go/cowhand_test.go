@@ -105,6 +105,31 @@ func TestFailuresHaveNumberAndWords(t *testing.T) {
 	fails(t, disk.Flush(), syscall.EBADF, "")
 }
 
+// A description in JSON, as other programs have it, could not be opened.
+func TestADriveIsOpenedWhereAPathIsNotEnough(t *testing.T) {
+	path := image(t)
+	drive := `json:{"driver": "qcow2", "file": {"driver": "file", "filename": "` + path + `"}}`
+	disk, err := Open("", Options{"drive": drive})
+	must(t, err)
+	write(t, disk, 0, "drive")
+	copied := path + ".copy"
+	must(t, Create(copied, "qcow2", size))
+	job, err := disk.Backup("", Options{"drive": "file=" + copied}, Everything, false, 0)
+	must(t, err)
+	must(t, job.Wait())
+	must(t, disk.Close())
+	disk, err = Open(copied, nil)
+	must(t, err)
+	defer disk.Close()
+	if read(t, disk, 0, 5) != "drive" {
+		t.Fatal("the drive was not copied")
+	}
+	_, err = Open("", nil)
+	fails(t, err, syscall.EINVAL, "neither")
+	_, err = Open(path, Options{"drive": drive})
+	fails(t, err, syscall.EINVAL, "exclude")
+}
+
 func TestTheMapCoversTheDisk(t *testing.T) {
 	disk := opened(t, Options{"discard": "unmap"})
 	for index := int64(0); index < 300; index++ {

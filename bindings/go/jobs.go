@@ -61,7 +61,8 @@ func (d *Disk) Stream(base uint32, speed uint64) (*Job, error) {
 	})
 }
 
-// Mirror begins to keep a copy of the disk in the image at path, which has the same size.
+// Mirror begins to keep a copy of the disk in the image at path, which has the same size. Path and options are as for
+// Open.
 func (d *Disk) Mirror(path string, options Options, copied Copied, synchronous bool, speed uint64) (*Job, error) {
 	flags := C.uint32_t(0)
 	if synchronous {
@@ -77,7 +78,7 @@ func (d *Disk) Mirror(path string, options Options, copied Copied, synchronous b
 	})
 }
 
-// Backup begins a copy of the disk as it is when the call returns, in the image at path, which has the same size. With
+// Backup begins a copy of the disk as it is when the call returns, in the image at path, which is as for Mirror. With
 // breakWrites a write whose old content cannot be copied fails, rather than the job.
 func (d *Disk) Backup(path string, options Options, copied Copied, breakWrites bool, speed uint64) (*Job, error) {
 	flags := C.uint32_t(0)

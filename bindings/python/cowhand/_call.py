@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Mapping, Union
+from typing import Any, Mapping, Optional, Union
 
 import cffi
 
@@ -75,12 +75,13 @@ def number(disk: Any, name: str) -> int:
     return int(value[0])
 
 
-def prepare(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
+def prepare(path: Optional[PathLike], driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
     """Makes a disk and sets its properties; gives its handle, which the caller destroys."""
     place = ffi.new("cowhand_disk **")
     check(lib.cowhand_create(driver.encode(), place))
     try:
-        check(lib.cowhand_set_str(place[0], b"path", os.fsencode(path)))
+        if path is not None:
+            check(lib.cowhand_set_str(place[0], b"path", os.fsencode(path)))
         for name, value in {**{key.replace("_", "-"): given for key, given in named.items()}, **options}.items():
             _set(place[0], name.encode(), value)
     except BaseException:
@@ -89,7 +90,7 @@ def prepare(path: PathLike, driver: str, options: Mapping[str, Option], named: M
     return place
 
 
-def connect(path: PathLike, driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
+def connect(path: Optional[PathLike], driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
     """Opens a disk; gives its handle, which the caller destroys."""
     place = prepare(path, driver, options, named)
     try:

@@ -84,9 +84,15 @@ def create(
 
 
 def open(
-    path: PathLike, *, driver: str = "auto", options: Optional[Mapping[str, Option]] = None, **named: Option
+    path: Optional[PathLike] = None,
+    *,
+    driver: str = "auto",
+    options: Optional[Mapping[str, Option]] = None,
+    **named: Option,
 ) -> "Disk":
-    """Opens the image at `path`. Every option of a drive is a keyword, with `_` for `-`; or stands in `options`."""
+    """Opens the image at `path`. Every option of a drive is a keyword, with `_` for `-`; or stands in `options`.
+
+    A name such as "nbd://HOST/EXPORT" is a path, too. Without one the keyword `drive` has the whole drive: "json:{...}"."""
     return Disk(connect(path, driver, options or {}, named))
 
 
@@ -216,7 +222,7 @@ class Disk(Checkpoints):
 
     def mirror(
         self,
-        target: PathLike,
+        target: Optional[PathLike],
         *,
         copied: str = "everything",
         synchronous: bool = False,
@@ -224,13 +230,15 @@ class Disk(Checkpoints):
         driver: str = "auto",
         options: Optional[Mapping[str, Option]] = None,
     ) -> Job:
-        """Keeps a copy of the disk in `target`, an image of the same size; `copied`: "everything", "top" or "nothing"."""
+        """Keeps a copy of the disk in `target`, an image of the same size; `copied`: "everything", "top" or "nothing".
+
+        With None as the target, `options` have a "drive"."""
         flags = lib.COWHAND_MIRROR_SYNCHRONOUS if synchronous else 0
         return self._copy(lib.cowhand_mirror, target, driver, options, copied, flags, speed)
 
     def backup(
         self,
-        target: PathLike,
+        target: Optional[PathLike],
         *,
         copied: str = "everything",
         break_writes: bool = False,
@@ -238,14 +246,14 @@ class Disk(Checkpoints):
         driver: str = "auto",
         options: Optional[Mapping[str, Option]] = None,
     ) -> Job:
-        """Copies the disk as it is when this returns to `target`, an image of the same size."""
+        """Copies the disk as it is when this returns to `target`, an image of the same size; None is as for `mirror`."""
         flags = lib.COWHAND_BACKUP_BREAK_WRITES if break_writes else 0
         return self._copy(lib.cowhand_backup, target, driver, options, copied, flags, speed)
 
     def _copy(
         self,
         begin: Any,
-        target: PathLike,
+        target: Optional[PathLike],
         driver: str,
         options: Optional[Mapping[str, Option]],
         copied: str,

@@ -49,9 +49,13 @@ async def restore(
 
 
 async def open(
-    path: PathLike, *, driver: str = "auto", options: Optional[Mapping[str, Option]] = None, **named: Option
+    path: Optional[PathLike] = None,
+    *,
+    driver: str = "auto",
+    options: Optional[Mapping[str, Option]] = None,
+    **named: Option,
 ) -> "Disk":
-    """Opens the image at `path`, as `cowhand.open` does."""
+    """Opens the image at `path`, or the `drive`, as `cowhand.open` does."""
 
     def work() -> _disk.Disk:
         disk = _disk.Disk(connect(path, driver, {**(options or {}), "queue-size": _DEPTH}, named))
@@ -186,7 +190,7 @@ class Disk:
 
     async def mirror(
         self,
-        target: PathLike,
+        target: Optional[PathLike],
         *,
         copied: str = "everything",
         synchronous: bool = False,
@@ -194,13 +198,15 @@ class Disk:
         driver: str = "auto",
         options: Optional[Mapping[str, Option]] = None,
     ) -> "Job":
-        """Keeps a copy of the disk in `target`, an image of the same size; `copied`: "everything", "top" or "nothing"."""
+        """Keeps a copy of the disk in `target`, an image of the same size; `copied`: "everything", "top" or "nothing".
+
+        With None as the target, `options` have a "drive"."""
         how = {"copied": copied, "synchronous": synchronous, "speed": speed, "driver": driver, "options": options}
         return Job(await self._call(self.blocking.mirror, target, **how))
 
     async def backup(
         self,
-        target: PathLike,
+        target: Optional[PathLike],
         *,
         copied: str = "everything",
         break_writes: bool = False,
@@ -208,7 +214,7 @@ class Disk:
         driver: str = "auto",
         options: Optional[Mapping[str, Option]] = None,
     ) -> "Job":
-        """Copies the disk as it is when this returns to `target`, an image of the same size."""
+        """Copies the disk as it is when this returns to `target`, an image of the same size; None is as for `mirror`."""
         how = {"copied": copied, "break_writes": break_writes, "speed": speed, "driver": driver, "options": options}
         return Job(await self._call(self.blocking.backup, target, **how))
 

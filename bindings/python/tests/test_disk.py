@@ -1,6 +1,7 @@
 """Disks, used by threads that wait."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -72,6 +73,26 @@ class Disks(Scratch):
             disk.read(0, 1)
         self.assertEqual(caught.exception.errno, errno.EBADF)
         cowhand.open(self.path).close()
+
+    def test_a_drive_is_opened_where_a_path_is_not_enough(self) -> None:
+        """A description in JSON, as other programs have it, could not be opened."""
+        with cowhand.open(self.path) as disk:
+            disk.write(0, b"drive")
+        file = {"driver": "file", "filename": str(self.path)}
+        drive = "json:" + json.dumps({"driver": "qcow2", "file": file})
+        copy = self.directory / "copy.qcow2"
+        cowhand.create(copy, SIZE)
+        with cowhand.open(drive=drive, read_only=True) as disk:
+            self.assertEqual(disk.read(0, 5), b"drive")
+            disk.backup(None, options={"drive": f"file={copy}"}).wait()
+        with cowhand.open(copy) as disk:
+            self.assertEqual(disk.read(0, 5), b"drive")
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.open()
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.open(self.path, drive=drive)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
 
     def test_the_map_covers_the_disk_and_is_asked_for_step_by_step(self) -> None:
         with cowhand.open(self.path, discard=True) as disk:
