@@ -98,6 +98,26 @@ type Disk struct {
 	close  sync.Once
 }
 
+// AddSecret adds the password or key that options call id ("encrypt.key-secret", "key-secret"), for all disks.
+func AddSecret(id string, secret []byte) error {
+	texts := texts{}
+	defer texts.free()
+	var first unsafe.Pointer
+	if len(secret) > 0 {
+		first = unsafe.Pointer(&secret[0])
+	}
+	_, err := call(func() C.int { return C.cowhand_add_secret(texts.of(id), first, C.size_t(len(secret))) })
+	return err
+}
+
+// RemoveSecret removes the secret called id; disks that were opened with it stay open.
+func RemoveSecret(id string) error {
+	texts := texts{}
+	defer texts.free()
+	_, err := call(func() C.int { return C.cowhand_remove_secret(texts.of(id)) })
+	return err
+}
+
 // Open opens the image at path; its content decides the format, unless the options name a "driver". A name such as
 // "nbd://HOST/EXPORT" is a path, too. With an empty one the option "drive" has the whole drive: "json:{...}".
 func Open(path string, options Options) (*Disk, error) { return open(path, options, 0, 0) }

@@ -6,7 +6,7 @@ thread and may be called from any; `cowhand.aio` has the same for asyncio.
 
 from ._call import Error, version
 from ._checkpoints import Checkpoint, Difference, Forgotten, Published, Removed, Restored, restore
-from ._disk import Disk, Extent, Snapshot, create, open
+from ._disk import Disk, Extent, Snapshot, add_secret, create, open, remove_secret
 from ._jobs import Job, JobInfo
 
 __all__ = [
@@ -22,8 +22,10 @@ __all__ = [
     "Removed",
     "Restored",
     "Snapshot",
+    "add_secret",
     "create",
     "open",
+    "remove_secret",
     "restore",
     "version",
 ]

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Type, Union
 
 from ._call import (
     Error,
@@ -81,6 +81,17 @@ def create(
     name = ffi.NULL if backing is None else ffi.new("char[]", backing.encode())
     of = ffi.NULL if backing_format is None else ffi.new("char[]", backing_format.encode())
     check(lib.cowhand_create_image(os.fsencode(path), format.encode(), size, name, of))
+
+
+def add_secret(id: str, secret: Union[bytes, str]) -> None:
+    """Adds the password or key that options call `id` (`encrypt.key-secret`, `key-secret`), for all disks."""
+    data = secret.encode() if isinstance(secret, str) else secret
+    check(lib.cowhand_add_secret(id.encode(), data, len(data)))
+
+
+def remove_secret(id: str) -> None:
+    """Removes the secret called `id`; disks that were opened with it stay open."""
+    check(lib.cowhand_remove_secret(id.encode()))
 
 
 def open(

@@ -94,6 +94,31 @@ class Disks(Scratch):
             cowhand.open(self.path, drive=drive)
         self.assertEqual(caught.exception.errno, errno.EINVAL)
 
+    def test_an_encrypted_image_opens_with_the_secret_of_the_program(self) -> None:
+        path = self.directory / "encrypted.qcow2"
+        luks = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"
+        create = ["qemu-img", "create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=hush", "-o", luks]
+        made = False
+        while not made:
+            done = subprocess.run([*create, str(path), str(SIZE)], stderr=subprocess.PIPE, text=True)
+            # Now and then the kernel's count of CPU time went back, and it is to be tried again.
+            made = "Unable to get accurate CPU usage" not in done.stderr
+        self.assertEqual(done.returncode, 0, done.stderr)
+        options = {"encrypt.key-secret": "key"}
+        with self.assertRaises(cowhand.Error):
+            cowhand.open(path, options=options)
+        cowhand.add_secret("key", b"hush")
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.add_secret("key", "hush")
+        self.assertEqual(caught.exception.errno, errno.EEXIST)
+        with cowhand.open(path, options=options) as disk:
+            disk.write(0, b"seven")
+            cowhand.remove_secret("key")
+            self.assertEqual(disk.read(0, 5), b"seven")
+        with self.assertRaises(cowhand.Error) as caught:
+            cowhand.remove_secret("key")
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+
     def test_the_map_covers_the_disk_and_is_asked_for_step_by_step(self) -> None:
         with cowhand.open(self.path, discard=True) as disk:
             # More ranges than one call gives.

@@ -814,6 +814,20 @@ int cowhand_restore(const char *path,
                     const char *key_secret,
                     char **json);
 
+/**
+ * Adds a password or a key of len bytes, which properties call id ("encrypt.key-secret" of a qcow2 image, "key-secret" of
+ * a LUKS file), for all disks of the process. The bytes are copied into locked memory that core dumps leave out. A disk
+ * looks its secret up when it is connected. -EEXIST where there is one of that id.
+ */
+int cowhand_add_secret(const char *id,
+                       const void *bytes,
+                       size_t len);
+
+/**
+ * Removes the secret called id and overwrites it; disks that were connected with it stay open. -ENOENT where there is none.
+ */
+int cowhand_remove_secret(const char *id);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -18,6 +18,7 @@ mod pointers;
 mod properties;
 mod queue;
 mod requests;
+mod secrets;
 mod settings;
 mod snapshots;
 mod stores;

@@ -132,6 +132,11 @@
 //! Close a disk: [`Disk::close`] says whether everything reached the device. A disk that is dropped is closed in the background,
 //! as far as the process lives; then a crash is the worst that it looks like, and what was flushed is there.
 //!
+//! # Encrypted images
+//!
+//! With the feature `luks` encrypted qcow2 images and LUKS files are opened. [`add_secret`] adds a password by an id, and an option of the disk names that:
+//! `OpenOptions::new(path).set("encrypt.key-secret", id)`, of a LUKS file `key-secret`. Each image of a chain has its own (`backing.encrypt.key-secret`).
+//!
 //! # Hostile images
 //!
 //! Names inside an image are followed only to regular files in its own directory, or under [`OpenOptions::allow_path`], and to
@@ -154,6 +159,7 @@ mod options;
 mod pending;
 mod queue;
 mod request;
+mod secrets;
 
 pub use ::buffer::{ForeignBytes, ForeignPart};
 pub use block::ZeroOptions;
@@ -181,6 +187,7 @@ pub use crate::options::{Cache, MapMemory, OpenOptions, map_memory, set_map_memo
 pub use crate::pending::Pending;
 pub use crate::queue::{Completion, Queue};
 pub use crate::request::Request;
+pub use crate::secrets::{add_secret, remove_secret};
 
 /// The page of the crate, whose example runs with those above.
 #[cfg(doctest)]

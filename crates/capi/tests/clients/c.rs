@@ -7,7 +7,8 @@ use crate::installed::{compile, here, scratch, succeed, with_library};
 use crate::store::Store;
 
 /// Programs in `tests/c`, each of which makes an image and prints that all is well.
-const PROGRAMS: [&str; 7] = ["requests", "disk", "jobs", "checkpoints", "stores", "wrong", "threads"];
+const PROGRAMS: [&str; 8] =
+    ["requests", "disk", "jobs", "checkpoints", "stores", "secrets", "wrong", "threads"];
 
 fn program(name: &str, options: &[&str], directory: &Path) -> PathBuf {
     let built = directory.join(name);

@@ -21,5 +21,5 @@ fn the_packages_own_tests_pass_and_nothing_is_found_by_vet() {
     succeed(go().args(["vet", "./..."]));
     let store = Store::start();
     let printed = succeed(store.below(go().args(["test", "-count=1", "-v", "./..."])));
-    assert_eq!(printed.matches("--- PASS").count(), 13, "{printed}");
+    assert_eq!(printed.matches("--- PASS").count(), 14, "{printed}");
 }

@@ -8,7 +8,7 @@ use cbindgen::{Builder, Config};
 use crate::installed::{here, prefix, project, succeed};
 
 /// Sources in the order in which the header has their functions.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "failure",
     "pointers",
     "image",
@@ -23,6 +23,7 @@ const SOURCES: [&str; 14] = [
     "jobs",
     "checkpoints",
     "stores",
+    "secrets",
 ];
 
 /// Writes the header rather than compare it, when set.

@@ -7,6 +7,8 @@ mod checkpoints;
 mod closing;
 mod completions;
 mod dropping;
+#[cfg(feature = "luks")]
+mod encrypted;
 mod examples;
 #[cfg(not(all(feature = "http", feature = "luks", feature = "nbd", feature = "rbd", feature = "s3")))]
 mod features;

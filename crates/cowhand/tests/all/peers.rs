@@ -7,10 +7,16 @@ use cowhand::{Disk, OpenOptions, ResizeOptions};
 
 use crate::scratch::{SIZE_BYTES, Scratch};
 
+/// What it says, now and then, when it makes a key: the kernel's count of CPU time went back. It is to try again.
+const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
+
 pub fn qemu_img(arguments: &[&str]) -> String {
     let output = Command::new("qemu-img").args(arguments).output().expect("qemu-img is installed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
+    if error.contains(NO_CPU_TIME) {
+        return qemu_img(arguments);
+    }
     assert!(output.status.success(), "qemu-img {arguments:?}: {text}{error}");
     text
 }
