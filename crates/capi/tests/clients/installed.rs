@@ -1,4 +1,4 @@
-//! The library as a package installs it, in a directory of the build: shared library, header, pkg-config file.
+//! The library as `install.sh` installs it, in a directory of the build: with the files of a package.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,19 +28,8 @@ pub fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let prefix = built().join("installed");
-        let lib = prefix.join("lib");
-        std::fs::create_dir_all(lib.join("pkgconfig")).unwrap();
-        let mut link = Command::new(here().join("link-shared.sh"));
-        succeed(link.arg(built().join("libcowhand.a")).arg(&lib).arg(env!("CARGO_PKG_VERSION")));
-        std::fs::create_dir_all(prefix.join("include")).unwrap();
-        std::fs::copy(here().join("include/cowhand.h"), prefix.join("include/cowhand.h")).unwrap();
-        let form = std::fs::read_to_string(here().join("cowhand.pc.in")).unwrap();
-        let directory = prefix.display().to_string();
-        let filled = form
-            .replace("@PREFIX@", &directory)
-            .replace("@LIBDIR@", &format!("{directory}/lib"))
-            .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-        std::fs::write(lib.join("pkgconfig/cowhand.pc"), filled).unwrap();
+        let mut install = Command::new(here().join("install.sh"));
+        succeed(install.arg(built().join("libcowhand.a")).arg(&prefix).arg(env!("CARGO_PKG_VERSION")));
         prefix
     })
 }

@@ -37,10 +37,15 @@ fn the_example_in_python_runs() {
 #[test]
 fn the_example_in_go_runs() {
     let directory = scratch();
-    let source = directory.path().join("main.go");
-    std::fs::write(&source, block("go")).unwrap();
+    std::fs::write(directory.path().join("main.go"), block("go")).unwrap();
+    let run = |arguments: &[&str]| succeed(go().args(arguments).current_dir(directory.path()));
+    run(&["mod", "init", "example"]);
+    // As the package's page has it.
+    let replaced = format!("github.com/cowhand/cowhand/bindings/go={}/bindings/go", project().display());
+    run(&["mod", "edit", "-replace", &replaced]);
+    run(&["mod", "tidy"]);
+    run(&["build", "-o", "example"]);
     let program = directory.path().join("example");
-    succeed(go().args(["build", "-o"]).arg(&program).arg(&source));
     succeed(with_library(Command::new(&program).current_dir(directory.path())));
     succeed(Command::new("qemu-img").arg("check").arg(directory.path().join("disk.qcow2")));
 }
