@@ -172,18 +172,28 @@ impl<B: Bitmap + Send + Sync + 'static> BlockRequest<B> {
         Ok(Self { work, memory, status })
     }
 
-    /// The request for a queue of cowhand's; `None` where no disk is needed.
+    /// The request for a queue of cowhand's; `None` where no disk is needed. What it writes is durable after a flush.
     pub fn request(&self) -> Option<Request> {
+        self.request_with(false)
+    }
+
+    /// As [`BlockRequest::request`], durable when it completes: for a driver that has not negotiated VIRTIO_BLK_F_FLUSH, and so
+    /// never flushes.
+    pub fn durable_request(&self) -> Option<Request> {
+        self.request_with(true)
+    }
+
+    fn request_with(&self, fua: bool) -> Option<Request> {
         Some(match &self.work {
             Work::Read(offset, ranges) => Request::ReadInto { offset: *offset, memory: ranges.bytes() },
             Work::Write(offset, ranges) => {
-                Request::WriteFrom { offset: *offset, memory: ranges.bytes(), fua: false }
+                Request::WriteFrom { offset: *offset, memory: ranges.bytes(), fua }
             }
             Work::Flush => Request::Flush,
             Work::Discard(offset, len) => Request::Discard { offset: *offset, len: *len },
             Work::Zero(offset, len, unmap) => {
                 let options = ZeroOptions { unmap: *unmap, fast_only: false };
-                Request::WriteZeroes { offset: *offset, len: *len, options, fua: false }
+                Request::WriteZeroes { offset: *offset, len: *len, options, fua }
             }
             Work::Name(_) | Work::Unsupported => return None,
         })

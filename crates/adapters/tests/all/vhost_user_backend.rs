@@ -30,7 +30,8 @@ const KICKED: u16 = 0;
 const COMPLETED: u16 = 2;
 
 /// VIRTIO_F_VERSION_1, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_BLK_F_WRITE_ZEROES, _DISCARD, _FLUSH, _BLK_SIZE, _SEG_MAX.
-const FEATURES: u64 = 1 << 32 | 1 << 30 | 1 << 14 | 1 << 13 | 1 << 9 | 1 << 6 | 1 << 2;
+const FEATURES: u64 = 1 << 32 | 1 << 30 | 1 << 14 | 1 << 13 | FLUSH | 1 << 6 | 1 << 2;
+const FLUSH: u64 = 1 << 9;
 
 /// A device with one ring.
 struct Backend {
@@ -39,12 +40,14 @@ struct Backend {
     memory: Option<GuestMemoryAtomic<GuestMemoryMmap>>,
     /// By the number of the chain's first descriptor.
     running: HashMap<u64, BlockRequest>,
+    /// The driver flushes; otherwise each write is durable when it completes.
+    flushes: bool,
 }
 
 impl Backend {
     fn new(disk: Disk) -> Self {
         let queue = disk.queue(QUEUE_SIZE).unwrap();
-        Self { disk, queue, memory: None, running: HashMap::new() }
+        Self { disk, queue, memory: None, running: HashMap::new(), flushes: false }
     }
 
     /// Submits what the guest has put into its ring.
@@ -56,7 +59,8 @@ impl Backend {
             let head = chain.head_index();
             let request =
                 BlockRequest::parse(memory.clone().into_inner(), chain).map_err(io::Error::other)?;
-            match request.request() {
+            let work = if self.flushes { request.request() } else { request.durable_request() };
+            match work {
                 Some(work) => {
                     self.queue.submit(work, head.into())?;
                     self.running.insert(head.into(), request);
@@ -102,6 +106,10 @@ impl VhostUserBackendMut for Backend {
 
     fn features(&self) -> u64 {
         FEATURES
+    }
+
+    fn acked_features(&mut self, features: u64) {
+        self.flushes = features & FLUSH != 0;
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {

@@ -107,6 +107,25 @@ fn a_guest_writes_reads_flushes_zeroes_and_discards() {
     disk.close().wait().unwrap();
 }
 
+/// A driver without VIRTIO_BLK_F_FLUSH never flushes: what it wrote was lost with the machine.
+#[test]
+fn a_durable_request_is_the_same_and_durable_when_it_completes() {
+    let memory = memory();
+    header(&memory, 1, 8);
+    let write = parsed(&memory, &[(HEADER, 16, 0), (DATA, 512, 0), (STATUS, 1, WRITE)]).unwrap();
+    let fua = |request: Option<Request>| match request.unwrap() {
+        Request::WriteFrom { offset: 4096, fua, .. } | Request::WriteZeroes { offset: 4096, fua, .. } => fua,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((fua(write.request()), fua(write.durable_request())), (false, true));
+    header(&memory, 13, 0);
+    memory.write_obj(8u64, GuestAddress(DATA)).unwrap();
+    memory.write_obj(8u32, GuestAddress(DATA + 8)).unwrap();
+    memory.write_obj(0u32, GuestAddress(DATA + 12)).unwrap();
+    let zero = parsed(&memory, &[(HEADER, 16, 0), (DATA, 16, 0), (STATUS, 1, WRITE)]).unwrap();
+    assert_eq!((fua(zero.request()), fua(zero.durable_request())), (false, true));
+}
+
 /// A guest may write anything into its ring. What is no request is an error, and reaches no memory but the guest's.
 #[test]
 fn chains_that_are_no_requests_are_refused() {
