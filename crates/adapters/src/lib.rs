@@ -6,3 +6,8 @@ pub mod guest_memory;
 pub mod imago;
 #[cfg(feature = "virtio-queue")]
 pub mod virtio_blk;
+
+/// The page of the crate, whose example is compiled.
+#[cfg(all(doctest, feature = "imago", feature = "virtio-queue"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
