@@ -326,8 +326,8 @@ int cowhand_resize(struct cowhand_disk *disk,
                    uint32_t flags);
 
 /**
- * Makes a disk, which opens nothing yet. driver is the image's format: "qcow2", "raw", "luks", "vdi", "vpc", or
- * "auto", with which the content decides. *disk becomes its handle.
+ * Makes a disk, which opens nothing yet. driver is the image's format: "qcow2", "raw", "luks", or one that is only read
+ * ("vdi", "vpc", "vmdk", "qcow", "vhdx"); or "auto", with which the content decides. *disk becomes its handle.
  */
 int cowhand_create(const char *driver,
                    struct cowhand_disk **disk);

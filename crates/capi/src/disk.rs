@@ -71,8 +71,8 @@ pub(crate) fn open_disk(handle: *mut CowhandDisk) -> Result<Arc<Disk>, Failure> 
     Ok(Arc::clone(&DiskOfC::of(handle)?.state.read().connected()?.disk))
 }
 
-/// Makes a disk, which opens nothing yet. driver is the image's format: "qcow2", "raw", "luks", "vdi", "vpc", or
-/// "auto", with which the content decides. *disk becomes its handle.
+/// Makes a disk, which opens nothing yet. driver is the image's format: "qcow2", "raw", "luks", or one that is only read
+/// ("vdi", "vpc", "vmdk", "qcow", "vhdx"); or "auto", with which the content decides. *disk becomes its handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowhand_create(driver: *const c_char, disk: *mut *mut CowhandDisk) -> c_int {
     call(|| {

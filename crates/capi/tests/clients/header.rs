@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use cbindgen::{Builder, Config};
+use cowhand::Format;
 
 use crate::installed::{here, prefix, project, succeed};
 
@@ -50,6 +51,16 @@ fn the_committed_headers_are_what_the_sources_say() {
         let place = place.display();
         assert!(committed == generated, "{place} is old: {WRITE}=1 cargo test -p cowhand-capi header");
     }
+}
+
+/// Two formats were added, and the header went on with those before them.
+#[test]
+fn the_header_names_every_format() {
+    let text = generated();
+    let of_create =
+        text.split("/**").find(|part| part.contains("int cowhand_create(const char *driver")).unwrap();
+    let missing = |format: &Format| !of_create.contains(&format!("\"{format}\""));
+    assert_eq!(Format::ALL.into_iter().find(missing), None, "{of_create}");
 }
 
 /// Names of functions in a text that has each of them before `end`.
