@@ -44,10 +44,11 @@ fn set(disk: *mut CowhandDisk, name: &str, value: &OsStr) -> Result<c_int, Failu
 
 /// Sets a property to a text.
 ///
-/// Before cowhand_connect: "path" (the image), or instead of it "drive" (a drive as cowhand serve takes it, such as
-/// "json:{...}"); "allow-path" and "allow-name" (directories, and NBD servers or images in stores, to which names inside
-/// images may lead; each call adds one); and every option of a drive by its name, such as "cache", "read-only", "discard",
-/// "l2-cache-size" or "throttling.iops-total". Wrong names and values of options are found by cowhand_connect.
+/// Before cowhand_connect: "path" (the image; what begins as a driver's name, such as "nbd://HOST/EXPORT", is that, unless
+/// "./" stands before it), or instead of it "drive" (a drive as cowhand serve takes it, such as "json:{...}"); "allow-path"
+/// and "allow-name" (directories, and NBD servers or images in stores, to which names inside images may lead; each call
+/// adds one); and every option of a drive by its name, such as "cache", "read-only", "discard", "l2-cache-size" or
+/// "throttling.iops-total". Wrong names and values of options are found by cowhand_connect.
 ///
 /// Before cowhand_start: "num-queues" (1 to 1024, 1 unless set) and "queue-size" (requests in flight in a queue, 1 to
 /// 32768, 256 unless set).

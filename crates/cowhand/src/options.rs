@@ -60,7 +60,7 @@ impl Cache {
 }
 
 impl OpenOptions {
-    /// The image at `path`.
+    /// The image at `path`. What begins as a driver's name (`nbd://HOST/EXPORT`) is that: put `./` before a path that does, or use an absolute one.
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self::of(Ok(OptionTree::of_path(path.as_ref())))
     }

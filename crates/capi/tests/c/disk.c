@@ -41,6 +41,11 @@ static void properties(const char *path) {
     EQUAL(cowhand_connect(disk), -EINVAL); /* no path */
     EQUAL(cowhand_set_str(disk, "path", "/nowhere/disk.qcow2"), 0);
     EQUAL(cowhand_connect(disk), -ENOENT);
+    /* The name of an export is no path, and is one behind "./". */
+    EQUAL(cowhand_set_str(disk, "path", "nbd://127.0.0.1:1/x"), 0);
+    EQUAL(cowhand_connect(disk), -EIO);
+    EQUAL(cowhand_set_str(disk, "path", "./nbd://127.0.0.1:1/x"), 0);
+    EQUAL(cowhand_connect(disk), -ENOENT);
     EQUAL(cowhand_set_str(disk, "path", path), 0);
     EQUAL(cowhand_set_str(disk, "cahe", "none"), 0);
     EQUAL(cowhand_connect(disk), -EINVAL);
