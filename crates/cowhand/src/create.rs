@@ -12,7 +12,7 @@ use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 use reactor::Backend;
 use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing};
-use storage_luks::NewVolume;
+use storage_luks::{Cipher, Hash, ITER_TIME_DEFAULT, NewVolume, Secret};
 
 use crate::error::Error;
 use crate::inside::HOME;
@@ -29,7 +29,7 @@ pub struct NewImage {
     pub options: CreateOptions,
     /// What happens to a file that is there already.
     pub existing: Existing,
-    /// How a qcow2 image is encrypted, and its first password; `None`: it is not. A LUKS file needs it.
+    /// How a qcow2 image is encrypted, and its first password; `None`: it is not. A LUKS file needs it. [`NewImage::encrypted`] sets it.
     pub encryption: Option<NewVolume>,
 }
 
@@ -60,6 +60,20 @@ impl NewImage {
         image.options.backing_file = Some(backing.into());
         image.options.backing_format = Some(format.name().to_owned());
         image
+    }
+
+    /// Encrypted as `qemu-img create` does it by default: AES-256 in XTS mode, and a password that takes 2 seconds to be tried, which its making takes, too. Needs
+    /// the feature `luks`.
+    #[must_use]
+    pub fn encrypted(self, password: impl Into<Vec<u8>>) -> Self {
+        let encryption = NewVolume {
+            cipher: Cipher::DEFAULT,
+            hash: Hash::Sha256,
+            iter_time: ITER_TIME_DEFAULT,
+            password: Secret::new(password.into()),
+            is_detached: false,
+        };
+        Self { encryption: Some(encryption), ..self }
     }
 
     fn of(format: Format, size_bytes: u64) -> Self {

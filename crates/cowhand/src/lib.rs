@@ -134,7 +134,7 @@
 //!
 //! # Encrypted images
 //!
-//! With the feature `luks` encrypted qcow2 images and LUKS files are opened. [`add_secret`] adds a password by an id, and an option of the disk names that:
+//! With the feature `luks` encrypted qcow2 images and LUKS files are opened, and made ([`NewImage::encrypted`]). [`add_secret`] adds a password by an id, and an option of the disk names that:
 //! `OpenOptions::new(path).set("encrypt.key-secret", id)`, of a LUKS file `key-secret`. Each image of a chain has its own (`backing.encrypt.key-secret`).
 //!
 //! # Hostile images
@@ -168,6 +168,7 @@ pub use graph::options::Aio;
 pub use graph::probe::Format;
 pub use qcow2::{CreateOptions, Preallocation, ResizeOptions};
 pub use qcow2_layout::{Compression, Version};
+pub use storage_luks::NewVolume;
 
 pub use crate::buffer::Buffer;
 #[cfg(feature = "checkpoints")]

@@ -1,6 +1,8 @@
 //! Encrypted images open with a secret that the program has added: only a systemd credential could be named before.
 
-use cowhand::{Disk, ErrorKind, OpenOptions, add_secret, remove_secret};
+use std::time::Duration;
+
+use cowhand::{Disk, ErrorKind, Format, NewImage, OpenOptions, add_secret, create, remove_secret};
 
 use crate::peers::{qemu_img, text};
 use crate::scratch::{Scratch, bytes_at};
@@ -29,4 +31,21 @@ fn an_image_that_qemu_encrypted_opens_with_the_secret_of_the_program_and_with_no
     assert!(failed(open("of-guests")).contains("of-guests"));
     let image = format!("driver=qcow2,encrypt.key-secret=s,file.filename={}", text(&path));
     qemu_img(&["check", object[0], object[1], "--image-opts", &image]);
+}
+
+#[test]
+fn qemu_opens_what_is_made_encrypted_here() {
+    let scratch = Scratch::new();
+    let luks = NewImage { format: Format::Luks, ..NewImage::raw(1 << 20) };
+    for (name, image, option) in
+        [("new.qcow2", NewImage::qcow2(1 << 20), "encrypt.key-secret"), ("new.luks", luks, "key-secret")]
+    {
+        let (path, mut image) = (scratch.file(name), image.encrypted("hush"));
+        image.encryption.as_mut().unwrap().iter_time = Duration::ZERO;
+        let driver = image.format;
+        create(&path, image).wait().unwrap();
+        let drive = format!("driver={driver},{option}=s,file.filename={}", text(&path));
+        let compare = ["--object", "secret,id=s,data=hush", "--image-opts", &drive];
+        assert!(qemu_img(&[&["info"], &compare[..]].concat()).contains("encrypted: yes"), "{drive}");
+    }
 }
