@@ -216,6 +216,58 @@ func (d *Disk) number(name string) (uint64, error) {
 	return uint64(value), err
 }
 
+func (d *Disk) flag(name string) (bool, error) {
+	texts := texts{}
+	defer texts.free()
+	var value C.bool
+	_, err := call(func() C.int { return C.cowhand_get_bool(d.handle, texts.of(name), &value) })
+	return bool(value), err
+}
+
+// Info is what an open disk is.
+type Info struct {
+	// Driver is the format of its own image.
+	Driver string
+	// Chain has the paths of the images, its own first: jobs and extents count them so.
+	Chain []string
+	// Size is in bytes.
+	Size uint64
+	// ReadOnly: it takes no writes. Discards: discards give space back.
+	ReadOnly, Discards bool
+	// RequestAlignment is of which requests are multiples that reach the device as they are; others work too, and cost
+	// more. DiscardAlignment is what is given back together.
+	RequestAlignment, OptimalIOAlignment, DiscardAlignment uint64
+}
+
+// Info is what the disk is, now: a job or a checkpoint changes the chain.
+func (d *Disk) Info() (info Info, err error) {
+	texts := texts{}
+	defer texts.free()
+	get := func(name string) func(**C.char) C.int {
+		return func(text **C.char) C.int { return C.cowhand_get_str(d.handle, texts.of(name), text) }
+	}
+	if info.Driver, err = taken(get("driver")); err != nil {
+		return Info{}, err
+	}
+	if err = parsed(&info.Chain, get("chain")); err != nil {
+		return Info{}, err
+	}
+	for name, place := range map[string]*uint64{
+		"capacity": &info.Size, "request-alignment": &info.RequestAlignment,
+		"optimal-io-alignment": &info.OptimalIOAlignment, "discard-alignment": &info.DiscardAlignment,
+	} {
+		if *place, err = d.number(name); err != nil {
+			return Info{}, err
+		}
+	}
+	for name, place := range map[string]*bool{"read-only": &info.ReadOnly, "discard": &info.Discards} {
+		if *place, err = d.flag(name); err != nil {
+			return Info{}, err
+		}
+	}
+	return info, nil
+}
+
 // Size is the disk's size in bytes, now.
 func (d *Disk) Size() (uint64, error) { return d.number("capacity") }
 

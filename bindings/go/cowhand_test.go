@@ -329,6 +329,14 @@ func TestAnOverlayKnowsWhatIsItsOwn(t *testing.T) {
 	if !reflect.DeepEqual(own, []uint64{1 << 20, 65536}) {
 		t.Fatal(own)
 	}
+	info, err := disk.Info()
+	must(t, err)
+	if info.Driver != "qcow2" || !reflect.DeepEqual(info.Chain, []string{overlay, base}) || info.Size != size {
+		t.Fatal(info)
+	}
+	if info.ReadOnly || info.Discards || info.RequestAlignment == 0 || info.DiscardAlignment != 65536 {
+		t.Fatal(info)
+	}
 	if Version() != "0.1.0" {
 		t.Fatal(Version())
 	}

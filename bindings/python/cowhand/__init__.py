@@ -6,7 +6,7 @@ thread and may be called from any; `cowhand.aio` has the same for asyncio.
 
 from ._call import Error, version
 from ._checkpoints import Checkpoint, Difference, Forgotten, Published, Removed, Restored, restore
-from ._disk import Disk, Extent, Snapshot, add_secret, create, open, remove_secret
+from ._disk import Disk, Extent, Info, Snapshot, add_secret, create, open, remove_secret
 from ._jobs import Job, JobInfo
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "Extent",
     "Forgotten",
+    "Info",
     "Job",
     "JobInfo",
     "Published",

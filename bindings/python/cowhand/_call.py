@@ -75,6 +75,13 @@ def number(disk: Any, name: str) -> int:
     return int(value[0])
 
 
+def flag(disk: Any, name: str) -> bool:
+    """A property that is yes or no."""
+    value = ffi.new("bool *")
+    check(lib.cowhand_get_bool(disk, name.encode(), value))
+    return bool(value[0])
+
+
 def prepare(path: Optional[PathLike], driver: str, options: Mapping[str, Option], named: Mapping[str, Option]) -> Any:
     """Makes a disk and sets its properties; gives its handle, which the caller destroys."""
     place = ffi.new("cowhand_disk **")

@@ -16,10 +16,12 @@ from ._call import (
     check,
     connect,
     ffi,
+    flag,
     lib,
     number,
     parsed,
     prepare,
+    text_of,
     write_flags,
     zero_flags,
 )
@@ -34,6 +36,26 @@ _COPIED = {
     "top": lib.COWHAND_COPY_TOP,
     "nothing": lib.COWHAND_COPY_NOTHING,
 }
+
+
+@dataclass(frozen=True)
+class Info:
+    """What an open disk is."""
+
+    #: The format of its own image.
+    driver: str
+    #: Paths of the images, its own first: jobs and extents count them so.
+    chain: List[str]
+    #: Bytes.
+    size: int
+    read_only: bool
+    #: Discards give space back.
+    discards: bool
+    #: Requests that are multiples of it reach the device as they are; others work too, and cost more.
+    request_alignment: int
+    optimal_io_alignment: int
+    #: What is given back together.
+    discard_alignment: int
 
 
 @dataclass(frozen=True)
@@ -140,6 +162,19 @@ class Disk(Checkpoints):
     def size(self) -> int:
         """Bytes, now."""
         return number(self._disk, "capacity")
+
+    def info(self) -> Info:
+        """What it is, now: a job or a checkpoint changes the chain."""
+        return Info(
+            driver=text_of(lib.cowhand_get_str, self._disk, b"driver"),
+            chain=parsed(lib.cowhand_get_str, self._disk, b"chain"),
+            size=self.size,
+            read_only=flag(self._disk, "read-only"),
+            discards=flag(self._disk, "discard"),
+            request_alignment=number(self._disk, "request-alignment"),
+            optimal_io_alignment=number(self._disk, "optimal-io-alignment"),
+            discard_alignment=number(self._disk, "discard-alignment"),
+        )
 
     def read(self, offset: int, length: int) -> bytes:
         """The `length` bytes at `offset`."""

@@ -16,7 +16,7 @@ from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Mapping, 
 from . import _checkpoints, _disk, _jobs
 from ._call import Error, Option, PathLike, check, connect, ffi, lib, write_flags, zero_flags
 from ._checkpoints import Checkpoint, Difference, Forgotten, Published, Removed, Restored
-from ._disk import Extent, Snapshot
+from ._disk import Extent, Info, Snapshot
 from ._jobs import JobInfo
 
 __all__ = ["Disk", "Job", "create", "open", "restore"]
@@ -101,6 +101,10 @@ class Disk:
     def size(self) -> int:
         """Bytes, now."""
         return self.blocking.size
+
+    async def info(self) -> Info:
+        """What it is, now: a job or a checkpoint changes the chain."""
+        return await self._call(self.blocking.info)
 
     async def read(self, offset: int, length: int) -> bytes:
         """The `length` bytes at `offset`."""

@@ -100,6 +100,7 @@ class Complete(Scratch):
                 await disk.write(1 << 20, b"x" * 65536)
                 await disk.create_snapshot("s")
                 self.assertEqual([one.name for one in await disk.snapshots()], ["s"])
+                self.assertEqual((await disk.info()).chain, [str(self.path)])
                 data = [(one.offset, one.length) async for one in disk.map() if one.data]
                 self.assertEqual(data, [(1 << 20, 65536)])
                 await disk.delete_snapshot("s")

@@ -136,6 +136,18 @@ class Disks(Scratch):
             self.assertEqual([(extent.offset, extent.length) for extent in part], [(262144, 65536)])
             self.assertIsNotNone(part[0].file_offset)
 
+    def test_the_chain_is_known_by_which_jobs_and_extents_count(self) -> None:
+        overlay = self.directory / "overlay.qcow2"
+        cowhand.create(overlay, SIZE, backing="disk.qcow2", backing_format="qcow2")
+        with cowhand.open(overlay, discard=True) as disk:
+            info = disk.info()
+            self.assertEqual((info.driver, info.chain), ("qcow2", [str(overlay), str(self.path)]))
+            self.assertEqual((info.size, info.read_only, info.discards), (SIZE, False, True))
+            self.assertEqual(info.discard_alignment, 65536)
+            self.assertLessEqual(info.request_alignment, info.optimal_io_alignment)
+            disk.stream().wait()
+            self.assertEqual(disk.info().chain, [str(overlay)])
+
     def test_snapshots_are_taken_listed_applied_and_deleted(self) -> None:
         with cowhand.open(self.path) as disk:
             disk.write(0, b"one")
