@@ -39,6 +39,17 @@ static void no_disk(cowhand_disk *disk) {
     EQUAL(cowhand_stream(disk, COWHAND_LOWEST, 0, &job), -EBADF);
     EQUAL(cowhand_mirror(disk, disk, 0, 0, 0, &job), -EBADF);
     EQUAL(cowhand_backup(disk, disk, 0, 0, 0, &job), -EBADF);
+    cowhand_difference difference;
+    EQUAL(cowhand_checkpoint(disk, "x", NULL, 0, &text), -EBADF);
+    EQUAL(cowhand_checkpoints(disk, &text), -EBADF);
+    EQUAL(cowhand_rollback(disk, "x", &text), -EBADF);
+    EQUAL(cowhand_fork(disk, "x", "y", 0), -EBADF);
+    EQUAL(cowhand_delete_checkpoint(disk, "x", 0, &text), -EBADF);
+    EQUAL(cowhand_collect_layers(disk, 0, &text), -EBADF);
+    EQUAL(cowhand_forget(disk, NULL, 0, COWHAND_ANY_WASTE, 0, 0, &job, &text), -EBADF);
+    EQUAL(cowhand_differences(disk, "x", NULL, 0, &difference, 1), -EBADF);
+    EQUAL(cowhand_publish(disk, "x", "s3://b/f/n", NULL, NULL, 0, 0, 0, &job, &text), -EBADF);
+    EQUAL(cowhand_push(disk, "s3://b/f/n", NULL, NULL, 0, 0, 0, &job), -EBADF);
     CHECK(job == NULL);
     EQUAL(cowhand_destroy(&copy), disk ? -EBADF : 0);
     CHECK(text == NULL);
