@@ -312,10 +312,10 @@ fn chunks_that_get_shorter_are_zstd_frames_and_those_of_both_kinds_read_as_the_d
     };
     let count =
         |lengths: &[usize], is: &dyn Fn(usize) -> bool| lengths.iter().filter(|len| is(**len)).count();
-    let packed = lengths(&scene);
+    let compressed = lengths(&scene);
     // Four of noise, two that get shorter, the end of the disk, and the table.
     assert_eq!(
-        (packed.len(), count(&packed, &|len| len == MIB), count(&packed, &|len| len < 1000)),
+        (compressed.len(), count(&compressed, &|len| len == MIB), count(&compressed, &|len| len < 1000)),
         (8, 4, 4)
     );
     scene.assert_reads_as(&disk);
@@ -323,7 +323,7 @@ fn chunks_that_get_shorter_are_zstd_frames_and_those_of_both_kinds_read_as_the_d
     let sum = Run::new("sha256sum").arg(scene.scratch.file("disk.raw")).ok();
     assert_eq!(verified.split(' ').next(), sum.split(' ').next());
 
-    // Readers of version 1 unpack nothing: what another image of the folder has packed is made plain for them.
+    // Readers of version 1 decompress nothing: what another image of the folder has compressed is made plain for them.
     let other = ["-f", "raw", "--compress", "none", "disk.raw", "s3://images/base/other"];
     assert_eq!(scene.push(&other).1, 3);
     let plain = lengths(&scene);
@@ -338,7 +338,7 @@ fn chunks_that_get_shorter_are_zstd_frames_and_those_of_both_kinds_read_as_the_d
     assert_eq!(scene.push(&words), (disk.len() as u64, 0, false));
     words.splice(2..2, ["--compress", "zstd"]);
     assert_eq!((scene.push(&words).1, scene.push_disk().1), (0, 0));
-    // And back: chunks that the packed image names are asked for, one by one.
+    // And back: chunks that the compressed image names are asked for, one by one.
     assert_eq!(scene.push(&other), (disk.len() as u64, 0, true));
     let unused = scene.run(&["prune", "--output", "json", "--unused-for", "0s", "s3://images/base"]).json();
     assert_eq!((&unused["chunks"], unused["unused"].as_array().map(Vec::len)), (&8.into(), Some(0)));

@@ -13,7 +13,7 @@ const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 pub(crate) enum Damage {
     /// It has neither the plain length nor a shorter one of a frame.
     Length(u64),
-    /// The frame cannot be unpacked to the plain length.
+    /// The frame cannot be decompressed to the plain length.
     Frame(String),
     /// The hash is another one.
     Content,
@@ -22,11 +22,11 @@ pub(crate) enum Damage {
 }
 
 /// `bytes` as a zstd frame; `None` if that is not shorter. Costs the frame's memory and the time of compressing.
-pub(crate) fn packed(bytes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     // Without room for what is not shorter zstd ends there.
-    let mut packed = Vec::with_capacity(bytes.len().checked_sub(1)?);
-    zstd_safe::compress(&mut packed, bytes, ZSTD_LEVEL).ok()?;
-    (packed.len() < bytes.len()).then_some(packed)
+    let mut compressed = Vec::with_capacity(bytes.len().checked_sub(1)?);
+    zstd_safe::compress(&mut compressed, bytes, ZSTD_LEVEL).ok()?;
+    (compressed.len() < bytes.len()).then_some(compressed)
 }
 
 /// The `len` bytes that `name` stands for, of an object's `body`: those bytes themselves, or a shorter zstd frame of them, encrypted if there is a `key`. Costs
@@ -46,7 +46,7 @@ pub(crate) fn plain(
     };
     let bytes = match body.len() {
         found if found == len => body,
-        found if found < len && body.starts_with(&MAGIC) => unpacked(&body, len)?,
+        found if found < len && body.starts_with(&MAGIC) => decompressed(&body, len)?,
         found => return Err(Damage::Length(found as u64)),
     };
     match ChunkName::of_chunk(&bytes, key) == name {
@@ -55,11 +55,11 @@ pub(crate) fn plain(
     }
 }
 
-fn unpacked(frame: &[u8], len: usize) -> Result<Vec<u8>, Damage> {
+fn decompressed(frame: &[u8], len: usize) -> Result<Vec<u8>, Damage> {
     let mut bytes = vec![0; len];
     // In one call the output is the window: a frame that asks for a larger one takes no memory.
-    let unpacked = zstd_safe::decompress(bytes.as_mut_slice(), frame);
-    match unpacked.map_err(zstd_safe::get_error_name) {
+    let decompressed = zstd_safe::decompress(bytes.as_mut_slice(), frame);
+    match decompressed.map_err(zstd_safe::get_error_name) {
         Ok(found) if found == len => Ok(bytes),
         Ok(found) => Err(Damage::Frame(format!("it ends after {found} of {len} bytes"))),
         Err(error) => Err(Damage::Frame(error.to_owned())),
@@ -74,7 +74,7 @@ mod tests {
     fn an_object_is_its_plain_bytes_or_a_shorter_frame_of_them_and_nothing_else() {
         let text = b"all work and no play ".repeat(1000);
         let (name, len) = (ChunkName::of(&text), text.len());
-        let frame = packed(&text).unwrap();
+        let frame = compressed(&text).unwrap();
         assert!(frame.len() < 200, "{}", frame.len());
         assert_eq!(plain(text.clone(), name, len, None), Ok(text.clone()));
         assert_eq!(plain(frame.clone(), name, len, None), Ok(text.clone()));
@@ -90,7 +90,7 @@ mod tests {
             damage(&frame, len + 1),
             Damage::Frame(format!("it ends after {len} of {} bytes", len + 1))
         );
-        assert_eq!(damage(&packed(&vec![7; len]).unwrap(), len), Damage::Content);
+        assert_eq!(damage(&compressed(&vec![7; len]).unwrap(), len), Damage::Content);
         let mut flipped = text.clone();
         flipped[5] ^= 1;
         assert_eq!(damage(&flipped, len), Damage::Content);
@@ -99,7 +99,7 @@ mod tests {
     /// A frame of a kilobyte says that it takes gigabytes.
     #[test]
     fn a_frame_expands_to_the_length_that_it_stands_for_at_most() {
-        let frame = packed(&vec![0; 64 << 20]).unwrap();
+        let frame = compressed(&vec![0; 64 << 20]).unwrap();
         assert!(frame.len() < 8 << 10);
         let len = 512 << 10;
         let found = plain(frame, ChunkName::of(&vec![0; len]), len, None);
@@ -107,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_no_shorter_is_not_packed() {
+    fn what_gets_no_shorter_is_not_compressed() {
         let noise: Vec<u8> = (0..64_u8).flat_map(|part| *ChunkName::of(&[part]).bytes()).collect();
-        assert_eq!(packed(&noise), None);
-        assert_eq!((packed(b"x"), packed(b"")), (None, None));
+        assert_eq!(compressed(&noise), None);
+        assert_eq!((compressed(b"x"), compressed(b"")), (None, None));
     }
 }

@@ -111,7 +111,7 @@ pub enum ManifestError {
     },
 }
 
-/// How objects may be packed.
+/// How objects may be compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compression {
@@ -315,12 +315,12 @@ impl Manifest {
         self.chunk_size
     }
 
-    /// How its objects may be packed. Those of an image without compression are plain: readers of version 1 know no others.
+    /// How its objects may be compressed. Those of an image without compression are plain: readers of version 1 know no others.
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// Whether the objects of this image can be those of `new`: their chunks have the same size and key, and none is packed that must be plain there.
+    /// Whether the objects of this image can be those of `new`: their chunks have the same size and key, and none is compressed that must be plain there.
     pub fn has_objects_for(&self, new: &Self) -> bool {
         let is_plain_enough = new.compression == Compression::Zstd || self.compression == Compression::None;
         self.chunk_size == new.chunk_size && self.key_id == new.key_id && is_plain_enough

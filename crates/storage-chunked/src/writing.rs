@@ -1,4 +1,4 @@
-//! How objects are made: packed, encrypted, and what is there already.
+//! How objects are made: compressed, encrypted, and what is there already.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl ObjectKind {
 /// How objects are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writing {
-    /// How they may be packed.
+    /// How they may be compressed.
     pub compression: Compression,
     /// What is done at a store that knows no conditions.
     pub without: WithoutConditions,
@@ -47,8 +47,8 @@ pub enum WithoutConditions {
 }
 
 impl Writing {
-    /// Whether an object of `found` bytes that is there is one of `needed` bytes for this image. Others of the folder may have packed it, which readers of version 1 do
-    /// not unpack: it is made plain for them. A store that does not say how long it is is believed.
+    /// Whether an object of `found` bytes that is there is one of `needed` bytes for this image. Others of the folder may have compressed it, which readers of version 1 do
+    /// not decompress: it is made plain for them. A store that does not say how long it is is believed.
     pub(crate) fn takes(self, found: Option<u64>, needed: u64) -> bool {
         self.compression != Compression::None || found.is_none_or(|found| found == needed)
     }
@@ -66,12 +66,12 @@ impl Writing {
         reactor::blocking(move || {
             let frame = match self.compression {
                 Compression::None => None,
-                Compression::Zstd => frame::packed(&bytes),
+                Compression::Zstd => frame::compressed(&bytes),
             };
-            let packed = frame.as_deref().unwrap_or(&bytes);
+            let shortest = frame.as_deref().unwrap_or(&bytes);
             Ok(match (key, frame.is_some()) {
-                (Some(key), _) => key.encrypted(name, packed)?,
-                (None, true) => IoBytes::copy_from(packed),
+                (Some(key), _) => key.encrypted(name, shortest)?,
+                (None, true) => IoBytes::copy_from(shortest),
                 (None, false) => bytes,
             })
         })

@@ -33,7 +33,7 @@ pub struct Target {
     pub image: String,
     /// Bytes of a chunk; `None`: as the image that is there, or 1 MiB.
     pub chunk_size: Option<ChunkSize>,
-    /// How chunks are packed; `None`: as the image that is there, or zstd.
+    /// How chunks are compressed; `None`: as the image that is there, or zstd.
     pub compression: Option<Compression>,
     /// The secret that holds the key of the image; `None`: it is not encrypted.
     pub key_secret: Option<String>,
@@ -101,7 +101,7 @@ pub struct Sent {
     pub virtual_size: u64,
     /// Bytes of a chunk.
     pub chunk_size: u64,
-    /// How chunks are packed.
+    /// How chunks are compressed.
     pub compression: Compression,
     /// Chunks of the image that are no zeroes.
     pub chunks: u64,

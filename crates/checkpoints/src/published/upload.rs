@@ -61,7 +61,7 @@ pub struct Upload<'a, F> {
     pub moment: Option<&'a Moment>,
     /// Where the image is.
     pub place: &'a Place,
-    /// The image that is there, if its chunks have the same size and are packed as `how` allows: what it names is not asked for again.
+    /// The image that is there, if its chunks have the same size and are compressed as `how` allows: what it names is not asked for again.
     pub old: Option<&'a Published>,
     /// What may differ from it; `None`: everything.
     pub changed: Option<&'a Dirty>,

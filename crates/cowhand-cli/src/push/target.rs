@@ -59,7 +59,7 @@ fn parse_chunk_size(text: &str) -> Result<ChunkSize, String> {
     ChunkSize::new(parse_bytes(text)?).map_err(|error| error.to_string())
 }
 
-/// How chunks may be packed, as values of an option that a shell can complete.
+/// How chunks may be compressed, as values of an option that a shell can complete.
 fn compressions() -> impl TypedValueParser<Value = Compression> {
     PossibleValuesParser::new(["zstd", "none"]).map(|name| match name.as_str() {
         "zstd" => Compression::Zstd,
