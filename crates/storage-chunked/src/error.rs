@@ -6,6 +6,7 @@ use storage_s3::StoreError;
 
 use crate::key::{KeyError, KeyId};
 use crate::manifest::ManifestError;
+use crate::start_list::StartListError;
 
 /// Why a chunked image cannot be read or made.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,28 @@ pub enum Error {
         /// What is wrong with it.
         source: ManifestError,
     },
+    /// The start list is none, or is not read.
+    #[error("{list}: {source}")]
+    StartList {
+        /// Its name.
+        list: String,
+        /// What is wrong with it.
+        source: StartListError,
+    },
+    /// A pack is not what a start list says.
+    #[error("{pack}: this pack {reason}")]
+    Pack {
+        /// Its name.
+        pack: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No chunk of the image is among those that were named.
+    #[error("{image}: none of what is read has data there: there is nothing to pack")]
+    NothingToPack {
+        /// The image.
+        image: String,
+    },
     /// An object that the image leads to is not there.
     #[error("{object}: the image is damaged: this {what} is missing")]
     Missing {
@@ -50,14 +73,14 @@ pub enum Error {
         /// What it must have.
         needed: u64,
     },
-    /// An object is a zstd frame that cannot be unpacked.
+    /// An object is a zstd frame that cannot be decompressed.
     #[error("{object}: the image is damaged: this {what} is no zstd frame of {needed} bytes: {reason}")]
     Frame {
         /// Its name.
         object: String,
         /// What it is.
         what: &'static str,
-        /// The bytes that it must have when it is unpacked.
+        /// The bytes that it must have when it is decompressed.
         needed: u64,
         /// What is wrong with it.
         reason: String,
@@ -202,6 +225,8 @@ impl From<Error> for io::Error {
             }
             Error::NoImage { .. } | Error::NoCheckpoint { .. } => Self::new(io::ErrorKind::NotFound, error),
             Error::Manifest { .. }
+            | Error::StartList { .. }
+            | Error::Pack { .. }
             | Error::Missing { .. }
             | Error::Length { .. }
             | Error::Frame { .. }
@@ -209,6 +234,7 @@ impl From<Error> for io::Error {
             | Error::Encryption { .. }
             | Error::Unproven { .. } => Self::new(io::ErrorKind::InvalidData, error),
             Error::Incomparable { .. }
+            | Error::NothingToPack { .. }
             | Error::Encrypted { .. }
             | Error::OtherKey { .. }
             | Error::NotEncrypted { .. }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_lock::OnceCell;
+use event_listener::Event;
 use parking_lot::Mutex;
 
 /// So many things by their keys, those that were used last. Each is fetched by one of those who want it at the same time.
@@ -12,14 +13,27 @@ pub(crate) struct RecentlyUsed<K, V> {
     max: usize,
     /// The one that was used last at the end.
     entries: Mutex<VecDeque<Entry<K, V>>>,
+    /// One that was fetched ahead is used, or has gone.
+    changed: Arc<Event>,
 }
 
-type Entry<K, V> = (K, Arc<OnceCell<V>>);
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    cell: Arc<OnceCell<V>>,
+    /// It was fetched, or is being fetched, before anything has asked for it.
+    is_ahead: bool,
+}
 
 impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
     /// Keeps `max` of them, one at least.
     pub(crate) fn new(max: usize) -> Self {
-        Self { max: max.max(1), entries: Mutex::default() }
+        Self { max: max.max(1), entries: Mutex::default(), changed: Arc::default() }
+    }
+
+    /// How many it keeps.
+    pub(crate) fn max(&self) -> usize {
+        self.max
     }
 
     /// What `key` stands for, fetched unless it is there. Who is dropped while it fetches leaves that to the next who waits.
@@ -27,18 +41,44 @@ impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
     /// # Errors
     /// Of `fetch`; the next caller fetches again.
     pub(crate) async fn get<E>(&self, key: K, fetch: impl AsyncFn() -> Result<V, E>) -> Result<V, E> {
-        let cell = self.cell(key);
+        let cell = self.cell(key, false);
         cell.get_or_try_init(|| fetch()).await.cloned()
     }
 
-    fn cell(&self, key: K) -> Arc<OnceCell<V>> {
+    /// Where what `key` stands for is to be put, before it is asked for. `None`: it is there, or is being fetched.
+    pub(crate) fn ahead(&self, key: K) -> Option<Arc<OnceCell<V>>> {
+        (!self.has(key)).then(|| self.cell(key, true))
+    }
+
+    /// Whether it is there, or is being fetched.
+    pub(crate) fn has(&self, key: K) -> bool {
+        self.entries.lock().iter().any(|known| known.key == key)
+    }
+
+    /// How many were fetched ahead, or are being fetched, and have not been asked for. [`RecentlyUsed::changed`] is notified when there are fewer.
+    pub(crate) fn unused(&self) -> usize {
+        self.entries.lock().iter().filter(|known| known.is_ahead).count()
+    }
+
+    /// Is notified when one that was fetched ahead is used, or goes.
+    pub(crate) fn changed(&self) -> &Arc<Event> {
+        &self.changed
+    }
+
+    fn cell(&self, key: K, is_ahead: bool) -> Arc<OnceCell<V>> {
         let mut entries = self.entries.lock();
-        let at = entries.iter().position(|(known, _)| *known == key);
-        let entry = at.and_then(|at| entries.remove(at)).unwrap_or_else(|| (key, Arc::default()));
-        let cell = Arc::clone(&entry.1);
-        entries.push_back(entry);
+        let at = entries.iter().position(|known| known.key == key);
+        let entry = at.and_then(|at| entries.remove(at));
+        let was_ahead = entry.as_ref().is_some_and(|entry| entry.is_ahead);
+        let cell = entry.map(|entry| entry.cell).unwrap_or_default();
+        entries.push_back(Entry { key, cell: Arc::clone(&cell), is_ahead });
+        let mut goes = was_ahead && !is_ahead;
         while entries.len() > self.max {
-            entries.pop_front();
+            goes |= entries.pop_front().is_some_and(|gone| gone.is_ahead);
+        }
+        drop(entries);
+        if goes {
+            self.changed.notify(usize::MAX);
         }
         cell
     }
@@ -80,6 +120,31 @@ mod tests {
         block_on(async {
             assert_eq!(kept.get(1, async || Err("lost")).await, Err("lost"));
             assert_eq!(kept.get(1, async || Ok::<_, &str>(5)).await, Ok(5));
+        });
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_is_unused_until_it_is_asked_for_or_goes() {
+        let kept = RecentlyUsed::new(3);
+        let get = async |key: u32| kept.get(key, async || Ok::<_, ()>(key * 100)).await.unwrap();
+        block_on(async {
+            assert_eq!(get(1).await, 100);
+            assert!(kept.ahead(1).is_none(), "it is there");
+            let cell = kept.ahead(2).expect("it is not there");
+            assert!(kept.ahead(2).is_none(), "it is being fetched");
+            assert_eq!((kept.unused(), kept.has(2), kept.has(3)), (1, true, false));
+            cell.get_or_init(async || 20).await;
+            let changed = kept.changed().listen();
+            // It is not fetched again.
+            assert_eq!((get(2).await, kept.unused()), (20, 0));
+            changed.await;
+            kept.ahead(3).expect("it is not there");
+            let changed = kept.changed().listen();
+            for key in [4, 5, 6] {
+                get(key).await;
+            }
+            changed.await;
+            assert_eq!((kept.unused(), kept.has(3)), (0, false));
         });
     }
 }

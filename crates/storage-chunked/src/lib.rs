@@ -6,11 +6,14 @@
 //! encrypted, their names are keyed hashes, and the manifest has a proof that the owner of the key wrote it.
 //! docs/internals/chunked-images.md has the bytes.
 //!
+//! A start list names the chunks that a start reads, and packs have copies of them ([`Packing`]): so a guest's start takes few requests.
+//!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to. [`Comparison`] finds where
 //! two images differ.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+mod ahead;
 mod checkpoint;
 mod chunk_name;
 mod chunk_size;
@@ -21,7 +24,10 @@ mod in_use;
 mod kept;
 mod key;
 mod manifest;
+mod packing;
 mod place;
+mod reading;
+mod start_list;
 mod storage;
 mod table;
 mod unused;
@@ -34,7 +40,9 @@ pub use difference::{Comparison, Content, Difference};
 pub use error::Error;
 pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
 pub use manifest::{Compression, DISK_BYTES_MAX, Manifest, ManifestError, TABLE_CHUNKS};
+pub use packing::{Packed, Packing};
 pub use place::{Place, Published, split_key};
+pub use start_list::{PACK_BYTES_MAX, Pack, PackedChunk, START_CHUNKS_MAX, StartList, StartListError};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;
 pub use unused::{Folder, Removal, Survey, Unused};

@@ -12,11 +12,9 @@ use storage_s3::{Present, Store, StoreError};
 use crate::checkpoint::is_id;
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
-use crate::frame::{self, Damage};
 use crate::in_use::Announcement;
-use crate::key::{ImageKey, OVERHEAD_BYTES};
+use crate::key::ImageKey;
 use crate::manifest::{Compression, MANIFEST_BYTES_MAX, Manifest};
-use crate::table::Table;
 use crate::writing::{ObjectKind, WithoutConditions, Writing};
 
 /// What stands behind the name of an image.
@@ -91,10 +89,13 @@ impl Place {
 
     /// Where a checkpoint of this image stays, whatever is published to the image's name later: `NAME@ID` in the same folder.
     pub fn of_checkpoint(&self, id: &str) -> Self {
+        self.named(&format!("{}@{id}", self.published_name()))
+    }
+
+    /// The name to which its checkpoints are published: the image's own, without the id of one that stays.
+    pub(crate) fn published_name(&self) -> &str {
         let name = self.manifest_name();
-        let name =
-            self.checkpoint().and_then(|own| name.strip_suffix(own)?.strip_suffix('@')).unwrap_or(name);
-        self.named(&format!("{name}@{id}"))
+        self.checkpoint().and_then(|own| name.strip_suffix(own)?.strip_suffix('@')).unwrap_or(name)
     }
 
     /// The id of the checkpoint that stays here; `None` if another one may be published here.
@@ -169,49 +170,6 @@ impl Place {
     /// Also when there is none.
     pub async fn read(&self) -> Result<Published, Error> {
         self.find().await?.ok_or_else(|| Error::NoImage { manifest: self.to_string() })
-    }
-
-    /// A table of `manifest`, whose bytes fit its name.
-    ///
-    /// # Errors
-    /// When the store does not answer, or the table is missing or damaged.
-    pub async fn table(&self, manifest: &Manifest, table: u64) -> Result<Table, Error> {
-        let chunks = manifest.chunks_of(table);
-        let chunks = usize::try_from(chunks.end - chunks.start).unwrap_or_default();
-        let Some(name) = manifest.table(table) else { return Ok(Table::of_zeroes(chunks)) };
-        let bytes = self.checked(ObjectKind::Table, name, Table::len_of(chunks) as u64).await?;
-        Ok(Table::decode(&bytes))
-    }
-
-    /// The bytes of a chunk, which fit its name.
-    ///
-    /// # Errors
-    /// When the store does not answer, or the chunk is missing or damaged.
-    pub async fn chunk(&self, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
-        self.checked(ObjectKind::Chunk, name, len).await
-    }
-
-    /// The `needed` bytes of an object that is called by their hash. It is decrypted and unpacked, and the hash taken, beside the loop.
-    async fn checked(&self, kind: ObjectKind, name: ChunkName, needed: u64) -> Result<Arc<Vec<u8>>, Error> {
-        let (object, what, key) = (self.name_of(&name.object()), kind.name(), self.key_of(kind));
-        let stored_max = needed + key.as_ref().map_or(0, |_| OVERHEAD_BYTES);
-        let Some(Reply { body, .. }) = self.get(&name.object(), stored_max).await? else {
-            return Err(Error::Missing { object, what });
-        };
-        // No object is longer than a chunk.
-        let len = usize::try_from(needed).unwrap_or(usize::MAX);
-        let plain = reactor::blocking(move || frame::plain(body, name, len, key.as_deref())).await;
-        plain.map(Arc::new).map_err(|damage| match damage {
-            Damage::Length(found) => Error::Length { object, what, found, needed },
-            Damage::Frame(reason) => Error::Frame { object, what, needed, reason },
-            Damage::Content => Error::Content { object, what },
-            Damage::Encryption => Error::Encryption { object, what },
-        })
-    }
-
-    /// Tables are plain: they name chunks by keyed hashes, and what no image leads to is found without the key.
-    fn key_of(&self, kind: ObjectKind) -> Option<Arc<ImageKey>> {
-        self.key().filter(|_| kind == ObjectKind::Chunk)
     }
 
     /// From here on, and until [`Place::end_push`], those who remove chunks leave the folder alone: what an image there leads to stays.
@@ -323,7 +281,7 @@ impl Place {
     }
 
     /// An object of the folder, of `bytes_max` bytes at most; `None` if there is none.
-    async fn get(&self, object: &str, bytes_max: u64) -> Result<Option<Reply>, Error> {
+    pub(crate) async fn get(&self, object: &str, bytes_max: u64) -> Result<Option<Reply>, Error> {
         match &self.folder {
             Folder::Bucket { store, prefix } => {
                 Ok(store.get(&format!("{prefix}{object}"), bytes_max).await?)
@@ -347,7 +305,7 @@ impl Place {
     }
 
     /// What messages call an object of the folder.
-    fn name_of(&self, object: &str) -> String {
+    pub(crate) fn name_of(&self, object: &str) -> String {
         match &self.folder {
             Folder::Bucket { store, prefix } => {
                 let key = format!("{prefix}{object}");

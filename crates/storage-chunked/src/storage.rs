@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 
+use crate::ahead::Ahead;
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
 use crate::kept::RecentlyUsed;
@@ -43,15 +44,22 @@ pub struct Options {
 
 /// The disk of a chunked image as storage. It is only read, and stays what it was when it was opened, whatever is published later.
 ///
-/// Memory: the chunks that are kept, eight tables, and up to four chunks for each read that is under way.
+/// Memory: the chunks that are kept, eight tables, and up to four chunks for each read that is under way; two packs, while a start is fetched ahead.
 #[derive(Debug)]
 pub struct ChunkedStorage {
     name: String,
-    place: Place,
-    manifest: Manifest,
     version: ChunkName,
+    image: Arc<Image>,
+}
+
+/// The image that is read, and what of it is in memory.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) place: Place,
+    pub(crate) manifest: Manifest,
     tables: RecentlyUsed<u64, Arc<Table>>,
-    chunks: RecentlyUsed<ChunkName, Arc<Vec<u8>>>,
+    pub(crate) chunks: RecentlyUsed<ChunkName, Arc<Vec<u8>>>,
+    pub(crate) ahead: Ahead,
 }
 
 impl ChunkedStorage {
@@ -67,7 +75,15 @@ impl ChunkedStorage {
         let Published { manifest, version, .. } = published;
         let chunks = memory_bytes.min(MEMORY_BYTES_MAX) / manifest.chunk_size().bytes();
         let chunks = RecentlyUsed::new(usize::try_from(chunks).unwrap_or_default());
-        Ok(Self { name, place, manifest, version, tables: RecentlyUsed::new(TABLES_KEPT), chunks })
+        let tables = RecentlyUsed::new(TABLES_KEPT);
+        let image = Image { place, manifest, tables, chunks, ahead: Ahead::default() };
+        Ok(Self { name, version, image: Arc::new(image) })
+    }
+
+    /// A guest is going to read the disk: what the image's start list names is fetched ahead of it, from the first chunk on that it reads of those. A tool that reads
+    /// the whole disk gains nothing by that, and finds chunks that are missing only if it asks for each.
+    pub fn expect_guest(&self) {
+        self.image.ahead.begin();
     }
 
     /// The hash of the manifest: two that are equal are of the same disk.
@@ -77,29 +93,38 @@ impl ChunkedStorage {
 
     /// Bytes of a chunk: what a read fetches at least.
     pub fn chunk_bytes(&self) -> u64 {
-        self.manifest.chunk_size().bytes()
+        self.image.manifest.chunk_size().bytes()
     }
+}
 
-    async fn table(&self, table: u64) -> Result<Arc<Table>, Error> {
+impl Image {
+    pub(crate) async fn table(&self, table: u64) -> Result<Arc<Table>, Error> {
         let fetch = async || self.place.table(&self.manifest, table).await.map(Arc::new);
         self.tables.get(table, fetch).await
     }
 
     /// The bytes of a chunk; `None` if they are zeroes.
-    async fn chunk(&self, chunk: u64) -> Result<Option<Arc<Vec<u8>>>, Error> {
-        let table = chunk / TABLE_CHUNKS;
-        if self.manifest.table(table).is_none() {
-            return Ok(None);
-        }
-        let table = self.table(table).await?;
-        let Some(name) = place_in(&table, chunk) else { return Ok(None) };
+    async fn chunk(self: &Arc<Self>, chunk: u64) -> Result<Option<Arc<Vec<u8>>>, Error> {
+        let Some(name) = self.name_of(chunk).await? else { return Ok(None) };
         let Range { start, end } = self.manifest.range(chunk);
-        let fetch = async || self.place.chunk(name, end - start).await;
+        let fetch = async || {
+            self.read_on_from(chunk);
+            self.place.chunk(name, end - start).await
+        };
         self.chunks.get(name, fetch).await.map(Some)
     }
 
+    /// The name of a chunk; `None` if it is zeroes.
+    pub(crate) async fn name_of(&self, chunk: u64) -> Result<Option<ChunkName>, Error> {
+        let table = chunk / TABLE_CHUNKS;
+        match self.manifest.table(table) {
+            None => Ok(None),
+            Some(_) => Ok(self.table(table).await?.name_of(chunk)),
+        }
+    }
+
     /// Fills `buf`, which lies inside the disk.
-    async fn fill(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+    async fn fill(self: &Arc<Self>, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         let end = offset + buf.len() as u64;
         let chunk_bytes = self.manifest.chunk_size().bytes();
         let chunks = offset / chunk_bytes..end.div_ceil(chunk_bytes);
@@ -131,7 +156,7 @@ impl ChunkedStorage {
             None => (ExtentKind::Hole, chunks.end),
             Some(_) => {
                 let table = self.table(chunk / TABLE_CHUNKS).await?;
-                let is_hole = |chunk: u64| place_in(&table, chunk).is_none();
+                let is_hole = |chunk: u64| table.name_of(chunk).is_none();
                 let first = is_hole(chunk);
                 let end = (chunk..chunks.end).find(|other| is_hole(*other) != first).unwrap_or(chunks.end);
                 (if first { ExtentKind::Hole } else { ExtentKind::Data }, end)
@@ -140,11 +165,6 @@ impl ChunkedStorage {
         let end = end.saturating_mul(chunk_bytes).min(offset.saturating_add(len));
         Ok(Extent { len: end.saturating_sub(offset).max(1), kind })
     }
-}
-
-/// What a table says of a chunk of the disk.
-fn place_in(table: &Table, chunk: u64) -> Option<ChunkName> {
-    *table.chunks.get(place(chunk % TABLE_CHUNKS))?
 }
 
 /// A place in memory.
@@ -158,7 +178,7 @@ impl Storage for ChunkedStorage {
     }
 
     fn length(&self) -> u64 {
-        self.manifest.size()
+        self.image.manifest.size()
     }
 
     fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
@@ -166,13 +186,13 @@ impl Storage for ChunkedStorage {
             let inside = place(self.length().saturating_sub(offset)).min(buf.len());
             let (inside, beyond) = buf.split_at_mut(inside);
             beyond.fill(0);
-            let filled = if inside.is_empty() { Ok(()) } else { self.fill(offset, inside).await };
+            let filled = if inside.is_empty() { Ok(()) } else { self.image.fill(offset, inside).await };
             (filled.map_err(Into::into), buf)
         })
     }
 
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        Box::pin(async move { Ok(self.extent_at(offset, len).await?) })
+        Box::pin(async move { Ok(self.image.extent_at(offset, len).await?) })
     }
 
     fn refusal(&self) -> io::Error {

@@ -1,6 +1,7 @@
 //! A table: the chunks of a part of the disk.
 
 use crate::chunk_name::{ChunkName, NAME_BYTES};
+use crate::manifest::TABLE_CHUNKS;
 
 /// The names of chunks that lie one behind the other. `None` is a chunk of zeroes, which is not stored.
 ///
@@ -20,6 +21,11 @@ impl Table {
     /// Whether all are chunks of zeroes: such a table is not stored.
     pub fn is_zero(&self) -> bool {
         self.chunks.iter().all(Option::is_none)
+    }
+
+    /// The name of a chunk of the disk, of which this is the table.
+    pub(crate) fn name_of(&self, chunk: u64) -> Option<ChunkName> {
+        *self.chunks.get(usize::try_from(chunk % TABLE_CHUNKS).ok()?)?
     }
 
     /// The bytes of so many chunks' table.
