@@ -130,6 +130,9 @@ impl<F: Follow> Work<'_, F> {
                 if is_changed {
                     session.publish(&manifest, published.as_ref()).await?;
                 }
+                if let (None, Some(parent)) = (&published, &parent) {
+                    self.take_start_list(&parent.image_name).await;
+                }
                 is_new || is_changed
             }
         };
@@ -219,6 +222,21 @@ impl<F: Follow> Work<'_, F> {
             Checkpoint { id: id.to_string(), name: name.map(ToString::to_string) }
         };
         self.chain.iter().map(named).chain(below.iter().cloned()).take(CHECKPOINTS_MAX).collect()
+    }
+
+    /// A disk that began as another one starts as that does.
+    async fn take_start_list(&self, parent: &str) {
+        let session = &self.session;
+        let Some(parent) = session.place.beside(parent) else { return };
+        match session.place.take_start_list(&parent).await {
+            // A store that may not be listed answers so if there is none.
+            Err(error) if !error.is_forbidden() => {
+                session
+                    .follow
+                    .warn(&format!("the start list of {} is not taken over: {error}", parent.image()));
+            }
+            _ => {}
+        }
     }
 
     /// Makes the manifest that stays, unless it is there.
