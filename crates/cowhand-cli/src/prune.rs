@@ -1,4 +1,4 @@
-//! `cowhand prune`: chunks in an object store that no image leads to any more.
+//! `cowhand prune`: chunks and packs in an object store that no image leads to any more.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,7 +30,8 @@ docs/reference/object-stores.md has what is at the store.";
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "List the chunks in a folder of an object store that no chunked image of the folder leads to any more, or that a push \
-        left when it was interrupted; --remove removes them. FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
+        left when it was interrupted; --remove removes them. So it does with start lists of images that are gone, and with packs that no start list names \
+        (cowhand pack). FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
         chunks are removed no push to the folder runs: a push that goes on has the removal refused, and a push that begins is refused. \
         A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: what it \
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     remove: bool,
 
-    /// Chunks that were made later stay, and pushes that began later count as alive: a number with s, m, h or d behind it
+    /// What was made later stays, and pushes that began later count as alive: a number with s, m, h or d behind it
     #[arg(long, value_name = "TIME", default_value = UNUSED_FOR, value_parser = parse_seconds)]
     unused_for: Seconds,
 
@@ -84,12 +85,14 @@ fn parse_seconds(text: &str) -> Result<Seconds, String> {
 const JSON: &str = "  folder                  text: the folder, as it was named
   images                  number of images in it
   chunks                  number of chunks, and tables of them
-  unused                  list of objects: chunks that no image leads to, for long enough
+  packs                   number of packs
+  unused                  list of objects that no image leads to, for long enough: chunks, start
+                          lists and packs
   unused-bytes            bytes of these
-  young                   number of chunks that no image leads to, and that stay
+  young                   number of objects that no image leads to, and that stay
   pushes                  number of pushes in progress
   removed                 bool: the unused ones were removed
-Of each unused chunk:
+Of each unused object:
   name                    text: its key in the store
   bytes                   size of the object";
 
@@ -101,10 +104,11 @@ struct Report {
     images: u64,
     /// Chunks, and tables of them.
     chunks: u64,
-    /// Those that no image leads to, for long enough.
+    packs: u64,
+    /// What no image leads to, for long enough.
     unused: Vec<Object>,
     unused_bytes: u64,
-    /// Those that no image leads to, and that stay.
+    /// What no image leads to, and stays.
     young: u64,
     /// Pushes in progress.
     pushes: u64,
@@ -134,7 +138,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         };
         look(args, &watch, &folder, give).await
     })?;
-    if found.images == 0 && found.chunks == 0 {
+    if found.images == 0 && found.chunks == 0 && found.packs == 0 {
         let what = format!("there is no chunked image in {}, and no chunk", args.folder);
         return Err(
             Failure::new(what).with_hint("FOLDER is what stands before the last slash of an image's name")
@@ -144,12 +148,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => {
-            let Survey { images, chunks, unused_bytes, young, pushes, .. } = found;
+            let Survey { images, chunks, packs, unused_bytes, young, pushes, unused: _ } = found;
             let folder = args.folder.clone();
-            write_json(
-                out,
-                &Report { folder, images, chunks, unused, unused_bytes, young, pushes, removed },
-            )?;
+            let report =
+                Report { folder, images, chunks, packs, unused, unused_bytes, young, pushes, removed };
+            write_json(out, &report)?;
         }
         OutputFormat::Human => tell(&found, removed, out)?,
     }
@@ -157,12 +160,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 fn tell(found: &Survey, removed: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let Survey { images, chunks, unused, unused_bytes, young, pushes } = found;
+    let Survey { images, chunks, packs, unused, unused_bytes, young, pushes } = found;
     let bytes = human_size(*unused_bytes);
     let what = if removed { "removed" } else { "unused" };
     writeln!(
         out,
-        "{chunks} chunks, {images} images; {what}: {unused} chunks, {bytes}; unused and kept: {young}"
+        "{chunks} chunks, {packs} packs, {images} images; {what}: {unused} objects, {bytes}; unused and kept: {young}"
     )?;
     if *pushes > 0 {
         writeln!(

@@ -1,6 +1,6 @@
-//! Chunks of a folder that no image of it leads to.
+//! Chunks of a folder that no image of it leads to, and packs and start lists of images that are gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::in_use::{self, Push, REMOVAL_WITHIN};
 use crate::manifest::{Manifest, TABLE_CHUNKS};
 use crate::place::{MANIFEST_SUFFIX, Place};
+use crate::start_list::{PACKS, Pack, START_LIST_BYTES_MAX, START_SUFFIX, StartList, StartListError};
 
 /// Names that are in memory at a time, of 32 bytes each: images with more are looked through several times.
 const NAMES_MAX: u64 = 4 << 20;
@@ -27,7 +28,7 @@ pub struct Folder {
     prefix: String,
 }
 
-/// A chunk, or a table, that nothing leads to.
+/// A chunk, a table, a pack or a start list that nothing leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unused {
     /// What messages call it.
@@ -43,7 +44,9 @@ pub struct Survey {
     pub images: u64,
     /// Chunks, and tables of them.
     pub chunks: u64,
-    /// Those that nothing leads to, for long enough.
+    /// Packs of chunks.
+    pub packs: u64,
+    /// Objects that nothing leads to, for long enough.
     pub unused: u64,
     /// Their bytes.
     pub unused_bytes: u64,
@@ -64,6 +67,27 @@ pub enum Removal {
 
 /// The tables of the images, and how many chunks each has.
 type Tables = BTreeMap<[u8; 32], (ChunkName, Arc<Manifest>, u64)>;
+
+/// What lies in a folder beside chunks and packs.
+#[derive(Default)]
+struct Images {
+    /// Keys of manifests.
+    manifests: Vec<String>,
+    /// Objects that are called as start lists are.
+    starts: Vec<Listed>,
+}
+
+impl Survey {
+    /// Counts an object that nothing leads to. Says whether it has been there for so many seconds.
+    fn note_unused(&mut self, one: &Listed, unused_s: u64) -> bool {
+        let is_old = one.age_s.is_some_and(|age_s| age_s >= unused_s);
+        match is_old {
+            true => (self.unused, self.unused_bytes) = (self.unused + 1, self.unused_bytes + one.bytes),
+            false => self.young += 1,
+        }
+        is_old
+    }
+}
 
 impl Folder {
     /// The folder `key` of a bucket; empty: the bucket itself.
@@ -112,7 +136,8 @@ impl Folder {
             return Err(Error::Pushing { object: self.name(&push.key), begun_s: push.begun_s });
         }
         // After the pushes: one that has ended meanwhile has its manifest here.
-        let tables = self.tables(&mut found).await?;
+        let images = self.images().await?;
+        let tables = self.tables(&images, &mut found).await?;
         for bytes in parts(tables.values().map(|(_, _, chunks)| chunks + 1).sum()) {
             let named = self.named(&tables, &bytes).await?;
             for first in prefixes(bytes) {
@@ -122,18 +147,34 @@ impl Folder {
                     Ok::<(), StoreError>(())
                 };
                 self.store.list(&format!("{}chunks/{first}", self.prefix), Depth::All, of_list).await?;
-                if removal == Removal::Unused {
-                    self.remove(unused.iter().map(|one| one.key.as_str()), begun).await?;
-                }
-                for Listed { key, bytes, .. } in unused {
-                    give(Unused { object: self.name(&key), bytes }).map_err(Error::Output)?;
-                }
+                self.end(unused, removal, begun, &mut give).await?;
             }
+        }
+        let (lists, packs) = self.unused_packs(&images, unused_s, &mut found).await?;
+        // A list goes first: none is left that leads to packs that are gone.
+        for unused in [lists, packs] {
+            self.end(unused, removal, begun, &mut give).await?;
         }
         if removal == Removal::Unused {
             self.remove(dead.iter().map(|push| push.key.as_str()), begun).await?;
         }
         Ok(found)
+    }
+
+    /// Removes what nothing leads to, where that is wanted, and gives it.
+    async fn end(
+        &self,
+        unused: Vec<Listed>,
+        removal: Removal,
+        begun: Instant,
+        give: &mut impl FnMut(Unused) -> std::io::Result<()>,
+    ) -> Result<(), Error> {
+        if removal == Removal::Unused {
+            self.remove(unused.iter().map(|one| one.key.as_str()), begun).await?;
+        }
+        let mut given =
+            unused.into_iter().map(|Listed { key, bytes, .. }| Unused { object: self.name(&key), bytes });
+        given.try_for_each(give).map_err(Error::Output)
     }
 
     /// Those of a list that nothing leads to, for long enough.
@@ -148,17 +189,7 @@ impl Folder {
             // Other objects are none of ours.
             let Some(name) = self.chunk(&one.key) else { return false };
             found.chunks += 1;
-            if named.binary_search(&name).is_ok() {
-                return false;
-            }
-            let is_old = one.age_s.is_some_and(|age_s| age_s >= unused_s);
-            match is_old {
-                true => {
-                    (found.unused, found.unused_bytes) = (found.unused + 1, found.unused_bytes + one.bytes)
-                }
-                false => found.young += 1,
-            }
-            is_old
+            named.binary_search(&name).is_err() && found.note_unused(one, unused_s)
         };
         page.into_iter().filter(|one| is_unused(one)).collect()
     }
@@ -180,21 +211,84 @@ impl Folder {
         removed.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// The tables that the images of the folder lead to.
-    async fn tables(&self, found: &mut Survey) -> Result<Tables, Error> {
-        let mut keys = Vec::new();
+    /// The manifests and start lists of the folder.
+    async fn images(&self) -> Result<Images, Error> {
+        let mut images = Images::default();
         let of_list = |page: Vec<Listed>| {
-            keys.extend(page.into_iter().map(|one| one.key).filter(|key| key.ends_with(MANIFEST_SUFFIX)));
+            for one in page {
+                if one.key.ends_with(MANIFEST_SUFFIX) {
+                    images.manifests.push(one.key);
+                } else if one.key.ends_with(START_SUFFIX) && one.bytes <= START_LIST_BYTES_MAX {
+                    images.starts.push(one);
+                }
+            }
             Ok::<(), StoreError>(())
         };
         self.store.list(&self.prefix, Depth::Here, of_list).await?;
+        Ok(images)
+    }
+
+    /// Start lists of images that are gone, and packs that no other start list names, for long enough.
+    async fn unused_packs(
+        &self,
+        images: &Images,
+        unused_s: u64,
+        found: &mut Survey,
+    ) -> Result<(Vec<Listed>, Vec<Listed>), Error> {
+        let place = |key: &str| Place::in_bucket(Arc::clone(&self.store), key);
+        let own_name = |manifest: &String| {
+            place(manifest.strip_suffix(MANIFEST_SUFFIX).unwrap_or(manifest)).start_object()
+        };
+        let with_image: BTreeSet<String> = images.manifests.iter().map(own_name).collect();
+        let read = async |one: &Listed| {
+            let got = self.store.get(&one.key, START_LIST_BYTES_MAX).await?;
+            Ok::<_, Error>((one.clone(), got.map(|got| StartList::decode(&got.body))))
+        };
+        let mut read = stream::iter(&images.starts).map(read).buffer_unordered(AT_ONCE);
+        let (mut lists, mut named, mut all_are_read) = (Vec::new(), BTreeSet::new(), true);
+        while let Some((one, list)) = read.try_next().await? {
+            match list {
+                Some(Ok(list)) => {
+                    let name = one.key.strip_prefix(&self.prefix).unwrap_or(&one.key);
+                    match with_image.contains(name) || !found.note_unused(&one, unused_s) {
+                        true => named.extend(list.packs.iter().map(|pack| *pack.name.bytes())),
+                        false => lists.push(one),
+                    }
+                }
+                // It may name any pack.
+                Some(Err(StartListError::Version { .. })) => all_are_read = false,
+                // Another object of this name, one that leads nowhere, or one that has gone.
+                Some(Err(_)) | None => {}
+            }
+        }
+        let mut packs = Vec::new();
+        let of_list = |page: Vec<Listed>| {
+            for one in page {
+                let name = one.key.strip_prefix(&self.prefix).and_then(|key| key.strip_prefix(PACKS));
+                // Other objects are none of ours.
+                let Some(name) = name.and_then(ChunkName::parse) else { continue };
+                found.packs += 1;
+                debug_assert_eq!(one.key.strip_prefix(&self.prefix), Some(&*Pack::object(name)));
+                let is_named = !all_are_read || named.contains(name.bytes());
+                if !is_named && found.note_unused(&one, unused_s) {
+                    packs.push(one);
+                }
+            }
+            Ok::<(), StoreError>(())
+        };
+        self.store.list(&format!("{}{PACKS}", self.prefix), Depth::Here, of_list).await?;
+        Ok((lists, packs))
+    }
+
+    /// The tables that the images of the folder lead to.
+    async fn tables(&self, images: &Images, found: &mut Survey) -> Result<Tables, Error> {
         let read = async |key: &String| {
             let image = key.strip_suffix(MANIFEST_SUFFIX).unwrap_or(key);
             let place = Place::in_bucket(Arc::clone(&self.store), image);
             // It may have been deleted since.
             Ok::<_, Error>(place.find_unproven().await?.map(|(image, _)| image))
         };
-        let mut images = stream::iter(&keys).map(read).buffer_unordered(AT_ONCE);
+        let mut images = stream::iter(&images.manifests).map(read).buffer_unordered(AT_ONCE);
         let mut tables = Tables::new();
         while let Some(image) = images.try_next().await? {
             let Some(image) = image else { continue };
