@@ -186,6 +186,7 @@ impl OpenOptions {
 
 async fn open_here(options: &DiskOptions, rules: &OpenRules) -> Result<Arc<graph::Disk>, Error> {
     let disk = Arc::new(graph::open(options, rules).await?);
+    disk.expect_guest();
     disk.start_upkeep();
     Ok(disk)
 }

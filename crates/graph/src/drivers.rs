@@ -57,6 +57,8 @@ pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
 #[cfg(feature = "http")]
 pub use self::cached::{OpenCache, caches};
 #[cfg(feature = "s3")]
+pub(crate) use self::chunked::expect_guest;
+#[cfg(feature = "s3")]
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked, chunked_place, image_key};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub use self::filter::{Alone, Children, FilterDriver, MakeFilter, Role};

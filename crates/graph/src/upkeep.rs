@@ -23,9 +23,7 @@ impl Disk {
         }
         #[cfg(feature = "http")]
         self.start_reading_ahead();
-        for below in block::layers(self.root()).filter_map(|layer| layer.downcast_ref::<Child>()?.owned()) {
-            below.start_upkeep();
-        }
+        self.own_below().for_each(|below| below.start_upkeep());
         let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
         reactor::spawn(async move {
             loop {
@@ -58,6 +56,20 @@ impl Disk {
             }
         })
         .detach();
+    }
+
+    /// A guest is going to use the disk, and no tool that reads all of it: of chunked images what a start reads is fetched ahead of it.
+    pub fn expect_guest(&self) {
+        #[cfg(feature = "s3")]
+        for files in self.layers().list.iter().filter_map(|layer| layer.files.as_ref()) {
+            crate::drivers::expect_guest(&*files.written.file);
+        }
+        self.own_below().for_each(|below| below.expect_guest());
+    }
+
+    /// The disks that layers of this one are over, and that are part of it.
+    fn own_below(&self) -> impl Iterator<Item = Arc<Self>> {
+        block::layers(self.root()).filter_map(|layer| layer.downcast_ref::<Child>()?.owned())
     }
 
     fn clean_caches(&self) {

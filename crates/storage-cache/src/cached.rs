@@ -52,6 +52,11 @@ impl CachedStorage {
         Self { shared: Arc::clone(&self.shared), reader: For::Later }
     }
 
+    /// The file that it is the cache of.
+    pub fn remote(&self) -> &Arc<dyn storage::Storage> {
+        &self.shared.remote
+    }
+
     /// Bytes of clusters that it may hold; `None` is any number.
     pub fn bytes_max(&self) -> Option<u64> {
         Some(self.shared.file.bytes_max).filter(|bytes_max| *bytes_max > 0)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http_wire::Url;
 use storage::{IoFuture, Storage};
+use storage_cache::CachedStorage;
 use storage_chunked::{
     ChunkedStorage, ImageKey, KeyId, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, Place, split_key,
 };
@@ -88,7 +89,7 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
         Entry::size(
             "chunk-memory",
             at!(Chunked, memory_bytes),
-            "bytes of memory for the chunks that were used last; at most 1G, and one chunk is always kept",
+            "bytes of memory for the chunks that were used last, and for those that are fetched ahead of a start (cowhand pack); at most 1G, and one chunk is always kept",
         )
         .default("32M"),
         Entry::text(
@@ -287,6 +288,14 @@ impl Chunked {
         let piece_bytes = storage.chunk_bytes();
         let remote = Remote { storage: Arc::new(storage), name, version, piece_bytes };
         cached::cached(remote, &reading.cache, trace).await
+    }
+}
+
+/// A guest is going to read `file`: if that is a chunked image, what a start reads of it is fetched ahead.
+pub(crate) fn expect_guest(file: &dyn Storage) {
+    let below = file.downcast_ref::<CachedStorage>().map_or(file, |cached| &**cached.remote());
+    if let Some(image) = below.downcast_ref::<ChunkedStorage>() {
+        image.expect_guest();
     }
 }
 

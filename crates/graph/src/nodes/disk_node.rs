@@ -41,9 +41,11 @@ pub(super) struct RootOptions {
 impl DiskNode {
     /// `disk`, opened as `tree` says, of the image that was named `path`.
     pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: impl Into<Arc<Disk>>) -> Self {
+        let disk = disk.into();
+        disk.expect_guest();
         Self {
             name: NodeName::new(name),
-            disk: disk.into(),
+            disk,
             asked: Mutex::new(RootOptions { path, tree }),
             files: Mutex::default(),
             shown_as: None,
