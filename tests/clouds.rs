@@ -50,8 +50,9 @@ fn a_checkpoint_is_published_restored_and_served_in_each_cloud() {
         // Requests of one upload were signed with credentials that were renewed meanwhile.
         let requests = scene.cloud.requests();
         assert!(requests.iter().any(|(line, _)| line.starts_with("PUT ") && line.contains("/chunks/")));
-        let start =
-            Start::new(["--overlay"]).arg(scene.scratch.name("top.qcow2")).env("HOME", "/nonexistent");
+        let trace = scene.scratch.name("start.trace");
+        let start = Start::new(["--trace", &trace, "--overlay"]).arg(scene.scratch.name("top.qcow2"));
+        let start = start.env("HOME", "/nonexistent");
         let start =
             scene.cloud.variables().into_iter().fold(start, |start, (name, value)| start.env(name, value));
         let server =
@@ -67,6 +68,12 @@ fn a_checkpoint_is_published_restored_and_served_in_each_cloud() {
         let fetched: Vec<String> = signed.filter(|by| !by.is_empty()).collect();
         assert!(fetched.len() >= 2 && fetched.first() != fetched.last(), "{cloud:?}: {fetched:?}");
         server.stop();
+        let packed = scene.run(&["pack", "--output", "json", "start.trace", &name]).json();
+        assert_eq!((&packed["chunks"], &packed["uploaded"]), (&2.into(), &1.into()), "{cloud:?}: {packed}");
+        let prune = ["prune", "--output", "json", "--unused-for", "0s", &format!("{scheme}://images/vms")];
+        let unused = scene.run(&prune).json();
+        let none = (&serde_json::json!([]), &1.into());
+        assert_eq!((&unused["unused"], &unused["packs"]), none, "{cloud:?}: {unused}");
     }
 }
 

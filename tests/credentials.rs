@@ -91,6 +91,7 @@ fn no_command_repeats_what_lets_in_of_a_name_that_it_cannot_use() {
             &["create", "-f", "qcow2", "-b", name, "-F", "raw", "new.qcow2", "1M"],
             &["push", "-f", "raw", "disk.raw", name],
             &["pull", name, "new.raw"],
+            &["pack", "disk.raw", name],
             &["prune", name],
             &["backup", "disk.raw", name],
             &["mount", name, "disk.raw"],

@@ -24,6 +24,7 @@ mod locks;
 mod matrix;
 mod media;
 mod neighbours;
+mod packs;
 mod pruned;
 mod published;
 mod pushed_while_served;

@@ -45,6 +45,10 @@ impl Scene {
 fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
     let scene = Scene::new();
     let trusting = |run: Run| run.env("SSL_CERT_FILE", certificates().join("ca.pem"));
+    let disk = format!("driver=raw,read-only=on,file.filename={}", scene.scratch.name("disk.raw"));
+    let server = Server::start(["--trace", &scene.scratch.name("start.trace"), &disk]);
+    server.client("disk").read(0, 4096).expect("a read");
+    server.stop();
     for (endpoint, key) in [(scene.store.endpoint(), "plain"), (scene.store.tls_endpoint(), "encrypted")] {
         let run = |words: &[&str]| trusting(scene.run(&endpoint, words));
         let (object, pushed) = (format!("s3://images/{key}.qcow2"), format!("s3://images/base/{key}"));
@@ -60,6 +64,8 @@ fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
         let sum = |words: &[&str]| run(words).ok().split(' ').next().map(str::to_owned);
         let verified = sum(&["verify", "-f", "raw", &format!("chunked:{pushed}")]);
         assert_eq!(verified, sum(&["verify", "-f", "raw", "disk.raw"]));
+        let packed = run(&["pack", "--output", "json", "start.trace", &pushed]).json();
+        assert_eq!((&packed["packs"], &packed["changed"]), (&1.into(), &true.into()), "{packed}");
         // What the store lists: nothing of these images is unused, and what an image leaves that is pushed anew is.
         let prune = ["prune", "--output", "json", "--remove", "--unused-for", "0s", "s3://images/base"];
         let pruned = run(&prune).json();

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ struct Shared {
     planned: Mutex<Vec<Planned>>,
     /// First lines of what came.
     requests: Mutex<Vec<String>>,
+    /// Bytes of answers that went back.
+    answered: AtomicU64,
 }
 
 impl FaultyStore {
@@ -47,7 +50,8 @@ impl FaultyStore {
     pub fn start(store: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::new(Shared { store, planned: Mutex::default(), requests: Mutex::default() });
+        let (planned, requests, answered) = (Mutex::default(), Mutex::default(), AtomicU64::default());
+        let shared = Arc::new(Shared { store, planned, requests, answered });
         let serving = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -91,6 +95,11 @@ impl FaultyStore {
             std::thread::sleep(Duration::from_millis(10));
             seen.extend(self.requests());
         }
+    }
+
+    /// Bytes of the store's answers since the last call, with their heads.
+    pub fn answered_bytes(&self) -> u64 {
+        self.shared.answered.swap(0, Ordering::Relaxed)
     }
 
     /// First lines of the requests that came since the last call.
@@ -154,6 +163,7 @@ impl Shared {
         if fault == Some(StoreFault::LostAnswer) {
             return Ok(());
         }
+        self.answered.fetch_add(answer.len() as u64, Ordering::Relaxed);
         stream.write_all(&answer)
     }
 }

@@ -29,7 +29,7 @@ const IMAGES: [&str; 9] = [
 ];
 
 /// Commands in their order, with what they do. Several forms of one command have other keys.
-const RUNS: [(&str, &str); 47] = [
+const RUNS: [(&str, &str); 48] = [
     ("info", "--backing-chain top.qcow2"),
     ("info", "--limits --medium disk.qcow2"),
     ("info", "outside.qcow2"),
@@ -57,6 +57,7 @@ const RUNS: [(&str, &str); 47] = [
     ("backup", "--list points"),
     ("backup", "--verify points"),
     ("push", "disk.qcow2 s3://images/all/disk"),
+    ("pack", "day.trace s3://images/all/disk"),
     ("prune", "s3://images/all"),
     ("flatten", "top.qcow2"),
     ("compact", "--dry-run disk.qcow2"),

@@ -9,7 +9,7 @@ use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
     completion, convert, create, dd, diff, flatten, forget, fork, gc, info, io, log, manual, map, measure,
-    mirror, mount, prune, publish, pull, push, rebase, reopen, resize, restore, rollback, serve, show,
+    mirror, mount, pack, prune, publish, pull, push, rebase, reopen, resize, restore, rollback, serve, show,
     snapshot, status, stream, throttle, top, verify,
 };
 
@@ -91,6 +91,8 @@ pub enum Command {
     Push(Deferred<push::Args>),
     #[command(about = "Make an image of a chunked image in an object store")]
     Pull(Deferred<pull::Args>),
+    #[command(about = "Copy the chunks that a start reads into few objects of the store")]
+    Pack(Deferred<pack::Args>),
     #[command(about = "List or remove chunks in an object store that no image leads to")]
     Prune(Deferred<prune::Args>),
     #[command(about = "Print or check checksums of what disks hold")]

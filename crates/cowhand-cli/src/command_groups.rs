@@ -9,7 +9,7 @@ use crate::cli::Cli;
 /// Headings, and the commands under each.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Serve disks", &["serve", "mount"]),
-    ("Make and copy", &["create", "convert", "dd", "measure", "backup", "push", "pull", "prune"]),
+    ("Make and copy", &["create", "convert", "dd", "measure", "backup", "push", "pull", "pack", "prune"]),
     ("Look and check", &["info", "map", "show", "check", "compare", "verify", "cache"]),
     ("Change an image", &["resize", "snapshot", "amend", "bitmap", "commit", "rebase", "flatten", "compact"]),
     ("Checkpoints", &["checkpoint", "fork", "rollback", "log", "diff", "gc", "forget", "publish", "restore"]),

@@ -50,6 +50,7 @@ pub mod mirror;
 pub mod mount;
 mod objects;
 pub mod output;
+pub mod pack;
 mod policy;
 pub mod progress;
 pub mod prune;
@@ -148,6 +149,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Push(Deferred(args)) => push::run(&args, out),
         Command::Publish(Deferred(args)) => publish::run(&args, out),
         Command::Restore(Deferred(args)) => restore::run(&args, out),
+        Command::Pack(Deferred(args)) => pack::run(&args, out),
         Command::Prune(Deferred(args)) => prune::run(&args, out),
         Command::Verify(Deferred(args)) => verify::run(&args, out),
         Command::Measure(Deferred(args)) => measure::run(&args, out),

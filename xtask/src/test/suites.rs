@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 41] = [
+pub const SUITES: [Suite; 42] = [
     Suite {
         name: "differential",
         takes: 240,
@@ -254,6 +254,12 @@ pub const SUITES: [Suite; 41] = [
         takes: 60,
         about: &["crates/storage-s3", "crates/storage-chunked"],
         first: &["a_checkpoint_is_published_restored_and_served_in_each_cloud"],
+    },
+    Suite {
+        name: "packs",
+        takes: 40,
+        about: &["crates/storage-chunked"],
+        first: &["a_start_of_a_packed_image_takes_few_requests"],
     },
     Suite {
         name: "pruned",

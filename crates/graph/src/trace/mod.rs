@@ -20,7 +20,9 @@ pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
 pub use self::of_disk::{disk_called, disks};
 #[cfg(feature = "http")]
-pub(crate) use self::plan::{Plan, PlanRequest, RANGE_BYTES_MAX, plan};
+pub(crate) use self::plan::RANGE_BYTES_MAX;
+#[cfg(feature = "http")]
+pub use self::plan::{Plan, PlanRequest, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;
 pub use self::recorder::{Recorder, STRIPE_RECORDS};

@@ -17,31 +17,31 @@ const UNITS_MAX: u64 = (16 << 30) / UNIT_BYTES;
 
 /// What a plan is made for.
 #[derive(Clone, Debug)]
-pub(crate) struct PlanRequest {
+pub struct PlanRequest {
     /// The drive's path: a trace can be of several.
-    pub(crate) drive: PathBuf,
+    pub drive: PathBuf,
     /// Bytes of the disk that is read ahead.
-    pub(crate) size: u64,
+    pub size: u64,
     /// More is not read; `None`: up to what a plan can hold.
-    pub(crate) bytes_max: Option<u64>,
+    pub bytes_max: Option<u64>,
 }
 
 /// What to read, in the order in which the trace has it first. No byte is in two ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// At most 256 KiB each, inside the disk.
-    pub(crate) ranges: Vec<Range<u64>>,
+    pub ranges: Vec<Range<u64>>,
     /// Reads of the trace that end beyond the disk: what is beyond is left out.
-    pub(crate) beyond: u64,
+    pub beyond: u64,
     /// There is more in the trace than fits.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
 }
 
 /// Plans what to read of the trace `source`; `None` if it is of other disks. Reads it twice, in little memory.
 ///
 /// # Errors
 /// When the source fails, or is no trace, or is damaged.
-pub(crate) fn plan(mut source: impl Read + Seek, wanted: &PlanRequest) -> Result<Option<Plan>, ReadError> {
+pub fn plan(mut source: impl Read + Seek, wanted: &PlanRequest) -> Result<Option<Plan>, ReadError> {
     let Some(disk) = disk_called(&disks(&mut source)?, &wanted.drive) else { return Ok(None) };
     source.rewind()?;
     let mut reader = Reader::new(source);
