@@ -418,6 +418,41 @@ fn while_chunks_are_packed_nothing_is_removed_and_what_was_interrupted_is_done_b
     assert!(refused.contains("being removed"), "{refused}");
 }
 
+/// Rounds of kills.
+const KILL_ROUNDS: u64 = 8;
+
+/// Kill -9 at any moment: the list is that from before or the new one, and the packs that it names are whole.
+#[test]
+fn a_pack_that_is_killed_leaves_a_list_whose_packs_are_there() {
+    let scene = Scene::new();
+    scene.pack();
+    let trace = scene.scratch.name("other.trace");
+    let server = Server::start(["--trace", &trace, &scene.scratch.name("d.qcow2")]);
+    server.client("d").read(7 << 20, 16 << 20).expect("a read");
+    server.stop();
+    let (mut random, mut killed) = (Random::of_name("kills"), 0);
+    for round in 0..KILL_ROUNDS {
+        let trace = if round % 2 == 0 { "other.trace" } else { "start.trace" };
+        // The first one is killed at once: no machine is so fast that it ends before.
+        let delay = Duration::from_micros(if round == 0 { 0 } else { random.below(400_000) });
+        killed += u64::from(scene.run(&["pack", trace, NAME]).killed_after(delay));
+        let list = scene.list();
+        for pack in list["packs"].as_array().expect("packs") {
+            let there = scene.store.get(&format!("/images/vms/packs/{}", name_of(pack))).expect("a pack");
+            let chunks = pack["chunks"].as_array().expect("chunks").iter();
+            let bytes: u64 = chunks.map(|chunk| chunk["bytes"].as_u64().expect("a number")).sum();
+            assert_eq!(there.len() as u64, bytes, "round {round}");
+        }
+    }
+    assert!(killed > 0, "none was killed");
+    scene.pack_again();
+    // What was killed counts as a push that still runs, for as long as the user says.
+    scene.run(&["prune", "-q", "--remove", "--unused-for", "0s", FOLDER]).ok();
+    assert_eq!(scene.packs().len(), 3, "what no list names is gone");
+    let taken = scene.start_in_turn(&[], NAME, &scene.disk(), &IN_TURN);
+    assert_eq!((taken.count("/packs/"), taken.count("/chunks/")), (3, 2), "{:#?}", taken.requests);
+}
+
 #[test]
 fn chunks_of_an_encrypted_image_are_packed_without_its_key_and_read_with_it() {
     let key = ["--object", "secret,id=k,file=vm.key", "--encrypt-key-secret", "k"];

@@ -234,6 +234,7 @@ impl Batch {
     /// Fetches the pack, and puts its chunks where reads find them. Those wait for it meanwhile.
     async fn fetch(self) {
         let Self { image, pack, parts } = self;
+        tracing::debug!("{}: {} chunks are fetched ahead", Pack::object(pack.name), parts.len());
         let body = within(image.place.pack(&pack)).map_ok(Arc::new).shared();
         let name_of_pack = Pack::object(pack.name);
         let puts = parts.into_iter().map(|Part { name, place, needed, cell }| {
