@@ -549,6 +549,19 @@ fn what_cannot_be_packed_is_refused_in_plain_words() {
         let refused = scene.run(&[&["pack"], words].concat()).fails();
         assert!(refused.contains(says), "{words:?}: {refused}");
     }
+    // An object of the user's, a damaged list, and one of a later build.
+    let good = scene.store.get("/images/vms/d.start").expect("a list");
+    for (there, says) in [
+        (&b"mine"[..], "d.start: it is no start list"),
+        (&good[..good.len() / 2], "hint: a start list makes starts faster and nothing else"),
+        (br#"{"format":"cowhand-start-list","version":2}"#, "version is 2; allowed: 1"),
+    ] {
+        scene.store.put("/images/vms/d.start", there);
+        let refused = scene.run(&["pack", "start.trace", NAME]).fails();
+        assert!(refused.contains(says), "{refused}");
+        assert_eq!(scene.store.get("/images/vms/d.start").as_deref(), Some(there));
+    }
+    scene.store.put("/images/vms/d.start", &good);
     let packed = scene.run(&["pack", "--output", "json", "--drive", "other.qcow2", "two.trace", NAME]).json();
     assert_eq!((&packed["chunks"], &packed["uploaded"]), (&1.into(), &1.into()), "{packed}");
     assert!(scene.store.keys("images").iter().all(|key| !key.contains("pushing")));

@@ -129,7 +129,15 @@ impl Args {
 
     /// Packs what the trace reads of the image. Says also whether the trace reads more than was looked at.
     async fn pack(&self, place: &Place, trace: File) -> Result<(Packed, bool), Failure> {
-        let failed = |error: Error| Failure::because(format!("cannot pack {}", place.image()), &error);
+        let failed = |error: Error| {
+            let failure = Failure::because(format!("cannot pack {}", place.image()), &error);
+            match error {
+                Error::StartList { .. } => failure.with_hint(
+                    "a start list makes starts faster and nothing else: remove the object if it is a damaged one",
+                ),
+                _ => failure,
+            }
+        };
         let packing = place.packing().await.map_err(failed)?;
         let (size, chunk_bytes) = (packing.manifest().size(), packing.manifest().chunk_size().bytes());
         let drive = self.drive.clone().unwrap_or_default();

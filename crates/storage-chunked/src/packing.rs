@@ -52,6 +52,8 @@ pub struct Packed {
 pub struct Packing<'a> {
     place: &'a Place,
     manifest: Manifest,
+    /// The start list that is there.
+    list: Option<StartList>,
     tables: RecentlyUsed<u64, Arc<Table>>,
 }
 
@@ -59,12 +61,13 @@ impl Place {
     /// The image that is there, to pack chunks of it.
     ///
     /// # Errors
-    /// When there is none, it is only read, or the store does not answer.
+    /// When there is none, it is only read, something else is in the place of its start list, or the store does not answer.
     pub async fn packing(&self) -> Result<Packing<'_>, Error> {
         self.bucket()?;
         let found = self.find_unproven().await?;
         let (found, _) = found.ok_or_else(|| Error::NoImage { manifest: self.to_string() })?;
-        Ok(Packing { place: self, manifest: found.manifest, tables: RecentlyUsed::new(TABLES_KEPT) })
+        let (manifest, list) = (found.manifest, self.start_list().await?);
+        Ok(Packing { place: self, manifest, list, tables: RecentlyUsed::new(TABLES_KEPT) })
     }
 
     /// The start list of the name that the image was published to: all its checkpoints share it.
@@ -159,7 +162,7 @@ impl Packing<'_> {
             }
             packs.push(pack);
         }
-        packed.is_changed = self.write(&StartList { chunk_size, packs }).await?;
+        packed.is_changed = self.write(StartList { chunk_size, packs }).await?;
         Ok(packed)
     }
 
@@ -229,15 +232,13 @@ impl Packing<'_> {
     }
 
     /// Makes `list` the image's. Says whether it is another one than before.
-    async fn write(&self, list: &StartList) -> Result<bool, Error> {
-        let (store, prefix) = self.place.bucket()?;
-        let (object, bytes) = (self.place.start_object(), list.encode());
-        // One that cannot be read is replaced.
-        let there = self.place.get(&object, START_LIST_BYTES_MAX).await.ok().flatten();
-        if there.is_some_and(|there| there.body == bytes) {
-            return Ok(false);
+    async fn write(&self, list: StartList) -> Result<bool, Error> {
+        let is_changed = self.list.as_ref() != Some(&list);
+        if is_changed {
+            let (store, prefix) = self.place.bucket()?;
+            let key = format!("{prefix}{}", self.place.start_object());
+            store.put(&key, IoBytes::copy_from(&list.encode()), &Present::Replace).await?;
         }
-        store.put(&format!("{prefix}{object}"), IoBytes::copy_from(&bytes), &Present::Replace).await?;
-        Ok(true)
+        Ok(is_changed)
     }
 }
