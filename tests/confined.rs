@@ -216,6 +216,31 @@ fn redirects_and_commands_lead_to_allowed_addresses_only() {
     server.stop();
 }
 
+/// With the connection allowed, a disk on an https server and a copy to a real store were refused: the sandbox had closed the files of the
+/// machine's authorities. Stores of tests speak http, so no test saw it.
+#[test]
+fn a_server_with_tls_that_is_allowed_is_reached_in_the_sandbox() {
+    let (scratch, data) = (Scratch::new(), bytes(1 << 20));
+    scratch.write("disk.raw", &data);
+    let certificates = crate::remote::certificates();
+    let nginx = Nginx::start(scratch.path(), &certificates);
+    let url = nginx.tls_url("/disk.raw");
+    let address = url.strip_prefix("https://").and_then(|rest| rest.split('/').next()).expect("a server");
+    let qmp = scratch.file("qmp");
+    let serve = |authority: &str| {
+        let start = Start::new(["--allow-connect", address, "--qmp"]).arg(&qmp);
+        listening(start.env("SSL_CERT_FILE", certificates.join(authority)))
+    };
+    let add = serde_json::json!({"node-name": "more", "driver": "raw", "read-only": true, "file": {"driver": "https", "url": url}});
+    let server = serve("ca.pem");
+    Qmp::connect(&qmp).ok("blockdev-add", add.clone());
+    server.stop();
+    let server = serve("stranger.pem");
+    let refused = Qmp::connect(&qmp).refused("blockdev-add", add);
+    assert!(refused.contains("TLS: "), "{refused}");
+    server.stop();
+}
+
 /// A network manager writes another resolv.conf with each network, and puts it in the place of the old one: a fence around the old one
 /// let no name be found any more. Here /etc is a directory of the test's, in a mount namespace.
 #[test]

@@ -164,6 +164,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     if settings.sandbox == Sandbox::On {
         brokers::start()?;
         systemd::connect();
+        read_authorities(settings);
         reactor::prepare_rings(rings_to_come(&opened.inventory, settings));
         give_up_rights(&opened.inventory, settings, &sockets);
     }
@@ -195,6 +196,14 @@ fn confine(settings: &Settings) {
         // Without commands no disk comes later.
         let directories = if settings.qmp.is_some() { settings.allowed.clone() } else { Vec::new() };
         dial::confine(Allowed { targets: settings.allowed_targets.iter().cloned().collect(), directories });
+    }
+}
+
+/// Reads the authorities that commands may need, while there are files: a disk, a copy or a checkpoint may lead to a server with TLS.
+fn read_authorities(settings: &Settings) {
+    let connects = settings.qmp.is_some() && !settings.allowed_targets.is_empty();
+    if connects && let Err(error) = tls::ClientCredentials::of_machine() {
+        tracing::info!("no server is reached by https: {error}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a client shows, and which servers it believes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -58,12 +58,21 @@ impl ClientFiles {
 pub struct ClientCredentials(Arc<ClientConfig>);
 
 impl ClientCredentials {
-    /// Believes the authorities that this machine believes, and shows no certificate. Reads files, some hundred of them: not on a
-    /// loop's thread.
+    /// Believes the authorities that this machine believes, and shows no certificate. The first call that finds some reads files, some
+    /// hundred of them: not on a loop's thread. Later calls return the same, also in a sandbox that has no files.
     ///
     /// # Errors
     /// When the machine has no authorities.
     pub fn of_machine() -> Result<Self, ConfigError> {
+        static READ: OnceLock<ClientCredentials> = OnceLock::new();
+        if let Some(credentials) = READ.get() {
+            return Ok(credentials.clone());
+        }
+        let credentials = Self::read_of_machine()?;
+        Ok(READ.get_or_init(|| credentials).clone())
+    }
+
+    fn read_of_machine() -> Result<Self, ConfigError> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         let (taken, _) = roots.add_parsable_certificates(found.certs);

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_lock::OnceCell;
 use buffer::IoBytes;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST};
@@ -185,7 +184,10 @@ async fn send(request: http::Request<Bytes>, url: Url) -> Result<http::Response<
     }
     let tls = match url.origin().scheme {
         Scheme::Http => None,
-        Scheme::Https => Some(authorities().await.map_err(|error| unsent(error.to_string()))?),
+        Scheme::Https => {
+            let read = reactor::blocking(ClientCredentials::of_machine).await;
+            Some(read.map_err(|error| unsent(error.to_string()))?)
+        }
     };
     let (timeout, remote_timeout) = if is_near(&url.origin().host) { TIMEOUTS_NEAR } else { TIMEOUTS };
     let (authorize, remote_timeout) = (Arc::new(Fixed::default()), Some(remote_timeout));
@@ -209,13 +211,6 @@ fn is_near(host: &str) -> bool {
         Ok(IpAddr::V6(address)) => address.is_unicast_link_local() || address.is_loopback(),
         Err(_) => host == METADATA_HOST,
     }
-}
-
-/// The authorities that this machine believes, read once: a server in its sandbox cannot read them.
-async fn authorities() -> io::Result<ClientCredentials> {
-    static FOUND: OnceCell<ClientCredentials> = OnceCell::new();
-    let read = async || reactor::blocking(ClientCredentials::of_machine).await.map_err(io::Error::other);
-    FOUND.get_or_try_init(read).await.cloned()
 }
 
 #[derive(Debug)]
