@@ -2,12 +2,13 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use black_box::peer::qemu_io_ok;
 use black_box::qmp::Qmp;
 use black_box::ready::eventually;
 use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, Machine, USED_AT, Ways, feature};
-use black_box::{Scratch, Server};
+use black_box::{Run, Scratch, Server};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 
@@ -215,7 +216,7 @@ fn the_state_of_a_device_goes_to_another_server() {
     }
 }
 
-/// The lines that are printed have the socket, for each monitor.
+/// The lines that are printed have the socket, for each monitor. QEMU 11 refused that for QEMU: an option had another name since 9.2.
 #[test]
 fn lines_for_machines_are_printed_and_the_configuration_has_sockets_too() {
     let scratch = Scratch::new();
@@ -241,4 +242,20 @@ fn lines_for_machines_are_printed_and_the_configuration_has_sockets_too() {
     let _front = FrontEnd::start(socket.as_ref(), &mut machine);
     machine.ok(0, &Ask::Write(0, &[1; 512]));
     server.stop();
+    let chardev = |tool: &str| {
+        let lines = printed.lines().filter_map(|line| line.trim_start().strip_prefix(tool));
+        let (_, rest) = lines.filter_map(|line| line.split_once(" -chardev ")).next().expect("a line");
+        rest.split(' ').next().expect("its options").to_owned()
+    };
+    let (new, old) = (chardev("QEMU  "), chardev("QEMU before 9.2 "));
+    // No server is there any more, which some versions wait for: an object of no type ends them all.
+    let takes = |program: &Path, options: &str| {
+        let said = Run::new(program).args(["--chardev", options, "--object", "none"]).fails();
+        !said.contains("Invalid parameter 'reconnect")
+    };
+    let installed = Path::new("qemu-storage-daemon");
+    assert!(takes(installed, &new) || takes(installed, &old), "{new} {old}");
+    if let Some(newest) = black_box::peer::newest_qemu() {
+        assert!(takes(&newest.join("qemu-storage-daemon"), &new), "{new}");
+    }
 }

@@ -12,18 +12,20 @@ pub fn lines(socket: &Path, id: &str) -> Vec<(&'static str, String)> {
     let path = socket.to_string_lossy();
     let id = format!("vub-{}", file_name(id));
     let doubled = path.replace(',', ",,");
-    let chardev = quote(&format!("socket,id={id},path={doubled},reconnect=1"));
+    let qemu = |reconnect: &str| {
+        let chardev = quote(&format!("socket,id={id},path={doubled},{reconnect}"));
+        format!(
+            "-object memory-backend-memfd,id=mem,size=1G,share=on -m 1G -machine memory-backend=mem -chardev {chardev} -device vhost-user-blk-pci,chardev={id}"
+        )
+    };
     let disk = quote(&format!("vhost_user=on,socket={path},num_queues=1,queue_size=128"));
     let device = quote(&format!("block,socket={path}"));
     let drive = serde_json::json!({ "drive_id": id, "socket": path, "is_root_device": false });
     let url = quote(&format!("http://localhost/drives/{id}"));
     vec![
-        (
-            "QEMU",
-            format!(
-                "-object memory-backend-memfd,id=mem,size=1G,share=on -m 1G -machine memory-backend=mem -chardev {chardev} -device vhost-user-blk-pci,chardev={id}"
-            ),
-        ),
+        ("QEMU", qemu("reconnect-ms=1000")),
+        // QEMU 11 does not know this option any more, and those before 9.2 not the other.
+        ("QEMU before 9.2", qemu("reconnect=1")),
         ("libvirt (domain)", SHARED_MEMORY.to_owned()),
         ("libvirt (disk)", libvirt_xml::vhost_user(socket)),
         ("cloud-hypervisor", format!("--memory size=1G,shared=on --disk {disk}")),
@@ -44,14 +46,14 @@ mod tests {
         let lines = lines(Path::new("/run/a b,c.sock"), "disk");
         let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
         let libvirt = ["libvirt (domain)", "libvirt (disk)"];
-        assert_eq!(names, ["QEMU", libvirt[0], libvirt[1], "cloud-hypervisor", "crosvm", "Firecracker"]);
+        let others = ["cloud-hypervisor", "crosvm", "Firecracker"];
+        assert_eq!(names, [&["QEMU", "QEMU before 9.2"], &libvirt[..], &others].concat());
+        for (line, reconnect) in lines.iter().zip(["reconnect-ms=1000", "reconnect=1"]) {
+            let chardev = format!("'socket,id=vub-disk,path=/run/a b,,c.sock,{reconnect}'");
+            assert!(line.1.contains(&chardev), "{}", line.1);
+        }
         assert!(
-            lines[0].1.contains("'socket,id=vub-disk,path=/run/a b,,c.sock,reconnect=1'"),
-            "{}",
-            lines[0].1
-        );
-        assert!(
-            lines[5]
+            lines[6]
                 .1
                 .contains(r#"'{"drive_id":"vub-disk","socket":"/run/a b,c.sock","is_root_device":false}'"#)
         );
