@@ -129,6 +129,39 @@ fn the_first_point_over_those_of_an_earlier_build_is_a_full_one() {
     assert_eq!(kinds(&directory), ["full", "incremental", "full", "incremental"]);
 }
 
+/// The guide had the newest points deleted to make room. Deleting the oldest by hand left a directory that `--verify` found wrong for ever.
+#[test]
+fn the_oldest_points_go_in_whole_runs_and_the_next_is_an_increment() {
+    let scratch = Scratch::new();
+    let (disk, directory) = (disk(&scratch), scratch.name("backups"));
+    let take = |more: &[&str]| cowhand([&["backup", "-q"], more, &[&disk, &directory]].concat()).ok();
+    let forget = |keep: &str| {
+        let removed = cowhand(["backup", "--output", "json", "--forget", keep, &directory]).json();
+        removed.as_array().expect("a list").iter().map(|point| point["point"].clone()).collect::<Vec<_>>()
+    };
+    for more in [&[][..], &[], &["--full"], &[], &[]] {
+        take(more);
+    }
+    assert_eq!(forget("4"), [0; 0]);
+    assert_eq!(forget("3"), [1, 2]);
+    cowhand(["backup", "--verify", &directory]).ok();
+    write(&disk, &["write -P 9 0 64k"]);
+    take(&[]);
+    assert_eq!(kinds(&directory), ["full", "incremental", "incremental", "incremental"]);
+    let restored = scratch.name("restored.qcow2");
+    cowhand(["backup", "--restore", &directory, &restored]).ok();
+    qemu_img(["compare", "-q", &restored, &disk]).ok();
+    take(&["--full"]);
+    std::fs::remove_file(format!("{directory}/0003-full.qcow2")).expect("it is there");
+    let reported = cowhand(["backup", "--verify", &directory]).outcome();
+    assert!(!reported.status.success() && reported.stdout.contains("is not there"), "{reported}");
+    assert_eq!(points(&directory)[0]["missing"], true);
+    assert!(cowhand(["backup", "--list", &directory]).ok().contains("0003-full.qcow2, which is not there"));
+    assert_eq!(forget("1"), [3, 4, 5, 6]);
+    cowhand(["backup", "--verify", &directory]).ok();
+    assert_eq!(names(&directory), ["0007-full.qcow2", "backup.json"]);
+}
+
 #[test]
 fn what_is_not_what_was_written_is_found_and_not_restored() {
     let scratch = Scratch::new();

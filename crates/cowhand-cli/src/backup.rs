@@ -1,5 +1,6 @@
 //! `cowhand backup`: full and incremental backups in a directory, which plain qemu-img can read.
 
+mod forget;
 mod image;
 mod manifest;
 mod new_point;
@@ -32,18 +33,21 @@ Examples:
   cowhand backup /run/cowhand/qmp /backups/disk --disk disk
   cowhand backup --list /backups/disk
   cowhand backup --verify /backups/disk
-  cowhand backup --restore /backups/disk@3 disk.qcow2";
+  cowhand backup --restore /backups/disk@3 disk.qcow2
+  cowhand backup --forget 7 /backups/disk";
 
 /// Arguments of `cowhand backup`.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Keep full and incremental backups of a disk in a directory. SOURCE is an image that no process has open, or the control \
-        socket of a server that has it open (cowhand serve --qmp, or QEMU's): then guests go on writing, and the backup is of one moment. \
+        socket of a server that has it open (cowhand serve --qmp, or QEMU's): then guests continue to write, and the backup is of one moment. \
         The first point is a full one; each later one holds what changed since, by a bitmap that is kept in the image. Where there \
         is no such bitmap, the next point is a full one again, and that is said.\n\n\
         Each point is a qcow2 image over the one before it: qemu-img convert DIR/0003-incremental.qcow2 reads the disk as it was. \
         A point counts when it is whole, checked and on disk; an interrupted backup leaves the points before it, and the \
-        next run goes on from the last of them.",
+        next run continues from the last of them.\n\n\
+        An increment needs the points before it, back to a full one. So --forget removes the oldest points a run at a time: a full point \
+        and its increments. Take a full one now and then (--full), or the first run never ends.",
     after_help = EXAMPLES,
     after_long_help = with_json(EXAMPLES, &[JSON, POINT_JSON]),
     group = ArgGroup::new("action").multiple(false)
@@ -64,6 +68,10 @@ pub struct Args {
     /// Make TARGET an image of the disk as it was at POINT [default: the last]
     #[arg(long, group = "action")]
     restore: bool,
+
+    /// Remove the oldest points, a full one with its increments at a time, while N points stay at least
+    #[arg(long, group = "action", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    forget: Option<u32>,
 
     /// Take a full backup, also where an incremental one is possible
     #[arg(long, conflicts_with = "action")]
@@ -122,7 +130,7 @@ impl FullBecause {
                 "an earlier build took the last points and may have left zeroes out of them (docs/reference/advisory-copies.md): this point is a full backup",
             ),
             Self::NoBitmap => {
-                Some("nothing tells what changed since the last point: this one is a full backup")
+                Some("no bitmap has what changed since the last point: this one is a full backup")
             }
             Self::NotTrusted => {
                 Some("the bitmap of the last point missed changes: this point is a full backup")
@@ -133,7 +141,9 @@ impl FullBecause {
 
 /// What the actions print beside [`Point`].
 const JSON: &str = "\
-With --list a list of points. Without an action the new point, and:
+With --list a list of points, each with:
+  missing?                bool: its file is not there
+With --forget a list of the points that were removed. Without an action the new point, and:
   full-because?           text: why it is a full one: first, asked, earlier-build, no-bitmap or
                           bitmap-missed-changes; absent of an incremental one
 With --verify a list, of each point:
@@ -177,13 +187,15 @@ pub fn is_own_bitmap(name: &str) -> bool {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let (first, second) = (args.names.first(), args.names.get(1));
     let wrong = |what: &str| Err(Failure::new(what));
+    let takes_directory = args.list || args.verify || args.forget.is_some();
     match (first, second) {
         (Some(directory), None) if args.list => list(args, directory, out),
         (Some(directory), None) if args.verify => verify(args, directory, out),
+        (Some(directory), None) if args.forget.is_some() => forget(args, directory, out),
         (Some(directory), Some(target)) if args.restore => restore(args, directory, target, out),
-        (Some(source), Some(directory)) if !args.list && !args.verify => take(args, source, directory, out),
+        (Some(source), Some(directory)) if !takes_directory => take(args, source, directory, out),
         _ if args.restore => wrong("--restore takes DIR[@POINT] and TARGET"),
-        _ if args.list || args.verify => wrong("--list and --verify take DIR alone"),
+        _ if takes_directory => wrong("--list, --verify and --forget take DIR alone"),
         _ => wrong("backup takes SOURCE and DIR"),
     }
 }
@@ -220,17 +232,48 @@ fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> 
 }
 
 fn show(point: &Point, out: &mut dyn Write) -> Result<(), Failure> {
+    Ok(writeln!(out, "{}", line_of(point))?)
+}
+
+fn line_of(point: &Point) -> String {
     let Point { point, kind, file, disk_bytes, file_bytes, .. } = point;
     let (disk, size) = (human_size(*disk_bytes), human_size(*file_bytes));
-    writeln!(out, "{point:4}  {:11}  {size:>9} of {disk:>9}  {file}", kind.name())?;
-    Ok(())
+    format!("{point:4}  {:11}  {size:>9} of {disk:>9}  {file}", kind.name())
+}
+
+/// A point of the list, as JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Listed<'a> {
+    #[serde(flatten)]
+    point: &'a Point,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    missing: bool,
 }
 
 fn list(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let store = Store::open(Path::new(directory), false)?;
+    let points = store.points().iter().map(|point| Listed { point, missing: !store.has_file(point) });
     match args.report.output {
-        OutputFormat::Json => write_json(out, &store.points())?,
-        OutputFormat::Human => store.points().iter().try_for_each(|point| show(point, out))?,
+        OutputFormat::Json => write_json(out, &points.collect::<Vec<_>>())?,
+        OutputFormat::Human => {
+            for Listed { point, missing } in points {
+                writeln!(out, "{}{}", line_of(point), if missing { ", which is not there" } else { "" })?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn forget(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut store = Store::open(Path::new(directory), false)?;
+    let removed = forget::forget(&mut store, args.forget.unwrap_or(u32::MAX))?;
+    match args.report.output {
+        _ if args.report.quiet => {}
+        OutputFormat::Json => write_json(out, &removed)?,
+        OutputFormat::Human => {
+            removed.iter().try_for_each(|point| writeln!(out, "{}, removed", line_of(point)))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -206,6 +206,37 @@ impl Store {
         })
     }
 
+    /// Whether a point's file is there.
+    pub fn has_file(&self, point: &Point) -> bool {
+        self.directory.join(&point.file).is_file()
+    }
+
+    /// Removes the first `count` points and their files. What stays must begin with a full one.
+    ///
+    /// # Errors
+    /// When a file cannot be removed, or the list not be written; then the points are still listed.
+    pub fn remove_first(&mut self, count: usize) -> Result<Vec<Point>, Failure> {
+        let (directory, mut rest) = (&self.directory, self.manifest.points.clone());
+        let removed: Vec<Point> = rest.drain(..count.min(rest.len())).collect();
+        if removed.is_empty() {
+            return Ok(removed);
+        }
+        for path in removed.iter().map(|point| directory.join(&point.file)) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::because(format!("cannot remove {}", path.display()), &error));
+                }
+                _ => {}
+            }
+        }
+        let before = std::mem::replace(&mut self.manifest.points, rest);
+        self.write().map_err(|error| {
+            self.manifest.points = before;
+            Failure::because(format!("cannot write {}", self.directory.join(NAME).display()), &error)
+        })?;
+        Ok(removed)
+    }
+
     fn write(&self) -> io::Result<()> {
         let aside = self.directory.join(".backup.json.part");
         let text = serde_json::to_string_pretty(&self.manifest).map_err(io::Error::other)?;

@@ -60,6 +60,13 @@ fn verify_one(
 
 fn check_sum(store: &Store, point: &Point, watch: &Watch) -> Result<(), Failure> {
     let path = store.directory().join(&point.file);
+    if !store.has_file(point) {
+        let what = format!(
+            "{} is not there; --forget N takes a run without its full point off the list",
+            path.display()
+        );
+        return Err(Failure::new(what));
+    }
     let (bytes, sha256) = sum(&path, watch)?;
     match (bytes, &sha256) == (point.file_bytes, &point.sha256) {
         true => Ok(()),

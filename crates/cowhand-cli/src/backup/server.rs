@@ -142,7 +142,8 @@ impl<'a> Source<'a> {
             found = below;
         }
         let size = found["image"]["virtual-size"].as_u64();
-        let disk_bytes = size.ok_or_else(|| Failure::new(format!("the server tells no size of {node:?}")))?;
+        let disk_bytes =
+            size.ok_or_else(|| Failure::new(format!("the server reports no size of {node:?}")))?;
         let bitmaps = found["dirty-bitmaps"].as_array().into_iter().flatten();
         let is_on = |value: &Value| value.as_bool().unwrap_or(false);
         let bitmaps = bitmaps.filter_map(|bitmap| {
