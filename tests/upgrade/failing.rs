@@ -9,7 +9,7 @@ use black_box::{Client, Random};
 use serde_json::json;
 
 use super::Daemon;
-use super::heir::Heir;
+use super::successor::Successor;
 use super::writer::{Written, write_until};
 use crate::vhost_user::crashes::Guest;
 
@@ -49,8 +49,8 @@ fn a_new_process_that_cannot_serve_what_the_old_one_does_leaves_it_serving() {
             (missing, &[], "cannot take over: cannot serve"),
             (daemon.disk.clone(), &["--export", "another"], "no export"),
         ] {
-            let mut heir = daemon.heir(&disk, more);
-            let outcome = heir.outcome();
+            let mut successor = daemon.successor(&disk, more);
+            let outcome = successor.outcome();
             assert!(!outcome.status.success() && outcome.stderr.contains(said), "{outcome}");
             daemon.assert_goes_on();
         }
@@ -61,12 +61,12 @@ fn a_new_process_that_cannot_serve_what_the_old_one_does_leaves_it_serving() {
 #[test]
 fn a_new_process_that_hangs_up_at_any_point_leaves_the_old_one_serving() {
     under_load(|daemon| {
-        drop(Heir::connect(&daemon.next));
-        drop(Heir::ask(&daemon.next));
+        drop(Successor::connect(&daemon.next));
+        drop(Successor::ask(&daemon.next));
         let offered = || {
-            let mut heir = Heir::ask(&daemon.next);
-            assert!(heir.read_to_end() >= 3, "who it is, and two sockets");
-            heir
+            let mut successor = Successor::ask(&daemon.next);
+            assert!(successor.read_to_end() >= 3, "who it is, and two sockets");
+            successor
         };
         drop(offered());
         offered().say(&json!({ "failed": { "why": "I do not want to" } }));
@@ -74,10 +74,10 @@ fn a_new_process_that_hangs_up_at_any_point_leaves_the_old_one_serving() {
         offered().say(&json!({ "something-else": {} }));
         offered().say(&json!({ "ready": {} }));
         let taken = || {
-            let mut heir = offered();
-            heir.say(&json!({ "ready": {} }));
-            assert!(heir.read_to_end() >= 2, "a socket and a client");
-            heir
+            let mut successor = offered();
+            successor.say(&json!({ "ready": {} }));
+            assert!(successor.read_to_end() >= 2, "a socket and a client");
+            successor
         };
         drop(taken());
         taken().say(&json!({ "failed": { "why": "something is missing" } }));
@@ -94,12 +94,12 @@ fn a_new_process_that_hangs_up_at_any_point_leaves_the_old_one_serving() {
 #[test]
 fn a_new_process_that_hangs_is_given_up_after_a_bounded_time() {
     let written = under_load(|daemon| {
-        let mut heir = Heir::ask(&daemon.next);
-        heir.read_to_end();
-        heir.say(&json!({ "ready": {} }));
-        heir.read_to_end();
+        let mut successor = Successor::ask(&daemon.next);
+        successor.read_to_end();
+        successor.say(&json!({ "ready": {} }));
+        successor.read_to_end();
         let began = Instant::now();
-        assert!(heir.next().expect("the daemon's last word").get("taken-back").is_some());
+        assert!(successor.next().expect("the daemon's last word").get("taken-back").is_some());
         assert!(began.elapsed() < HANGING_MAX, "{:?}", began.elapsed());
     });
     println!("the longest wait {:?}", written.longest);
@@ -111,19 +111,19 @@ fn a_new_process_that_is_killed_at_any_moment_leaves_one_of_both_serving() {
     under_load(|daemon| {
         let mut random = Random::new(3);
         for _ in 0..12 {
-            let mut heir = daemon.heir(&daemon.disk.clone(), &[]);
+            let mut successor = daemon.successor(&daemon.disk.clone(), &[]);
             std::thread::sleep(Duration::from_micros(random.below(60_000)));
-            heir.signal(rustix::process::Signal::STOP);
+            successor.signal(rustix::process::Signal::STOP);
             // Stopped it does nothing more: it is known whether it serves.
             std::thread::sleep(Duration::from_millis(5));
             let before = daemon.server.stderr();
             if before.contains("another process serves now") {
-                heir.signal(rustix::process::Signal::CONT);
+                successor.signal(rustix::process::Signal::CONT);
                 assert!(daemon.server.outcome().status.success());
-                daemon.server = heir;
+                daemon.server = successor;
             } else {
-                heir.signal(rustix::process::Signal::KILL);
-                let _ = heir.wait_until(|_| None::<()>);
+                successor.signal(rustix::process::Signal::KILL);
+                let _ = successor.wait_until(|_| None::<()>);
             }
         }
     });
@@ -136,11 +136,11 @@ fn a_guest_goes_on_when_a_new_process_fails() {
     let front = FrontEnd::start(&daemon.scratch.file("v.sock"), &mut guest.machine);
     guest.work(200);
     for _ in 0..3 {
-        let mut heir = Heir::ask(&daemon.next);
-        heir.read_to_end();
-        heir.say(&json!({ "ready": {} }));
-        heir.read_to_end();
-        drop(heir);
+        let mut successor = Successor::ask(&daemon.next);
+        successor.read_to_end();
+        successor.say(&json!({ "ready": {} }));
+        successor.read_to_end();
+        drop(successor);
         guest.work(guest.acknowledged + 200);
         daemon.assert_goes_on();
     }
@@ -154,9 +154,9 @@ fn a_guest_goes_on_when_a_new_process_fails() {
 #[test]
 fn a_process_of_another_version_is_refused_by_name() {
     let daemon = Daemon::start(|_| Vec::new());
-    let mut heir = Heir::connect(&daemon.next);
-    heir.say(&json!({ "take-over": { "versions": [77] } }));
-    let refused = heir.next().expect("an answer");
+    let mut successor = Successor::connect(&daemon.next);
+    successor.say(&json!({ "take-over": { "versions": [77] } }));
+    let refused = successor.next().expect("an answer");
     let why = refused["refused"]["why"].as_str().expect("a reason");
     assert!(why.contains("[77]") && why.contains("speaks 1"), "{why}");
     daemon.stop();

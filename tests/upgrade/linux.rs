@@ -7,7 +7,7 @@ use black_box::Scratch;
 use serde_json::json;
 
 use super::Daemon;
-use super::heir::Heir;
+use super::successor::Successor;
 use crate::guest::Machine;
 use crate::guest::kernel::{Content, Kernel, find};
 
@@ -59,16 +59,16 @@ fn until_it_works(daemon: &Daemon) {
 fn fail(daemon: &Daemon, number: usize) {
     match number % 3 {
         0 => {
-            let mut heir = Heir::ask(&daemon.next);
-            heir.read_to_end();
-            heir.say(&json!({ "ready": {} }));
-            assert!(heir.read_to_end() >= 2, "sockets and a machine");
+            let mut successor = Successor::ask(&daemon.next);
+            successor.read_to_end();
+            successor.say(&json!({ "ready": {} }));
+            assert!(successor.read_to_end() >= 2, "sockets and a machine");
         }
         1 => {
-            let outcome = daemon.heir(&daemon.scratch.name("missing.qcow2"), &[]).outcome();
+            let outcome = daemon.successor(&daemon.scratch.name("missing.qcow2"), &[]).outcome();
             assert!(!outcome.status.success() && outcome.stderr.contains("cannot take over"), "{outcome}");
         }
-        _ => assert!(!daemon.heir(&daemon.disk, &["--no-such-option"]).outcome().status.success()),
+        _ => assert!(!daemon.successor(&daemon.disk, &["--no-such-option"]).outcome().status.success()),
     }
     daemon.assert_goes_on();
 }

@@ -4,9 +4,9 @@
 
 mod failing;
 mod guests;
-mod heir;
 mod linux;
 mod steering;
+mod successor;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -47,19 +47,19 @@ impl Daemon {
     }
 
     /// A process that takes over, with other arguments than it should have or not.
-    fn heir(&self, disk: &str, more: &[&str]) -> Server {
+    fn successor(&self, disk: &str, more: &[&str]) -> Server {
         let start = Start::new(&self.args).arg(disk).arg("--take-over").arg(&self.next).args(more);
         start.listening_on(&self.socket).spawn()
     }
 
     /// Another process takes over; gives what the one before said.
     fn upgrade(&mut self) -> String {
-        let heir = self.heir(&self.disk, &[]);
+        let successor = self.successor(&self.disk, &[]);
         let outcome = self.server.outcome();
-        assert!(outcome.status.success(), "{outcome}\n--- of the new process\n{}", heir.stderr());
+        assert!(outcome.status.success(), "{outcome}\n--- of the new process\n{}", successor.stderr());
         assert!(!outcome.stderr.contains("in use somewhere"), "it gave away what it still had: {outcome}");
         self.pauses.push(pause(&outcome.stderr));
-        self.server = heir;
+        self.server = successor;
         outcome.stderr
     }
 

@@ -57,7 +57,7 @@ fn what_cannot_be_handed_over_is_refused_by_name() {
     let mut client = daemon.server.client("disk");
     client.write(0, &[1; 4096]).expect("a write");
     qmp.ok("block-dirty-bitmap-add", json!({ "node": "disk", "name": "passing", "persistent": false }));
-    let outcome = daemon.heir(&daemon.disk.clone(), &[]).outcome();
+    let outcome = daemon.successor(&daemon.disk.clone(), &[]).outcome();
     assert!(!outcome.status.success() && outcome.stderr.contains("passing"), "{outcome}");
     // The clients of the control socket were not touched.
     qmp.ok("block-dirty-bitmap-remove", json!({ "node": "disk", "name": "passing" }));
@@ -69,7 +69,7 @@ fn what_cannot_be_handed_over_is_refused_by_name() {
         "blockdev-snapshot-sync",
         json!({ "device": "disk", "snapshot-file": overlay, "format": "qcow2" }),
     );
-    let outcome = daemon.heir(&daemon.disk.clone(), &[]).outcome();
+    let outcome = daemon.successor(&daemon.disk.clone(), &[]).outcome();
     assert!(!outcome.status.success() && outcome.stderr.contains("blockdev-snapshot-sync"), "{outcome}");
     assert_eq!(client.read(0, 4096).expect("a read"), [1; 4096]);
     client.disconnect();

@@ -68,7 +68,7 @@ use self::settings::{Settings, Surroundings, TlsFiles};
 use self::socket_path::let_names_stay;
 use self::steering::Sockets;
 use self::systemd::Inherited;
-use self::take_over::heir::Heir;
+use self::take_over::successor::Successor;
 use self::take_over::{Estate, sockets};
 use crate::background::{Background, Side};
 use crate::create::options;
@@ -88,10 +88,10 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Some(Side::Serving(background)) => Some(background),
         None => None,
     };
-    let heir = args.take_over.as_deref().map(Heir::ask).transpose()?;
-    let inherited = if heir.is_some() { sockets::systemd() } else { systemd::take_sockets()? };
+    let successor = args.take_over.as_deref().map(Successor::ask).transpose()?;
+    let inherited = if successor.is_some() { sockets::systemd() } else { systemd::take_sockets()? };
     let settings = Settings::new(args, Surroundings::here(!inherited.is_empty()))?;
-    let beginning = Beginning { inherited, background: background.map(InBackground::Here), heir };
+    let beginning = Beginning { inherited, background: background.map(InBackground::Here), successor };
     serve(&settings, beginning)
 }
 
@@ -103,7 +103,7 @@ pub struct Beginning {
     /// The process that was started hears when all is open.
     pub background: Option<InBackground>,
     /// Another daemon serves the same until now.
-    pub heir: Option<Heir>,
+    pub successor: Option<Successor>,
 }
 
 /// What a process in the background leaves.
@@ -129,11 +129,11 @@ impl InBackground {
 /// # Errors
 /// When something cannot be opened, or closed at the end.
 pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Failure> {
-    let Beginning { inherited, background, heir } = beginning;
+    let Beginning { inherited, background, successor } = beginning;
     log::start(&settings.log)?;
     let signals = signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
     // Files that the predecessor still needs if this process fails are not to be removed.
-    let_names_stay(heir.is_some());
+    let_names_stay(successor.is_some());
     let pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = tls_policy(settings.tls.as_ref())?;
     disks::allow_many_files();
@@ -144,9 +144,9 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     let reactor =
         Reactor::new(Backend::Ring).map_err(|error| Failure::because("cannot make an event loop", &error))?;
     confine(settings);
-    let in_place = heir.is_some();
-    let opened = match heir {
-        Some(heir) => life::take_over(heir, (&reactor, settings, &tls), inherited)?,
+    let in_place = successor.is_some();
+    let opened = match successor {
+        Some(successor) => life::take_over(successor, (&reactor, settings, &tls), inherited)?,
         None => Opened::new(&reactor, settings, &tls, inherited, &Estate::default())?,
     };
     if in_place {

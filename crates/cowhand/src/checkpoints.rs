@@ -25,7 +25,7 @@ pub use self::kinds::{
 pub use self::stores::{Publish, Published, Push, Restore, Restored, restore};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
-use crate::inside::{Inside, Shared};
+use crate::in_flight::{Inside, Shared};
 use crate::jobs::{Site, merge_of};
 use crate::pending::Pending;
 

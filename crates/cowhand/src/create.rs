@@ -15,7 +15,7 @@ use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, Unl
 use storage_luks::{Cipher, Hash, ITER_TIME_DEFAULT, NewVolume, Secret};
 
 use crate::error::Error;
-use crate::inside::HOME;
+use crate::in_flight::HOME;
 use crate::loops::Loops;
 use crate::pending::Pending;
 use crate::request::Job;

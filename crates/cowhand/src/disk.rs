@@ -15,7 +15,7 @@ pub use self::describe::{Extent, Info};
 pub use self::steer::Snapshot;
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::inside::{HOME, Inside, Shared};
+use crate::in_flight::{HOME, Inside, Shared};
 use crate::options::OpenOptions;
 use crate::pending::Pending;
 use crate::queue::Queue;

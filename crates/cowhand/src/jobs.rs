@@ -26,8 +26,8 @@ use self::site::Uses;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "checkpoints")]
-use crate::inside::Inside;
-use crate::inside::{HOME, Shared};
+use crate::in_flight::Inside;
+use crate::in_flight::{HOME, Shared};
 use crate::options::OpenOptions;
 use crate::pending::Pending;
 use crate::request::Job as Work;

@@ -151,7 +151,7 @@ mod checkpoints;
 mod create;
 mod disk;
 mod error;
-mod inside;
+mod in_flight;
 #[cfg(feature = "jobs")]
 mod jobs;
 mod loops;

@@ -14,7 +14,7 @@ use reactor::Backend;
 
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
-use crate::inside::{HOME, Shared};
+use crate::in_flight::{HOME, Shared};
 use crate::loops::Loops;
 use crate::pending::Pending;
 use crate::request::Job;

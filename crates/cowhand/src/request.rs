@@ -6,7 +6,7 @@ use buffer::{ForeignBytes, IoVec};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Place};
-use crate::inside::Inside;
+use crate::in_flight::Inside;
 use crate::pending::Reply;
 use crate::queue::QueueReply;
 

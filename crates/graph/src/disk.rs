@@ -43,7 +43,7 @@ pub struct Disk {
     /// A request loads them once, when it is admitted, and keeps them to its end. They are replaced only
     /// while the disk is drained.
     layers: ArcSwap<Layers>,
-    /// [`Layers::cached`] of those; [`Disk::stand_on`] keeps it true. Looked at outside: an old value costs a try, or a task.
+    /// [`Layers::cached`] of those; [`Disk::set_root`] keeps it true. Looked at outside: an old value costs a try, or a task.
     has_cached_data: AtomicBool,
     /// Another process may write the files: this disk does not ([`crate::Graph::set_active`]).
     inactive: AtomicBool,
@@ -126,7 +126,7 @@ impl Disk {
     }
 
     /// Puts the disk on other layers. It is drained.
-    pub(crate) fn stand_on(&self, layers: Arc<Layers>, _drained: &Drained<'_>) {
+    pub(crate) fn set_root(&self, layers: Arc<Layers>, _drained: &Drained<'_>) {
         self.has_cached_data.store(layers.cached, Ordering::Relaxed);
         self.layers.store(layers);
     }

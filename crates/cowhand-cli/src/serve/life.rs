@@ -28,7 +28,7 @@ use super::socket_path::let_names_stay;
 use super::steering::Sockets;
 use super::supervise::{self, Ended, View};
 use super::systemd::Inherited;
-use super::take_over::heir::Heir;
+use super::take_over::successor::Successor;
 use super::take_over::{Estate, RETURNING_MAX, clients, sockets};
 use super::trace::Trace;
 use crate::failure::Failure;
@@ -95,22 +95,22 @@ fn take_back(
 
 /// Takes everything over from a running daemon, which continues to serve if this fails.
 pub(super) fn take_over(
-    mut heir: Heir,
+    mut successor: Successor,
     (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),
     inherited: Vec<Inherited>,
 ) -> Result<Opened, Failure> {
-    let opened = heir.check(reactor, settings).and_then(|()| {
-        let estate = heir.inherit(reactor)?;
+    let opened = successor.check(reactor, settings).and_then(|()| {
+        let estate = successor.inherit(reactor)?;
         Opened::new(reactor, settings, tls, inherited, &estate)
     });
     let opened = match opened {
         Ok(opened) => opened,
         Err(failure) => {
-            heir.give_up(reactor, &failure);
+            successor.give_up(reactor, &failure);
             return Err(failure);
         }
     };
-    if let Err(failure) = heir.serve(reactor) {
+    if let Err(failure) = successor.serve(reactor) {
         opened.close(reactor);
         return Err(failure);
     }

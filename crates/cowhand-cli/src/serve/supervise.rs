@@ -26,8 +26,8 @@ use super::status_line::{StatusLine, Totals};
 use super::steering::{Running, Sockets};
 use super::systemd;
 use super::take_over::Estate;
-use super::take_over::elder::{Exchange, wait_for_heir};
 use super::take_over::levels::levels;
+use super::take_over::predecessor::{Exchange, wait_for_successor};
 use super::take_over::sockets::Handed;
 use crate::exit_codes::ENDED_AT_ONCE;
 use crate::failure::Failure;
@@ -83,12 +83,12 @@ pub fn until_asked(
     let (door, ended) = start_loops(&inventory.loops)?;
     let shutdown = inventory.loops.shutdown();
     let running = own.run(async { Running::start(sockets, &inventory, &quit) });
-    let heir = own.run(watch(&inventory, (sockets, shutdown, &quit), signals, view));
+    let successor = own.run(watch(&inventory, (sockets, shutdown, &quit), signals, view));
     let asked = quit.is_triggered();
     quit.trigger();
     let end = TheEnd { own, inventory: &inventory, signals, roll: Roll::call(&inventory.loops) };
-    let heir = heir.and_then(|exchange| prepare_to_give(exchange, &inventory));
-    if heir.is_some() {
+    let successor = successor.and_then(|exchange| prepare_to_give(exchange, &inventory));
+    if successor.is_some() {
         tracing::info!("another process takes over: requests in flight are answered");
         own.run(running.hand_over());
     } else {
@@ -97,7 +97,7 @@ pub fn until_asked(
         tracing::info!("ending: requests in flight are answered, new ones are not taken");
         own.run(running.end(asked));
     }
-    let Some(door) = end.of_loops(heir.is_some(), &ended, door) else {
+    let Some(door) = end.of_loops(successor.is_some(), &ended, door) else {
         end.without_lost_loops();
         return Err(Failure::new("the server ended without a loop that does not answer"));
     };
@@ -107,7 +107,7 @@ pub fn until_asked(
     // The disks are closed however the server ended.
     let closed = own.run(patiently(inventory.close_all(), signals));
     let closed = closed.map_err(|error| Failure::because("not everything is closed", &error)).and(door);
-    let Some((exchange, estate)) = heir else { return closed.map(|()| Ended::Over) };
+    let Some((exchange, estate)) = successor else { return closed.map(|()| Ended::Over) };
     let estate = Estate {
         clients: inventory.server.take_handed(),
         front_ends: inventory.vhost.take_handed(),
@@ -279,7 +279,7 @@ async fn watch(
     let end = select(select(asked, commanded), over);
     let taken_over = pin!(async {
         match sockets.take_over() {
-            Some(socket) => wait_for_heir(socket, inventory, || all_sockets(inventory, sockets)).await,
+            Some(socket) => wait_for_successor(socket, inventory, || all_sockets(inventory, sockets)).await,
             None => std::future::pending().await,
         }
     });
@@ -293,7 +293,7 @@ async fn watch(
     match (view == View::Terminal).then(StatusLine::on_terminal).flatten() {
         None => end.await,
         Some(line) => match select(pin!(end), pin!(show(line, inventory))).await {
-            Either::Left((heir, _)) => heir,
+            Either::Left((successor, _)) => successor,
             Either::Right(_) => None,
         },
     }

@@ -1,6 +1,6 @@
 //! Upgrade under running guests: a new process takes over what a running one serves (docs/internals/upgrade.md).
 //!
-//! The two, successor (`heir`) and predecessor (`elder`), talk over a Unix socket (`--take-over-socket`), in
+//! The two, successor and predecessor, talk over a Unix socket (`--take-over-socket`), in
 //! messages of [`message`]. The order:
 //!
 //! 1. The successor asks; the predecessor offers its listening sockets. Each checks whether the other can do
@@ -17,14 +17,14 @@
 //! the file locks before it reads.
 
 pub mod clients;
-pub mod elder;
-pub mod heir;
 pub mod journal;
 pub mod levels;
 pub mod line;
 pub mod message;
+pub mod predecessor;
 pub mod refusal;
 pub mod sockets;
+pub mod successor;
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use super::JobInfo;
 use super::begin::{Started, Work, close_target, of_job};
 use super::site::{Site, Uses};
 use crate::error::{Error, ErrorKind};
-use crate::inside::{Inside, Shared};
+use crate::in_flight::{Inside, Shared};
 use crate::pending::Reply;
 
 thread_local! {

@@ -65,7 +65,7 @@ impl Graph {
             gone.child.disk().flush().await.map_err(filtered)?;
         }
         *filter.below.lock() = list;
-        disk.disk.stand_on(Arc::new(layers_over(block, None, self.rules())), &drained);
+        disk.disk.set_root(Arc::new(layers_over(block, None, self.rules())), &drained);
         drop(drained);
         match gone {
             Some(gone) => self.close_left(&gone.name()).await,

@@ -157,7 +157,7 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
                 let replaced = match pivot {
                     Pivot::Layer(base) => {
                         let before = self.before_switch();
-                        let replaced = graph.stand_on_layer(change, disk, base, last_look).await?;
+                        let replaced = graph.set_root_layer(change, disk, base, last_look).await?;
                         self.keep(before, replaced).await
                     }
                     Pivot::Target { name, replaces: Some(child), .. } => {
@@ -177,7 +177,7 @@ impl<'a, O: JobOwner> Host for JobHost<'a, O> {
                             Over::Disk => Some(Under::BelowFilter),
                         };
                         let (before, source) = (self.before_switch(), disk.name());
-                        let replaced = graph.stand_on_node(change, disk, name, under, last_look).await?;
+                        let replaced = graph.set_root_node(change, disk, name, under, last_look).await?;
                         let replaced = self.keep(before, replaced).await;
                         // What clients do not use goes with the job; the source is there under its name.
                         if graph.disk(&source).is_err() {

@@ -234,7 +234,7 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Graph::replace`].
-    pub async fn stand_on_layer(
+    pub async fn set_root_layer(
         &self,
         _change: &Change<'_>,
         disk: &Arc<DiskNode>,
@@ -259,7 +259,7 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Graph::replace`].
-    pub async fn stand_on_node(
+    pub async fn set_root_node(
         &self,
         change: &Change<'_>,
         disk: &Arc<DiskNode>,

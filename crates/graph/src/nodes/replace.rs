@@ -206,7 +206,7 @@ impl Graph {
             }
             _ => layers,
         };
-        node.disk.stand_on(Arc::new(layers), drained);
+        node.disk.set_root(Arc::new(layers), drained);
         node.put_in_force(asked);
         self.link(node, found);
         Ok(removed)

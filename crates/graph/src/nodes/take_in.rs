@@ -99,7 +99,7 @@ impl Graph {
         let name = node.name();
         *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: Links::default() });
         let block = self.block_of(owner, layer, &name);
-        shown.disk.stand_on(Arc::new(Layers::new(block, &[], bitmaps_of(&*layer.block))), &drained);
+        shown.disk.set_root(Arc::new(Layers::new(block, &[], bitmaps_of(&*layer.block))), &drained);
         shown.is_layer_of(owner);
         *layer.by_name.lock() = ByName { node: Arc::downgrade(node), disk: Arc::downgrade(shown) };
         self.nodes.lock().remove(node);

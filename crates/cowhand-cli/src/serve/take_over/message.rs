@@ -1,4 +1,4 @@
-//! Messages between predecessor (elder) and successor (heir). Unknown members are ignored; an unknown message
+//! Messages between predecessor and successor. Unknown members are ignored; an unknown message
 //! is an error.
 
 use std::net::SocketAddr;

@@ -18,14 +18,14 @@ use crate::serve::settings::Settings;
 
 /// A process that is about to take over.
 #[derive(Debug)]
-pub struct Heir {
+pub struct Successor {
     path: PathBuf,
     line: Line,
     /// Dropped, the process lives on.
     _watch: Option<Sender<()>>,
 }
 
-impl Heir {
+impl Successor {
     /// Asks the daemon that listens at `path`. Its listening sockets are ours, too, from here on: code that
     /// listens at the same place later gets them ([`sockets`]).
     ///

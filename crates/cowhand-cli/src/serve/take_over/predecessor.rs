@@ -32,13 +32,13 @@ const LEAVING_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Exchange {
     line: Line,
-    heir: String,
+    successor: String,
     began: Instant,
 }
 
 /// Waits for a successor that is ready. Clients connect to `sockets`. A process that may not
 /// take over gets the reason.
-pub async fn wait_for_heir(
+pub async fn wait_for_successor(
     socket: &OwnersSocket,
     inventory: &Rc<Inventory>,
     sockets: impl Fn() -> io::Result<Vec<Handed>>,
@@ -96,8 +96,8 @@ async fn prepare(
         return Err(refuse(&line, why).await);
     }
     drop(change);
-    let heir = format!("process {} ({})", peer.pid.as_raw_nonzero(), asked.program);
-    Ok(Exchange { line, heir, began: Instant::now() })
+    let successor = format!("process {} ({})", peer.pid.as_raw_nonzero(), asked.program);
+    Ok(Exchange { line, successor, began: Instant::now() })
 }
 
 async fn refuse(line: &Line, why: String) -> Failure {
@@ -131,7 +131,8 @@ impl Exchange {
     }
 
     async fn give_in_time(&self, estate: &Estate) -> Result<(), Failure> {
-        let failed = |error: LineError| Failure::because(format!("{} does not take over", self.heir), &error);
+        let failed =
+            |error: LineError| Failure::because(format!("{} does not take over", self.successor), &error);
         let late = LineError::Silent(OPENING_MAX);
         match select(pin!(clients::send(&self.line, estate)), reactor::sleep(OPENING_MAX)).await {
             Either::Left((sent, _)) => sent.map_err(failed)?,
@@ -140,14 +141,14 @@ impl Exchange {
         match self.line.receive(OPENING_MAX).await.map_err(failed)?.message {
             Message::Serving {} => {}
             Message::Failed(Refused { why }) => {
-                return Err(Failure::explained(format!("{} does not take over", self.heir), why));
+                return Err(Failure::explained(format!("{} does not take over", self.successor), why));
             }
             other => return Err(unexpected(&other)),
         }
         self.line.say(&Message::Go {}).await.map_err(failed)?;
         let paused = self.began.elapsed();
         let (clients, machines) = (estate.clients.len(), estate.front_ends.len());
-        tracing::info!(heir = self.heir, ?paused, clients, machines, "another process serves now");
+        tracing::info!(successor = self.successor, ?paused, clients, machines, "another process serves now");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! An open disk as its handles share it: who is inside, and how it closes.
+//! An open disk as its handles share it: which requests are in flight, and how it closes.
 
 use std::fmt;
 use std::sync::Arc;

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 /// One end of the conversation. Descriptors that come along are closed by the kernel: nothing takes them.
 #[derive(Debug)]
-pub struct Heir(UnixStream);
+pub struct Successor(UnixStream);
 
-impl Heir {
+impl Successor {
     /// Connects.
     pub fn connect(next: &Path) -> Self {
         let stream = UnixStream::connect(next).expect("a daemon that listens");
