@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use black_box::bytes::are_all;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
-use black_box::{Client, Random, cowhand};
+use black_box::{Client, Random, Run, cowhand};
 use serde_json::json;
 
 use super::Lineage;
@@ -190,6 +190,30 @@ fn what_cannot_be_sealed_is_refused_and_the_disk_goes_on() {
     lineage.reads("d.qcow2", &["read -P 7 0 4k", "read -P 8 4k 4k"]);
     assert_eq!(lineage.log()["layers"].as_array().expect("layers").len(), 1);
     lineage.is_sound();
+}
+
+/// The guide named `--allow-path` as the way to the first checkpoint of a served disk, and it was refused with that, too: the sandbox lets no
+/// directory and no link be made. What the refusal names is enough.
+#[test]
+fn a_served_disk_gets_its_first_checkpoint_in_a_directory_that_was_made_for_it() {
+    let lineage = Lineage::new();
+    let directory = lineage.scratch.file("other");
+    std::fs::create_dir(&directory).expect("a directory");
+    let place = std::fs::canonicalize(&directory).expect("it is there").display().to_string();
+    let disk = format!("{place}/new.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", &disk, "64M"]).ok();
+    let server = lineage.serve_with(&["--allow-path", &place, &disk]);
+    let mut qmp = Qmp::connect(lineage.name("qmp").as_ref());
+    server.client("").write(0, &[7; 4096]).expect("a write");
+    let refused = qmp.refused("cowhand-checkpoint", json!({ "node-name": "new", "name": "one" }));
+    let (_, command) = refused.split_once("the server's user: ").expect("a command");
+    assert_eq!(command, format!("mkdir -p {place}/layers && ln -s . {place}/layers/layers"));
+    Run::new("sh").args(["-c", command]).ok();
+    qmp.ok("cowhand-checkpoint", json!({ "node-name": "new", "name": "one" }));
+    server.client("").write(0, &[8; 4096]).expect("a write");
+    qmp.ok("cowhand-rollback", json!({ "node-name": "new", "checkpoint": "one", "live": true }));
+    assert!(are_all(&server.client("").read(0, 4096).expect("a read"), 7));
+    server.stop();
 }
 
 /// In its sandbox a server answers as the tools do, page by page.

@@ -154,8 +154,11 @@ fn checkpoint(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Reques
     let (node, disk) = sealable(inventory, arguments)?;
     if inventory.sandbox == Sandbox::On && !disk.place.is_lineage() {
         return Err(QmpError::generic(format!(
-            "{} has no checkpoint yet, and the sandbox lets no directory be made: take the first one before the disk is served (cowhand checkpoint), or serve with --sandbox off",
-            disk.path().display()
+            "{} has no checkpoint yet, and the sandbox lets no directory be made: take the first one before the disk is served (cowhand checkpoint); \
+             or serve with --allow-path {directory}, and make it as the server's user: mkdir -p {layers} && ln -s . {layers}/layers",
+            disk.path().display(),
+            directory = disk.place.directory().display(),
+            layers = disk.place.layers().display()
         )));
     }
     let labels: Vec<String> =
