@@ -10,7 +10,7 @@ use crate::workspace::{binary, cargo, root, target_directory};
 const MDBOOK: &str = "0.5.4";
 
 /// Pages of which the tree has the beginning, and what prints the whole.
-const WRITTEN: [(&str, &[&str]); 3] = [
+pub const WRITTEN: [(&str, &[&str]); 3] = [
     ("reference/tools.md", &["manual", "--markdown"]),
     ("reference/options.md", &["serve", "--drive-options=markdown"]),
     ("reference/qmp-schema.md", &["manual", "--markdown=qmp"]),

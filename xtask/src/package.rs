@@ -5,6 +5,7 @@ mod container;
 mod debian;
 mod library;
 mod licences;
+mod pages;
 mod tree;
 
 use std::path::{Path, PathBuf};

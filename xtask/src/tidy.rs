@@ -19,6 +19,7 @@ mod words;
 
 use std::process::ExitCode;
 
+pub use self::names::resolve;
 use self::tree::Tree;
 use crate::workspace::root;
 

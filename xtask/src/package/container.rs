@@ -9,13 +9,15 @@ use super::tree::{packaging, read};
 use super::{failed, output};
 
 /// What a user does with a container, whose volume is the current directory. `@` is its entry point. Each line must succeed.
-const SESSION: [&str; 6] = [
+const SESSION: [&str; 7] = [
     "@ --version",
     "@ create disk.qcow2 1G",
     "@ check disk.qcow2",
     "@ serve --quiet --socket nbd --qmp qmp disk.qcow2 > log 2>&1 & \
      i=0; while [ ! -S qmp ]; do i=$((i + 1)); [ $i -lt 100 ]; sleep 0.1; done; \
      @ status qmp; kill $!; wait $!",
+    // No server is there; that the machine has no authorities would be said first.
+    "@ info https://127.0.0.1:9/x > log 2>&1 || ! grep 'no certificates of authorities' log",
     "for file in /x /tmp/x /usr/bin/x; do ! touch $file || exit 1; done",
     "[ $(grep -c '^Cap.*:[[:space:]]0000000000000000$' /proc/self/status) = 5 ]",
 ];
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_ends_with_a_backslash_goes_on() {
+    fn a_line_that_ends_with_a_backslash_continues() {
         let text = "# text\nFROM a/debian:x\nRUN b \\\n    && c\nCMD [\"d\"]\n";
         let expected = [("FROM", "a/debian:x"), ("RUN", "b      && c"), ("CMD", "[\"d\"]")];
         assert_eq!(instructions(text), expected.map(|(name, rest)| (name.to_owned(), rest.to_owned())));

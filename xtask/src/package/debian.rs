@@ -61,7 +61,11 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
         tree.name
     );
     text += &match tree.holds {
-        Holds::Program => format!("Depends: {}\n", libraries(directory, &tree.root.join("usr/bin/cowhand"))?),
+        // Without authorities no server is reached by https; fusermount3 mounts for users; librbd is loaded when it is there.
+        Holds::Program => format!(
+            "Depends: {}\nRecommends: ca-certificates\nSuggests: fuse3, librbd1\n",
+            libraries(directory, &tree.root.join("usr/bin/cowhand"))?
+        ),
         Holds::Names => format!("Depends: cowhand (>= {VERSION})\n"),
         Holds::Extras => "Recommends: cowhand\n".to_owned(),
         Holds::Library | Holds::Development => return stanza(directory, tree, architecture),
@@ -71,9 +75,10 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
     text += "Priority: optional\nHomepage: https://github.com/cowhand/cowhand\n";
     text += match tree.holds {
         Holds::Program => {
-            "Description: qcow2 disks: served over NBD, created, examined and repaired\n \
-             A disk server and image tools for qcow2 and raw images, in QEMU's formats and\n \
-             with its options: images are plain qcow2, which QEMU opens, and the reverse.\n"
+            "Description: qcow2 and raw disks: served, created, copied and repaired\n \
+             A disk server (NBD, vhost-user-blk, FUSE, ublk) and image tools for qcow2 and\n \
+             raw images, in QEMU's formats and with its options: images are plain qcow2,\n \
+             which QEMU opens, and the reverse. The pages are in /usr/share/doc/cowhand.\n"
         }
         Holds::Names => {
             "Description: names of QEMU's disk programs for cowhand\n \

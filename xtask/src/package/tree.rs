@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{commit_time, debian, failed, licences, output};
+use super::{commit_time, debian, failed, licences, output, pages};
 use crate::workspace::root;
 
 /// A package's files, laid out as they will be.
@@ -58,7 +58,7 @@ pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 4], String> {
     main.compress("usr/share/doc/cowhand/third-party-licences.txt")?;
     main.copy(&root().join("CHANGELOG.md"), "usr/share/doc/cowhand/NEWS.md", 0o644)?;
     main.compress("usr/share/doc/cowhand/NEWS.md")?;
-    main.copy(&root().join("README.md"), "usr/share/doc/cowhand/README.md", 0o644)?;
+    pages::install(&main)?;
     for name in output(main.program().args(["compat", "list"]))?.lines().filter_map(first_word) {
         compat.link(&format!("usr/lib/cowhand/compat/{name}"), "../../../bin/cowhand")?;
     }
@@ -178,7 +178,7 @@ fn gzip(file: &Path) -> Result<(), String> {
 
 impl Tree {
     /// The packed program.
-    fn program(&self) -> Command {
+    pub fn program(&self) -> Command {
         Command::new(self.root.join("usr/bin/cowhand"))
     }
 
