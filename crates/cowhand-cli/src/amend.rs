@@ -42,10 +42,11 @@ Examples:
   cowhand amend -o compat=1.1,lazy_refcounts=on disk.qcow2
   cowhand amend -o refcount_bits=1 disk.qcow2
   cowhand amend -o compat=0.10,refcount_bits=16 disk.qcow2
-  cowhand amend --object secret,id=old,file=old.txt --object secret,id=new,file=new.txt \
-      -o encrypt.state=active,encrypt.new-secret=new --image-opts file=disk.qcow2,encrypt.key-secret=old
-  cowhand amend --object secret,id=old,file=old.txt \
-      -o state=inactive,old-secret=old --image-opts driver=luks,file=disk.luks,key-secret=old
+  cowhand amend --object secret,id=old,file=old.txt --object secret,id=new,file=new.txt \\
+    -o encrypt.state=active,encrypt.new-secret=new \\
+    --image-opts file=disk.qcow2,encrypt.key-secret=old
+  cowhand amend --object secret,id=old,file=old.txt \\
+    -o state=inactive,old-secret=old --image-opts driver=luks,file=disk.luks,key-secret=old
   cowhand amend -o help
   cowhand amend -f luks -o help"
 )]

@@ -39,7 +39,7 @@ const FINDINGS_SHOWN_MAX: u64 = 100;
 #[command(
     long_about = format!("Check an image's metadata: every cluster that is referenced must be counted, and the reverse.\n\n\
         With -r the image is repaired, in an order that an interruption at any moment does not make worse.\n\
-        The image must not be in use. With --dry-run all of that happens in memory: what is printed, and the exit code, are those\n\
+        The image must not be in use. With --dry-run all of that happens in memory: what is printed, and the exit code, are those \
         of the repair, and nothing is written.\n\n\
         {}", exit_codes::of_check()),
     after_help = DRIVE_HELP,
@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(short = 'p', long)]
     progress: bool,
 
-    /// Print nothing but errors: the exit code tells
+    /// Print nothing but errors: the exit code is the verdict
     #[arg(short = 'q', long)]
     quiet: bool,
 }

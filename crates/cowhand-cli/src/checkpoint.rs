@@ -9,9 +9,15 @@ use lineage::{Action, Change, NewCheckpoint, Outcome, PATIENCE};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
+use crate::lineages::args::{CheckpointArg, DiskArg, with_disk};
 use crate::lineages::offline::{self, LockedDisk};
 use crate::output::{OutputFormat, printable, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand checkpoint disk.qcow2 installed
+  cowhand checkpoint disk.qmp installed --label os=debian
+  cowhand checkpoint --delete --dry-run disk.qcow2@installed";
 
 /// Arguments of `cowhand checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -23,8 +29,8 @@ use crate::output::{OutputFormat, printable, with_json, write_json};
         the id of their layer.\n\n\
         With --delete the arguments are checkpoints, which are deleted. A layer that a disk or another layer is backed by stays, without a \
         name, until that is gone (cowhand gc); --dry-run lists what would go.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[TAKEN, OUTCOME_JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[TAKEN, OUTCOME_JSON])
 )]
 pub struct Args {
     /// DISK [NAME]; with --delete DISK@NAME...

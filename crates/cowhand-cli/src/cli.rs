@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::deferred::Deferred;
 use crate::failure::FAILED;
@@ -17,23 +17,28 @@ use crate::{
 pub const DRIVE_HELP: &str = "\
 A DRIVE is one of:
   disk.qcow2                                  a path (anything that exists is a path)
-  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
+  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's syntax; a comma in a value is doubled
   file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
-  nbd://host:10809/export                     an NBD server's export; nbd+unix:///export?socket=PATH
-  nbds://host/export?tls-certificates=DIR     the same, encrypted; DIR holds ca-cert.pem of who signed the server's certificate
+  nbd://host:10809/export                     an NBD server's; nbd+unix:///export?socket=PATH
+  nbds://host/export?tls-certificates=DIR     with TLS; DIR/ca-cert.pem signed the server's
+  https://host/disk.qcow2                     a file on an HTTP server; http:// too
+  s3://bucket/key                             an object of a store
+  gs://bucket/key                             of Google's; az://account/container/blob of Azure's
+  chunked:s3://bucket/folder/name             what cowhand push makes; of gs, az and https too
+  rbd:pool/image                              an image of a Ceph cluster
   json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
 cowhand serve --drive-options lists the options.";
 
 /// Where an option of all commands stands in the help of each: behind the command's own, before `--help`.
 const LAST: usize = 900;
 
-/// qcow2 disks: served over NBD, created, examined and repaired.
+/// qcow2 and raw disks: served, created, examined, copied and repaired.
 #[derive(Debug, Parser)]
 #[command(
     name = "cowhand",
     version,
-    about = "qcow2 disks: served over NBD, created, examined and repaired",
-    long_about = "qcow2 disks: served over NBD, created, examined and repaired.\n\n\
+    about = "qcow2 and raw disks: served, created, examined, copied and repaired",
+    long_about = "qcow2 and raw disks: served over NBD, vhost-user-blk, FUSE and ublk, created, examined, copied and repaired.\n\n\
         Images are plain qcow2: QEMU opens what cowhand writes, and the reverse, at any moment. The tools \
         take qemu-img's options and give its exit codes and JSON.",
     after_help = "Start with:  cowhand serve --create 20G disk.qcow2",
@@ -81,7 +86,7 @@ pub enum Command {
     Dd(Deferred<dd::Args>),
     #[command(about = "Write what an overlay holds to its backing file")]
     Commit(Deferred<commit::Args>),
-    #[command(about = "Put an overlay over another image")]
+    #[command(about = "Give an overlay another backing file")]
     Rebase(Deferred<rebase::Args>),
     #[command(about = "Copy what the backing files hold into an image")]
     Flatten(Deferred<flatten::Args>),
@@ -155,11 +160,28 @@ pub enum Command {
     RbdStarter,
     #[command(name = storage_rbd::starter::WORKER, about = "Serve an RBD image to a server", hide = true)]
     RbdWorker,
-    #[command(about = "Run under the names of QEMU's programs, in their place")]
+    #[command(about = "Run under the names of QEMU's programs")]
     #[command(subcommand, arg_required_else_help = true)]
     Compat(compat::links::Command),
     #[command(about = "Write the manual pages")]
     Manual(Deferred<manual::Args>),
+}
+
+/// Commands that open no image, in whose help `--object` would be noise; it is taken all the same.
+const WITHOUT_OBJECTS: [&str; 10] =
+    ["checkpoint", "compat", "completion", "fork", "gc", "log", "manual", "rollback", "status", "top"];
+
+/// The command line, with `--object` in the help of commands that have a use for it.
+pub fn command() -> clap::Command {
+    let mut cli = Cli::command();
+    let objects = cli.get_arguments().find(|argument| argument.get_id() == "objects").cloned();
+    let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let uses = |name: &str| !WITHOUT_OBJECTS.contains(&name);
+    for name in names.iter().filter(|name| uses(name)) {
+        // An argument of its own is there before the hidden one of the program would be copied to it.
+        cli = cli.mut_subcommand(name, |command| command.args(objects.clone()));
+    }
+    cli.mut_arg("objects", |argument| argument.hide(true))
 }
 
 /// The exit code of wrong usage: one that is no verdict of the command in `words`, the program's name before it.
@@ -172,28 +194,57 @@ pub fn usage_code(words: &[OsString]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_free_of_contradictions() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn the_help_of_a_subcommand_has_its_long_text() {
         // Doc comments of the variants replaced it: the exit codes of `check` were not shown.
-        let mut cli = Cli::command();
+        let mut cli = command();
         cli.build();
         let check = cli.find_subcommand_mut("check").expect("it is there");
         assert!(check.render_long_help().to_string().contains("Exit codes:\n  0   nothing is wrong"));
         assert!(check.render_help().to_string().starts_with("Check an image's metadata, and repair it\n"));
     }
 
+    /// It was a third of the help of `completion`.
+    #[test]
+    fn the_help_of_a_command_has_objects_where_it_opens_an_image() {
+        let mut cli = command();
+        cli.build();
+        let mut shown = |name: &str| {
+            let command = cli.find_subcommand_mut(name).expect("it is there");
+            command.render_long_help().to_string().contains("--object")
+        };
+        assert!(["info", "serve", "convert", "restore"].iter().all(|name| shown(name)));
+        assert!(WITHOUT_OBJECTS.iter().all(|name| !shown(name)));
+    }
+
+    /// A line that a terminal of 100 columns breaks cannot be pasted, and prose that is broken by hand is broken twice.
+    #[test]
+    fn examples_fit_and_prose_is_broken_by_the_terminal_alone() {
+        let mut cli = command();
+        cli.build();
+        for subcommand in cli.get_subcommands() {
+            let help = subcommand.get_after_long_help().map_or_else(String::new, ToString::to_string);
+            let lines: Vec<&str> = help.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                let name = subcommand.get_name();
+                assert!(!line.starts_with("  ") || line.chars().count() <= 100, "{name}: {line}");
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let goes_over = is_prose(line) && is_prose(next) && !line.ends_with(['.', ':', ',']);
+                assert!(!goes_over, "{name}: {line}\n{next}");
+            }
+        }
+    }
+
     #[test]
     fn every_option_of_every_subcommand_explains_itself() {
-        let mut cli = Cli::command();
+        let mut cli = command();
         cli.build();
         for subcommand in cli.get_subcommands() {
             for argument in subcommand.get_arguments().filter(|argument| argument.get_id() != "help") {

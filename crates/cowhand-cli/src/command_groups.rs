@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use clap::{Command, CommandFactory, FromArgMatches};
+use clap::{Command, FromArgMatches};
 
-use crate::cli::Cli;
+use crate::cli::{self, Cli};
 
 /// Headings, and the commands under each.
 const GROUPS: [(&str, &[&str]); 8] = [
@@ -26,7 +26,7 @@ const NAME_COLUMNS: usize = 10;
 /// # Errors
 /// Wrong usage, and help that was requested.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut command = grouped(Cli::command());
+    let mut command = grouped(cli::command());
     let matches = command.try_get_matches_from_mut(words)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
@@ -56,7 +56,7 @@ mod tests {
     fn every_command_is_in_one_group() {
         let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         listed.sort_unstable();
-        let cli = Cli::command();
+        let cli = cli::command();
         let shown = cli.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
         let mut shown: Vec<&str> = shown.collect();
         shown.sort_unstable();
@@ -65,10 +65,10 @@ mod tests {
 
     #[test]
     fn help_lists_the_groups_within_100_columns() {
-        let help = grouped(Cli::command()).render_long_help().to_string();
+        let help = grouped(cli::command()).render_long_help().to_string();
         assert!(GROUPS.iter().all(|(heading, _)| help.contains(&format!("\n{heading}:\n"))), "{help}");
         assert!(help.contains("  check       Check an image's metadata, and repair it\n"), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
-        assert!(help.contains("--object"), "{help}");
+        assert!(!help.contains("--object"), "{help}");
     }
 }

@@ -24,7 +24,7 @@ use crate::remote::Remote;
     long_about = "Write what an overlay holds to its backing file, or with -b to one further down, which becomes larger if \
         the overlay is. The overlay is empty afterwards, unless -d or -b keeps it.\n\n\
         Until all of it is on disk the overlay stays as it is: an interrupted commit can be repeated.\n\n\
-        With --live the disk is one that a running server has open, and DRIVE is the server's control socket: guests go on writing, and the \
+        With --live the disk is one that a running server has open, and DRIVE is the server's control socket: guests continue to write, and the \
         server uses the backing file afterwards. Ctrl-C cancels the job, and the chain is as before.",
     after_help = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct Args {
     #[command(flatten)]
     drive: DriveArgs,
 
-    /// The image of the chain that is written to, as its overlay names it [default: the one below]
+    /// The image of the chain that is written to, as its overlay names it [default: the overlay's backing file]
     #[arg(short = 'b', value_name = "PATH")]
     base: Option<PathBuf>,
 

@@ -21,10 +21,10 @@ use crate::output::{OutputFormat, with_json, write_json};
 
 const EXAMPLES: &str = "\
 Examples:
-  cowhand compact --dry-run disk.qcow2        say what it would gain
+  cowhand compact --dry-run disk.qcow2        # says what it would gain
   cowhand compact -p disk.qcow2
-  cowhand compact --defragment disk.qcow2     also put the data in the guest's order
-  cowhand compact --detect-zeroes disk.qcow2  also free clusters that hold nothing but zeroes (reads all data)
+  cowhand compact --defragment disk.qcow2     # also puts the data in the guest's order
+  cowhand compact --detect-zeroes disk.qcow2  # also frees clusters of zeroes
 cowhand info --help says what a DRIVE is.";
 
 /// Arguments of `cowhand compact`.

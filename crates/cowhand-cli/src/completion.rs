@@ -3,10 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
-use crate::cli::Cli;
+use crate::cli;
 use crate::failure::Failure;
 
 /// Arguments of `cowhand completion`.
@@ -24,7 +23,7 @@ pub struct Args {
 /// Prints the script.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    generate(args.shell, &mut Cli::command(), "cowhand", &mut script);
+    generate(args.shell, &mut cli::command(), "cowhand", &mut script);
     out.write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -33,7 +33,9 @@ use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
 use crate::create::options;
-use crate::drive::{BackingFormat, OpenArgs, backing_formats, cache_modes, formats, parse_bytes};
+use crate::drive::{
+    BackingFormat, OpenArgs, backing_formats, cache_modes, formats, made_formats, parse_bytes,
+};
 use crate::failure::{Failure, warn};
 use crate::progress::Progress;
 use crate::voice;
@@ -83,7 +85,7 @@ pub struct Args {
     opening: OpenArgs,
 
     /// Format of TARGET: qcow2, raw, luks, vpc or vmdk
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "raw")]
     target_format: Format,
 
     /// Creation options of TARGET: name=value,... (-o help lists them; may be repeated)

@@ -25,7 +25,9 @@ use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
 use crate::copying::new_elsewhere::NewElsewhere;
-use crate::drive::{BackingFormat, backing_formats, check_backing_name, disk_options, formats, new_path};
+use crate::drive::{
+    BackingFormat, backing_formats, check_backing_name, disk_options, made_formats, new_path,
+};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::policy;
@@ -37,8 +39,10 @@ Examples:
   cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
   cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
   cowhand create -f raw -o preallocation=falloc disk.raw 4G
-  cowhand create --object secret,id=key,file=password.txt -o encrypt.format=luks,encrypt.key-secret=key disk.qcow2 20G
-  cowhand create --object secret,id=key,file=password.txt -f luks -o key-secret=key disk.luks 20G
+  cowhand create --object secret,id=key,file=password.txt \\
+    -o encrypt.format=luks,encrypt.key-secret=key disk.qcow2 20G
+  cowhand create --object secret,id=key,file=password.txt \\
+    -f luks -o key-secret=key disk.luks 20G
   cowhand create --suggest 1T --use database
   cowhand create --suggest 40G -b base.qcow2 -F qcow2 overlay.qcow2";
 
@@ -63,7 +67,7 @@ pub struct Args {
     size: Option<String>,
 
     /// Format of the image: qcow2, raw, luks, vpc or vmdk
-    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 
     /// Creation options: name=value,... (-o help lists them; may be repeated)

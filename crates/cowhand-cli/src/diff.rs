@@ -20,9 +20,14 @@ use self::published::Pair;
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg, Served};
+use crate::lineages::args::{CheckpointArg, DiskArg, Served, with_disk};
 use crate::lineages::part::{self, PART_JSON};
 use crate::output::{OutputFormat, with_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand diff disk.qcow2@installed disk.qcow2
+  cowhand diff --output json disk.qmp@one disk.qmp@two";
 
 /// Arguments of `cowhand diff`.
 #[derive(Debug, clap::Args)]
@@ -33,8 +38,8 @@ use crate::output::{OutputFormat, with_json};
         A and B are checkpoints (DISK@NAME) or the paths of images that no process writes. One of them may be a disk that a server has open \
         (SOCKET or SOCKET:NODE), as it is now, beside a checkpoint of its lineage. Or both are published disks of a store \
         (s3://BUCKET/FOLDER/NAME, or NAME@CHECKPOINT): the names of their chunks are compared, and no chunk is read.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[PART_JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[PART_JSON])
 )]
 pub struct Args {
     /// A checkpoint, an image, or a disk that a server has open

@@ -13,6 +13,7 @@ use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
 use crate::copying::new_device::is_device;
+use crate::create::options::MADE;
 use crate::failure::Failure;
 use crate::policy::policy;
 use crate::voice;
@@ -54,7 +55,8 @@ pub struct NamesArgs {
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
 
-    /// Also follow names in the image that lead to this NBD server, or to this export of one: nbd://HOST:PORT or nbd://HOST:PORT/EXPORT (may be repeated)
+    /// Also follow names in the image that lead to this server, or to this part of it, as the image writes it: nbd://HOST:PORT/EXPORT,
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
     #[arg(long, value_name = "NAME")]
     allow_name: Vec<String>,
 }
@@ -191,7 +193,17 @@ fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
 
 /// The names of formats, as values of an option that a shell can complete.
 pub fn formats() -> impl TypedValueParser<Value = Format> {
-    let known = Format::ALL.map(|format| PossibleValue::new(format.name()));
+    formats_of(&Format::ALL.map(Format::name))
+}
+
+/// The names of all formats, as values of an option for a new image: only those that are made are suggested.
+pub fn made_formats() -> impl TypedValueParser<Value = Format> {
+    formats_of(&MADE)
+}
+
+fn formats_of(suggested: &[&str]) -> impl TypedValueParser<Value = Format> + use<> {
+    let known = Format::ALL.map(|format| format.name());
+    let known = known.map(|name| PossibleValue::new(name).hide(!suggested.contains(&name)));
     let unsupported = UNSUPPORTED.map(|name| PossibleValue::new(name).hide(true));
     PossibleValuesParser::new(known.into_iter().chain(unsupported)).try_map(|name| parse_format(&name))
 }

@@ -121,7 +121,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         OutputFormat::Json => write_json(out, &flattened)?,
         OutputFormat::Human => match &flattened.backing_filename {
             Some(base) => writeln!(out, "Image flattened; it is backed by {base}.")?,
-            None => writeln!(out, "Image flattened; it stands alone.")?,
+            None => writeln!(out, "Image flattened; it has no backing file.")?,
         },
     }
     Ok(ExitCode::SUCCESS)

@@ -26,8 +26,8 @@ Examples:
   cowhand forget -n --keep hourly:24,daily:7 disk.qcow2
   cowhand forget --save --keep hourly:24,daily:7 --max-depth 64 /images
   cowhand forget --keep last:10 -r 50M disk.qmp
-DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it has
-several disks. docs/guide/checkpoints.md is a walk through all of it.";
+DISK is the path of a qcow2 image, the directory of a lineage, or the control socket of a disk's server: SOCKET, or SOCKET:NODE where it \
+has several disks. docs/guide/checkpoints.md is a walk through all of it.";
 
 /// Arguments of `cowhand forget`.
 #[derive(Debug, clap::Args)]
@@ -36,12 +36,12 @@ several disks. docs/guide/checkpoints.md is a walk through all of it.";
         layer alone is backed by into that one, the oldest first. Every disk, fork and checkpoint that stays reads as before, under the \
         name that it has. A checkpoint with a name stays, and counts as one of its time; so does what a fork is backed by. Without --keep \
         and --max-depth it merges what has been deleted before (cowhand checkpoint --delete).\n\n\
-        --save makes the policy that of the lineage: whoever forgets without a policy follows it, and so does a server, by itself, after \
+        --save makes the policy that of the lineage: a later forget without a policy follows it, and so does a server, by itself, after \
         each checkpoint and rollback of a disk of it. cowhand log shows it. It is lost with the manifest.\n\n\
         --keep hourly:24,daily:7 keeps the newest checkpoint of each of the last 24 hours and of the last 7 days that have one, in UTC; \
         also last, weekly, monthly, yearly. --max-depth forgets the oldest checkpoints without a name, whatever --keep says, until no disk \
         is backed by more layers. --max-waste leaves layers unmerged of which nearly all is needed: a merge copies all of that. -n lists all of it first.\n\n\
-        Other commands on the lineage go on while layers are copied. A merge takes as much space as the merged layer, until the old ones \
+        Other commands on the lineage run while layers are copied. A merge takes as much space as the merged layer, until the old ones \
         are gone; compressed clusters are not compressed afterwards. A process that has layers open keeps their old files, which are removed \
         when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and uses the merged layers at \
         once. After a crash at any point everything reads the same, and the next forget does the rest.",
@@ -195,7 +195,8 @@ fn merge_all(
 }
 
 /// What [`json_of`] gives beside what [`outcome_json`] does.
-const JSON: &str = "  forgotten               list of text: ids of the checkpoints that are forgotten
+const JSON: &str = "Also, of the whole command:
+  forgotten               list of text: ids of the checkpoints that are forgotten
   merged                  list of objects: merges
   too-deep                list of objects: disks that stay above --max-depth
   policy                  object: what was followed

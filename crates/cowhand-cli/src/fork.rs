@@ -10,10 +10,15 @@ use serde_json::{Value, json};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP};
+use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::lineages::offline;
 use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::serve::qmp::export_schema::SERVE;
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand fork disk.qcow2@installed run.qcow2 --count 10
+  cowhand fork disk.qmp@installed run.qcow2 --serve";
 
 /// Arguments of `cowhand fork`.
 #[derive(Debug, clap::Args)]
@@ -25,8 +30,8 @@ use crate::serve::qmp::export_schema::SERVE;
         nbd (at the server's NBD sockets; what --serve means by itself), ublk, or vhost-user-blk,addr.type=unix,addr.path=SOCKET for one fork, \
         with options of the QMP command block-export-add. Node, export and NBD name are the file's name without its extension. If one \
         cannot be served, none is made.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[JSON])
 )]
 pub struct Args {
     /// The checkpoint: DISK@NAME

@@ -9,8 +9,13 @@ use lineage::{Change, PATIENCE, Place};
 
 use crate::checkpoint::{OUTCOME_JSON, outcome_json, show};
 use crate::failure::Failure;
-use crate::lineages::args::{DISK_HELP, DiskArg};
+use crate::lineages::args::{DiskArg, with_disk};
 use crate::output::{OutputFormat, with_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand gc disk.qcow2
+  cowhand gc --unnamed --remove disk.qcow2";
 
 /// Arguments of `cowhand gc`.
 #[derive(Debug, clap::Args)]
@@ -21,8 +26,8 @@ use crate::output::{OutputFormat, with_json};
         What is needed is read from the headers of all images in the directory and in its layers, never from the manifest; an image \
         that cannot be read ends the command. A layer that a process has open is not removed. Images in other directories are not looked at. \
         What a killed command left is removed by every command that changes the lineage.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[OUTCOME_JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[OUTCOME_JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory

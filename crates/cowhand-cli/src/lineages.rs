@@ -1,6 +1,7 @@
 //! What the commands on checkpoints share: how disks and checkpoints are named, and a lineage changed without a server.
 
 pub mod args;
+pub mod natural_order;
 pub mod offline;
 pub mod part;
 

@@ -12,8 +12,14 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::info::date::utc;
-use crate::lineages::args::{DISK_HELP, Seen, look};
+use crate::lineages::args::{Seen, look, with_disk};
+use crate::lineages::natural_order;
 use crate::output::{OutputFormat, printable, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand log disk.qcow2
+  cowhand log --output json disk.qmp";
 
 /// Arguments of `cowhand log`.
 #[derive(Debug, clap::Args)]
@@ -21,8 +27,8 @@ use crate::output::{OutputFormat, printable, with_json, write_json};
     long_about = "Show the checkpoints of a lineage and the disks over them, as a tree: what is backed by what, as the headers of the images say, \
         with names, times and labels from the manifest. \"own\" is what an image's file takes, \"shared\" what the layers below it take. \
         Takes no lock: it shows a lineage while it is in use.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory
@@ -125,7 +131,9 @@ impl<'a> Tree<'a> {
         let survey: &Survey = &seen.survey;
         let mut over: BTreeMap<LayerId, Vec<Node<'a>>> = BTreeMap::new();
         let mut roots = Vec::new();
-        let disks = survey.disks.iter().map(Node::Disk);
+        let mut disks: Vec<&Disk> = survey.disks.iter().collect();
+        disks.sort_by(|one, other| natural_order::key(&one.name).cmp(&natural_order::key(&other.name)));
+        let disks = disks.into_iter().map(Node::Disk);
         let mut layers: Vec<_> = survey.layers.iter().map(|(id, layer)| Node::Layer(*id, layer)).collect();
         // Children in the order in which they were made.
         layers.sort_by_key(|node| match node {

@@ -8,9 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, ValueEnum};
+use clap::ValueEnum;
 
-use crate::cli::{Cli, DRIVE_HELP};
+use crate::cli::{self, DRIVE_HELP};
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::serve::metrics::table;
@@ -80,7 +80,7 @@ fn write_pages(directory: &Path, tools: &[clap::Command]) -> Result<(), Failure>
 
 /// The program and every command of it, in the order of `--help`; what has commands of its own stands before them.
 fn tools() -> Vec<clap::Command> {
-    let mut cli = Cli::command().disable_help_subcommand(true);
+    let mut cli = cli::command().disable_help_subcommand(true);
     cli.build();
     let mut tools = Vec::new();
     collect(&cli, &mut tools);

@@ -28,13 +28,14 @@ use crate::remote::{Remote, RemoteArgs};
     long_about = "Copy a disk of a running server while guests write, until the copy is in step; then leave the copy as it is (of one moment, \
         the command's end), or with --switch have the server use it: clients notice nothing. TARGET is a new image, or with -n one \
         that is there, or an export of an NBD server (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) as large as the disk.\n\n\
-        Ctrl-C cancels the job; the server goes on as before, and a file that was made is removed. A command that was killed leaves the job \
+        Ctrl-C cancels the job; the server continues as before, and a file that was made is removed. A command that was killed leaves the job \
         at work: the same command again watches it further.",
     after_help = "\
 Examples:
   cowhand mirror /run/vm1.qmp /fast/disk.qcow2 --switch
   cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch
-  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch --bitmaps-to other-host.qmp"
+  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch \\
+    --bitmaps-to other-host.qmp"
 )]
 pub struct Args {
     #[command(flatten)]

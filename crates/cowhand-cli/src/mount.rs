@@ -66,7 +66,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub allow_path: Vec<PathBuf>,
 
-    /// Also follow names in images that lead to this server of disks, or to this disk of one: nbd://HOST:PORT, s3://BUCKET (may be repeated)
+    /// Also follow names in images that lead to this server, or to this part of it, as images write it: nbd://HOST:PORT/EXPORT,
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
     #[arg(long, value_name = "NAME")]
     pub allow_name: Vec<String>,
 

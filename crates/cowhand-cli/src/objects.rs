@@ -17,7 +17,10 @@ use crate::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets and are not here.
 const REFUSED: [(&str, &str); 2] = [
-    ("tls-creds-anon", "TLS without certificates lets anybody on the way read along; give tls-creds-x509"),
+    (
+        "tls-creds-anon",
+        "TLS without certificates lets each machine on the way read along; give tls-creds-x509",
+    ),
     ("tls-creds-psk", "shared keys are not supported for TLS; give tls-creds-x509"),
 ];
 

@@ -26,7 +26,7 @@ pub fn with_json(help: &str, keys: &[&str]) -> String {
 
 /// A test reads the keys behind it: lines of two spaces, names with commas between, two spaces, what they are.
 const JSON_HEADING: &str = "\
-JSON (--output json): names ending in ? may be absent here; where no type is given the value is a
+JSON (--output json): names ending in ? may be absent here; where no type is given the value is a \
 whole number, and sizes, lengths and offsets are in bytes.";
 
 /// Writes a value as qemu-img lays its JSON out: four spaces a level, a newline at the end.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::failure::Failure;
 
 /// Where the administrator's files are.
-const DIRECTORY: &str = "/etc/cowhand/policy.d";
+pub const DIRECTORY: &str = "/etc/cowhand/policy.d";
 /// Names a file that makes the rules stricter.
 const VARIABLE: &str = "COWHAND_POLICY";
 /// Bytes of one file at most.

@@ -33,7 +33,7 @@ docs/reference/object-stores.md has what is at the store.";
         left when it was interrupted; --remove removes them. So it does with start lists of images that are gone, and with packs that no start list names \
         (cowhand pack). FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
-        chunks are removed no push to the folder runs: a push that goes on has the removal refused, and a push that begins is refused. \
+        chunks are removed no push to the folder runs: a push that continues has the removal refused, and a push that begins is refused. \
         A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: what it \
         leads to is unknown.\n\n\
         Disks that are open on what an image was before its last push read errors where chunks of that are removed. Caches of chunks \

@@ -13,10 +13,15 @@ use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP};
+use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::push::Signals;
 use crate::push::target::{SENT_JSON, TargetArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand publish disk.qcow2@installed s3://images/vms/disk
+  cowhand publish disk.qmp@installed s3://images/vms/disk";
 
 /// Arguments of `cowhand publish`.
 #[derive(Debug, clap::Args)]
@@ -29,8 +34,8 @@ use crate::push::target::{SENT_JSON, TargetArgs};
         another one. Chunks that are there are not uploaded, zeroes are not stored. After Ctrl-C or an error what was there is there, and \
         the next publish finds the chunks that were uploaded.\n\n\
         What is the same for all chunked images (chunks, compression, two uploads to one name) cowhand push --help says.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[JSON, OUTCOME_JSON, SENT_JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[JSON, OUTCOME_JSON, SENT_JSON])
 )]
 pub struct Args {
     /// The checkpoint: DISK@NAME

@@ -40,8 +40,8 @@ cowhand info --help says what a DRIVE is, docs/reference/object-stores.md what i
         The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If another push \
         changed the same name meanwhile, this push fails and the other image stays.\n\n\
         In place of DRIVE there may be the control socket of the server that has the disk open (cowhand serve --qmp): SOCKET, or SOCKET:NODE \
-        where the server has several disks. Then a job of the server, cowhand-push, pushes the disk as it is when the job begins, and clients go \
-        on writing. What they overwrite before it is read is read first; they wait for that, and for the store only if they overwrite more than it \
+        where the server has several disks. Then a job of the server, cowhand-push, pushes the disk as it is when the job begins, and clients \
+        continue to write. What they overwrite before it is read is read first; they wait for that, and for the store only if they overwrite more than it \
         takes and 32 MiB. After 20 s such a write is done, and the push fails. Store, credentials and secrets are the server's.\n\n\
         cowhand pull makes an image of it again, and every DRIVE can be chunked:s3://BUCKET/FOLDER/NAME.",
     after_help = EXAMPLES,

@@ -24,21 +24,21 @@ use crate::voice;
 /// Arguments of `cowhand rebase`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Put an overlay over another image. What it showed of the old one and the new one does not have is written to \
-        it first, so that its disk stays the same. With -b '' it stands alone afterwards.\n\n\
+    long_about = "Give an overlay another backing file. What it showed of the old one and the new one does not have is written to \
+        it first, so that its disk stays the same. With -b '' it has no backing file afterwards.\n\n\
         With -u only the name is changed: right where the backing file was moved or renamed, and wrong where it has another \
         content.",
     after_help = "\
 Examples:
   cowhand rebase -b new-base.qcow2 -F qcow2 overlay.qcow2
-  cowhand rebase -b '' overlay.qcow2                      flatten: no image below any more
+  cowhand rebase -b '' overlay.qcow2              # no backing file afterwards
   cowhand rebase -u -b moved/base.qcow2 -F qcow2 overlay.qcow2"
 )]
 pub struct Args {
     #[command(flatten)]
     drive: DriveArgs,
 
-    /// The new image below, from the overlay's directory; '' for none
+    /// The new backing file, from the overlay's directory; '' for none
     #[arg(short = 'b', value_name = "PATH")]
     backing: String,
 
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(short = 'F', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
     backing_format: Option<BackingFormat>,
 
-    /// Change the name alone, without looking at either image below
+    /// Change the name alone, without looking at either backing file
     #[arg(short = 'u', conflicts_with = "compress")]
     only_name: bool,
 

@@ -11,7 +11,7 @@ use crate::remote::RemoteArgs;
 /// Arguments of `cowhand reopen`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is not named stays. cowhand serve --drive-options says what can change while the disk is open (blockdev-reopen,
+What is not named stays. cowhand serve --drive-options says what can change while the disk is open (blockdev-reopen, \
 x-blockdev-set); the server refuses the rest by name.
 
 Examples:

@@ -20,8 +20,8 @@ use crate::voice;
 #[command(
     long_about = "Change the size of a disk. What is added reads as zeroes (of a LUKS file as noise); what is cut off is lost.\n\n\
         An image must not be open elsewhere. A disk that cowhand serves is resized while it is in use: give the \
-        server's control socket (cowhand serve --qmp) in place of the image. Clients that are connected keep to \
-        the size that they know; they see the new one when they connect again.",
+        server's control socket (cowhand serve --qmp) in place of the image. A guest over vhost-user-blk or ublk \
+        sees the new size at once, and so does who reads the file of a FUSE export. NBD clients see it when they connect again.",
     after_help = "\
 Examples:
   cowhand resize disk.qcow2 40G

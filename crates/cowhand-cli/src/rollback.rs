@@ -8,9 +8,14 @@ use lineage::{Action, Change, CheckpointRef, NewCheckpoint, PATIENCE};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::lineages::args::{CheckpointArg, DISK_HELP, DiskArg};
+use crate::lineages::args::{CheckpointArg, DiskArg, with_disk};
 use crate::lineages::offline::{self, LockedDisk};
 use crate::output::{OutputFormat, printable, with_json, write_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  cowhand rollback disk.qcow2 @installed
+  cowhand rollback disk.qmp @installed";
 
 /// Arguments of `cowhand rollback`.
 #[derive(Debug, clap::Args)]
@@ -20,8 +25,8 @@ use crate::output::{OutputFormat, printable, with_json, write_json};
         Of a disk that is being served clients stay connected: requests in flight finish on the old layer, later ones go to the new one. \
         What a client has in its caches is then of another disk: while one is connected that may write, --live must be given. Stop the \
         guest, or unmount its file systems, first.",
-    after_help = DISK_HELP,
-    after_long_help = with_json(DISK_HELP, &[JSON])
+    after_help = with_disk(EXAMPLES),
+    after_long_help = with_json(&with_disk(EXAMPLES), &[JSON])
 )]
 pub struct Args {
     /// The disk

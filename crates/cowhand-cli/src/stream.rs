@@ -28,7 +28,7 @@ pub struct Args {
     #[command(flatten)]
     live: LiveArgs,
 
-    /// The image of the chain on which the disk stands afterwards [default: none]
+    /// The image of the chain that is the backing file afterwards [default: none]
     #[arg(long, value_name = "PATH")]
     base: Option<String>,
 

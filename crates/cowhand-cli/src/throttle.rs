@@ -23,7 +23,7 @@ Limits are written in any of these ways, which may be mixed:
   ...-max                        what may pass per second in a burst
   ...-max-length                 seconds that a burst may last, from an idle start
   iops-size                      bytes that count as one operation
-  group, weight                  disks of one group share its limits by weight (1 to 10000, default 100)";
+  group, weight                  disks of one group share its limits by weight (1 to 10000; 100)";
 
 /// What to do.
 #[derive(Debug, Subcommand)]

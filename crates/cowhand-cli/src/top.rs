@@ -20,11 +20,11 @@ use crate::remote::{Remote, RemoteArgs};
 #[command(
     long_about = "Watch the disks of a running server: requests and bytes a second, latency, queue, hit rate of the \
         map cache, its memory, limits, and the part of the time at them. Those that do most are first. Arrows, PgUp and PgDn scroll, \
-        s sorts them as the server tells them, q ends it.",
+        s sorts them as the server lists them, q ends it.",
     after_help = "\
 Examples:
   cowhand top /run/vm1.qmp
-  cowhand top --once --interval 5 /run/vm1.qmp     one table over five seconds, as text"
+  cowhand top --once --interval 5 /run/vm1.qmp     # one table over five seconds, as text"
 )]
 pub struct Args {
     #[command(flatten)]

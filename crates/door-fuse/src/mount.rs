@@ -62,9 +62,7 @@ pub enum MountError {
     )]
     Stale(PathBuf),
     /// The kernel has no FUSE, or does not let us.
-    #[error(
-        "/dev/fuse cannot be opened; load the module with `modprobe fuse`, or let this user use the device"
-    )]
+    #[error("/dev/fuse cannot be opened{}", remedy(.0))]
     NoDevice(#[source] io::Error),
     /// The kernel refuses.
     #[error("the kernel refuses the mount")]
@@ -78,6 +76,14 @@ pub enum MountError {
     /// It is not among the mounts of this process.
     #[error("it is mounted, and cannot be found in /proc/self/mountinfo")]
     NotFound,
+}
+
+/// What to do where the device is missing. Where it is denied the reason says enough, and in a sandbox it is not the device's.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "",
+        _ => "; load the module with `modprobe fuse`",
+    }
 }
 
 /// Mounts a file over the one at `point`, and gives the device by which the kernel asks. It stays when the device is closed, and then fails

@@ -59,7 +59,7 @@ pub(crate) fn worker() -> io::Result<OwnedFd> {
     let starter = spawn_starter(&program).map_err(|error| {
         let program = program.display();
         let what = format!(
-            "cannot start a process for RBD images ({program}): {error}; a server in its sandbox starts none unless a drive of its command line is one"
+            "cannot start a process for RBD images ({program}): {error}; a server in its sandbox starts none unless a drive of its command line is one: name it there, or serve with --sandbox off"
         );
         io::Error::new(io::ErrorKind::PermissionDenied, what)
     })?;

@@ -79,7 +79,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     flush_interval: u64,
 
-    /// Let requests go on while a flush is in flight
+    /// Start requests while a flush is in flight, too
     #[arg(long, requires = "flush_interval")]
     no_drain: bool,
 

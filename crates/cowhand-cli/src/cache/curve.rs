@@ -95,7 +95,7 @@ impl fmt::Display for Curve {
         write!(f, "the trace has {} requests of this disk in {seconds}.{tenths} s", self.requests)?;
         writeln!(f, "; {} of them needed a part of the map for the first time", self.first_requests)?;
         if !self.whole {
-            writeln!(f, "(it goes on: this is as much of it as is looked at)")?;
+            writeln!(f, "(it continues: this is as much of it as is looked at)")?;
         } else if !self.complete {
             writeln!(f, "(it breaks off: the server that wrote it did not end in order)")?;
         }

@@ -16,11 +16,11 @@ use crate::failure::Failure;
 #[command(after_help = "\
 Examples:
   cowhand compat install /usr/local/bin
-  PATH=/opt/cowhand/bin:$PATH   after cowhand compat install /opt/cowhand/bin")]
+  cowhand compat install /opt/cowhand/bin && PATH=/opt/cowhand/bin:$PATH")]
 pub enum Command {
-    /// List the names, and what stands behind each
+    /// List the names, and what each does
     List,
-    /// Make a link of each name in a directory
+    /// Make a link of each name in a directory, which is made if it is missing
     Install {
         /// The directory
         #[arg(value_name = "DIR")]
@@ -69,6 +69,8 @@ fn install(directory: &Path, force: bool, out: &mut dyn Write) -> Result<(), Fai
         }
         wanted.push(link);
     }
+    fs::create_dir_all(directory)
+        .map_err(|error| Failure::because(format!("cannot make {}", directory.display()), &error))?;
     for link in wanted {
         replace(&link, &target)
             .map_err(|error| Failure::because(format!("cannot make {}", link.display()), &error))?;

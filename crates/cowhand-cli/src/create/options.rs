@@ -12,6 +12,7 @@ use std::fmt;
 
 pub use self::assignments::{Assignments, assignments, split_commas};
 use self::assignments::{check_lists, in_order};
+pub use self::foreign::MADE;
 pub use self::listing::{asks_for_help, help};
 pub(crate) use self::values::{switch, version};
 use self::written::KNOWN;

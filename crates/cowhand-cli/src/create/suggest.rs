@@ -21,7 +21,7 @@ pub enum Use {
     General,
     /// Small random writes
     Database,
-    /// What differs from an image below (assumed with -b)
+    /// What differs from a backing file (assumed with -b)
     Overlay,
     /// Written in long pieces, rarely changed
     Archive,

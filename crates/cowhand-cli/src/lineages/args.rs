@@ -13,10 +13,15 @@ use crate::failure::{Failure, warn};
 use crate::remote::Remote;
 
 /// What stands under the help of each of these commands.
-pub const DISK_HELP: &str = "\
-DISK is the path of a qcow2 image that no process has open, or the control socket of the server that has it open
-(cowhand serve --qmp): SOCKET, or SOCKET:NODE where the server has several disks. CHECKPOINT is DISK@NAME, or DISK@ID with
-the id of a layer, which cowhand log shows. docs/guide/checkpoints.md is a walk through all of it.";
+const DISK_HELP: &str = "\
+DISK is the path of a qcow2 image that no process has open, or the control socket of the server that has it open (cowhand serve --qmp): \
+SOCKET, or SOCKET:NODE where the server has several disks. CHECKPOINT is DISK@NAME, or DISK@ID with the id of a layer, which cowhand log \
+shows. docs/guide/checkpoints.md is a walk through all of it.";
+
+/// `examples`, a command on each line, with what DISK and CHECKPOINT are.
+pub fn with_disk(examples: &str) -> String {
+    format!("{examples}\n{DISK_HELP}")
+}
 
 /// A disk.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,14 +35,25 @@ pub fn page(tool: &clap::Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Text whose lines stay as they are.
+/// Columns of a terminal on which lines stay as they are.
+const COLUMNS_MAX: usize = 80;
+
+/// Text whose lines stay as they are, but for prose.
 fn as_typed(roff: &mut Roff, heading: &str, text: &str) {
     if text.is_empty() {
         return;
     }
     roff.control("SH", [heading]).control("nf", []);
     for line in text.lines() {
+        // A line of prose is a paragraph.
+        let is_prose = line.len() > COLUMNS_MAX && !line.starts_with(' ');
+        if is_prose {
+            roff.control("fi", []);
+        }
         roff.text([roman(line)]);
+        if is_prose {
+            roff.control("nf", []);
+        }
     }
     roff.control("fi", []);
 }

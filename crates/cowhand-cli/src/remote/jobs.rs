@@ -87,7 +87,7 @@ impl Remote {
     /// When there is no such disk, or the server does not answer.
     pub fn disk_bytes(&mut self, node: &str) -> Result<u64, Failure> {
         let size = self.node(node)?["image"]["virtual-size"].as_u64();
-        size.ok_or_else(|| Failure::new(format!("the server has no disk {node:?}, or tells no size of it")))
+        size.ok_or_else(|| Failure::new(format!("the server has no disk {node:?}, or reports no size of it")))
     }
 
     /// The name of the image directly below a disk's uppermost one; none where it has no backing file.

@@ -25,7 +25,7 @@ use crate::drive::formats;
         Every DRIVE is an export of this one process. Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end it in \
         order: requests in flight are answered, metadata is written, locks are given back. Where they were ignored \
         (nohup) they stay so. The third Ctrl-C ends it at once.\n\n\
-        Started by systemd it takes the sockets of LISTEN_FDS, and tells NOTIFY_SOCKET when clients can connect.",
+        Started by systemd it takes the sockets of LISTEN_FDS, and notifies NOTIFY_SOCKET when clients can connect.",
     after_help = help::AFTER,
     after_long_help = after_long_help(),
     disable_help_flag = true,
@@ -68,7 +68,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
-    /// Also follow names in images that lead to this NBD server, or to this export of one: nbd://HOST:PORT or nbd://HOST:PORT/EXPORT (may be repeated)
+    /// Also follow names in images that lead to this server, or to this part of it, as images write it: nbd://HOST:PORT/EXPORT,
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Disks")]
     pub allow_name: Vec<String>,
 
@@ -95,7 +96,7 @@ pub struct Args {
     #[arg(short = 'k', long, value_name = "PATH", conflicts_with = "listen", help_heading = "Listening")]
     pub socket: Option<PathBuf>,
 
-    /// Who may connect to the Unix socket, as chmod takes it: 0660 lets its group in too [default: 0600]
+    /// Who may connect to the Unix socket, as chmod takes it: 0660 admits its group [default: 0600]
     #[arg(long, value_name = "MODE", value_parser = parse_socket_mode, help_heading = "Listening")]
     pub socket_mode: Option<SocketMode>,
 
@@ -103,7 +104,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Listening")]
     pub listen: Option<SocketAddr>,
 
-    /// Allow TCP without TLS beyond this machine: anybody on the way can read and change the disk
+    /// Allow TCP without TLS beyond this machine: each machine on the way can read and change the disk
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Listening")]
     pub allow_plain_tcp: Option<bool>,
@@ -152,7 +153,7 @@ pub struct Args {
     pub take_over_socket: Option<PathBuf>,
 
     /// Take over from the daemon that listens at SOCKET: its sockets, clients and disks. Give the same options as it has. If this process
-    /// fails the daemon goes on; if it serves, the daemon ends. Implies --take-over-socket SOCKET
+    /// fails the daemon serves on; if it serves, the daemon ends. Implies --take-over-socket SOCKET
     #[arg(long, value_name = "SOCKET", help_heading = "Upgrade")]
     pub take_over: Option<PathBuf>,
 
@@ -216,12 +217,10 @@ pub struct Args {
     pub help_all: Option<bool>,
 }
 
-/// What stands behind the arguments: what a drive is, with its options out of their table.
+/// What stands behind the arguments.
 fn after_long_help() -> String {
-    format!("{DRIVE_HELP}\n\n{OPTIONS_HEADING}\n{}\n\n{EXAMPLES}", drive_options::usage())
+    format!("{DRIVE_HELP}\n\n{EXAMPLES}")
 }
-
-const OPTIONS_HEADING: &str = "Options of a drive (QEMU's names and defaults; --drive-options says more):";
 
 const EXAMPLES: &str = "\
 A configuration file holds the same options under their long names:
@@ -239,6 +238,12 @@ Examples:
   cowhand serve --vhost-user-blk /run/vm1.vhost disk.qcow2
   cowhand serve --fuse /mnt/disk.raw disk.qcow2
   cowhand serve --ublk 0 disk.qcow2
-  cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
-  cowhand serve --take-over-socket /run/vm1.next disk.qcow2   # later, a new version: cowhand serve --take-over /run/vm1.next disk.qcow2
-  cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";
+Record what is read and written, and see how large the map cache should be:
+  cowhand serve --trace day.trace disk.qcow2
+  cowhand cache advise --trace day.trace disk.qcow2
+A new version takes over later:
+  cowhand serve --take-over-socket /run/vm1.next disk.qcow2
+  cowhand serve --take-over /run/vm1.next disk.qcow2
+Commands while it serves:
+  cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2
+  cowhand status /run/vm1.qmp";

@@ -19,9 +19,6 @@ pub enum ListFormat {
     Markdown,
 }
 
-/// Columns of the lines in the help.
-const COLUMNS_MAX: usize = 118;
-
 /// What the list is, and the keys of `Described`.
 pub const LONG_HELP: &str = "\
 List the options of a drive: what each takes and does, its default, and what changes it while the disk is open
@@ -134,18 +131,6 @@ fn human() -> String {
     text + "What no command changes stays as it is while the disk is open. data-file.OPTION and header.OPTION are as file.OPTION.\n"
 }
 
-/// Names and values, several on a line, for the help of `serve`.
-pub fn usage() -> String {
-    let mut lines = vec![String::new()];
-    for word in table::groups().flat_map(of_group).map(Spec::usage) {
-        match lines.last_mut() {
-            Some(line) if line.len() + 2 + word.len() <= COLUMNS_MAX => *line += &format!("  {word}"),
-            _ => lines.push(format!("  {word}")),
-        }
-    }
-    lines.join("\n").trim_start_matches('\n').to_owned()
-}
-
 const INTRODUCTION: &str = "\
 # Options of a drive
 
@@ -209,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_every_list_name_each_option() {
+    fn every_list_names_each_option() {
         let mut json = Vec::new();
         list(ListFormat::Json, &mut json).unwrap();
         let listed: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
@@ -218,9 +203,7 @@ mod tests {
             let name = spec.full_name();
             assert_eq!(listed["name"], *name);
             assert!(human().contains(&format!("  {}\n", spec.usage())), "{name}");
-            assert!(usage().split_whitespace().any(|word| word == spec.usage()), "{name}");
             assert!(markdown().contains(&format!("| `{name}`")), "{name}");
         }
-        assert!(usage().lines().all(|line| line.len() <= COLUMNS_MAX));
     }
 }

@@ -33,7 +33,7 @@ pub fn check_tcp(address: SocketAddr, protection: Protection) -> Result<(), Fail
         return Ok(());
     }
     Err(Failure::new(format!(
-        "--listen {address} can be reached from other machines, and without TLS anybody on the way can read and \
+        "--listen {address} can be reached from other machines, and without TLS each machine on the way can read and \
          change the disk; give --tls-cert and --tls-key, or --allow-plain-tcp if the network is trusted"
     )))
 }

@@ -24,11 +24,12 @@ const SHORT: [(&str, &str); 16] = [
 
 /// What stands under the short help.
 pub const AFTER: &str = "\
-A DRIVE is a path, nbd://HOST/EXPORT, s3://BUCKET/KEY, or file=disk.qcow2,cache=none,discard=unmap:
---drive-options lists all. --help-all has every option: names, sandbox, upgrade, TLS, passwords.
+A DRIVE is a path, nbd://HOST/EXPORT, s3://BUCKET/KEY, https://HOST/FILE, or
+file=disk.qcow2,cache=none,discard=unmap: --drive-options lists all.
+--help-all has every option: names, sandbox, upgrade, TLS, passwords.
 
   cowhand serve --create 20G disk.qcow2
-  cowhand serve --vhost-user-blk /run/vm1.vhost --qmp /run/vm1.qmp file=disk.qcow2,cache=none";
+  cowhand serve --vhost-user-blk vm1.vhost --qmp vm1.qmp file=disk.qcow2,cache=none";
 
 /// `argument` with its line for the screen, or only in the long help.
 pub fn arranged(argument: Arg) -> Arg {
@@ -51,15 +52,14 @@ pub fn arranged(argument: Arg) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
-    use clap::CommandFactory;
+    use crate::cli;
 
     /// Lines of a terminal that is not tiny.
     const SCREEN_LINES: usize = 50;
 
     #[test]
     fn the_help_fits_on_a_screen_and_the_rest_is_in_help_all() {
-        let mut cli = Cli::command();
+        let mut cli = cli::command();
         cli.build();
         let serve = cli.find_subcommand_mut("serve").expect("it is there");
         let short = serve.render_help().to_string();

@@ -19,8 +19,8 @@ mod calls;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, NetPort, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, LandlockStatus, NetPort, PathBeneath, PathFd, RestrictionStatus,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use serde::Deserialize;
 
@@ -139,14 +139,21 @@ fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
 }
 
 fn tell(status: &RestrictionStatus) {
-    let kernel = &status.landlock;
-    match status.ruleset {
-        RulesetStatus::FullyEnforced => tracing::info!(?kernel, "sandbox: landlock is on"),
-        RulesetStatus::PartiallyEnforced => {
-            tracing::info!(?kernel, "sandbox: landlock is on, as far as this kernel has it");
+    match (&status.ruleset, &status.landlock) {
+        (RulesetStatus::FullyEnforced, _) => tracing::info!("sandbox: landlock is on"),
+        (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => {
+            tracing::info!("sandbox: landlock is on, as far as this kernel has it ({effective_abi:?})");
         }
-        RulesetStatus::NotEnforced => {
-            tracing::warn!(?kernel, "sandbox: no landlock: files and network are not fenced off");
+        (RulesetStatus::PartiallyEnforced, _) => {
+            tracing::info!("sandbox: landlock is on, as far as this kernel has it");
+        }
+        (RulesetStatus::NotEnforced, found) => {
+            let reason = match found {
+                LandlockStatus::NotEnabled => "it is off in this kernel",
+                LandlockStatus::NotImplemented => "this kernel has none",
+                LandlockStatus::Available { .. } => "this kernel has none of its rights",
+            };
+            tracing::warn!("sandbox: no landlock ({reason}): files and network are not fenced off");
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{Formats, NewImage, OptionDef, Sets, known};
 use crate::create::encryption::named;
 
 /// Formats of images that are made.
-pub(super) const MADE: [&str; 5] = ["qcow2", "raw", "luks", "vpc", "vmdk"];
+pub const MADE: [&str; 5] = ["qcow2", "raw", "luks", "vpc", "vmdk"];
 
 /// Whether images of `format` are only read, or made whole.
 pub(super) fn is_foreign(format: Format) -> bool {
