@@ -1,5 +1,7 @@
 //! Images created and opened, and what is said where that fails.
 
+use std::os::fd::AsRawFd;
+
 use cowhand::{Aio, Cache, Disk, Error, ErrorKind, Existing, Format, Loops, NewImage, OpenOptions, create};
 
 use crate::scratch::{SIZE_BYTES, Scratch, bytes_at};
@@ -202,4 +204,22 @@ fn disks_share_loops_and_each_closes_alone() {
         disk.close().wait().unwrap();
     }
     assert!(cowhand::map_memory().bytes_max >= 1 << 20);
+}
+
+/// A jailed monitor has a descriptor and no name that leads to the file any more.
+#[test]
+fn a_disk_opens_by_a_descriptor() {
+    let scratch = Scratch::new();
+    let disk = scratch.options().open().wait().unwrap();
+    disk.write(0, vec![5; 512]).wait().unwrap();
+    disk.close().wait().unwrap();
+    let (path, jailed) = (scratch.file("disk.qcow2"), scratch.file("jailed"));
+    let open = || std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = open();
+    std::fs::rename(&path, &jailed).unwrap();
+    let by_descriptor = |file: &std::fs::File| format!("/proc/self/fd/{}", file.as_raw_fd());
+    let disk = OpenOptions::new(by_descriptor(&file)).open().wait().unwrap();
+    assert_eq!(bytes_at(&disk, 0, 512), vec![5; 512]);
+    disk.write(512, vec![6; 512]).wait().unwrap();
+    disk.close().wait().unwrap();
 }
