@@ -1,6 +1,7 @@
 //! The README's session and the walks of docs/guide run as they are written: each line that begins with `$`, in one shell.
 //!
-//! The README's third line once started a server that kept the lock on the image, and every line behind it failed.
+//! The README's third line once started a server that kept the lock on the image, and every line behind it failed. Later the lines were typed once
+//! each server was ready, and a reader who pasted them saw up to six of them fail.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use black_box::peer::assert_clean;
 use black_box::ports::free_port;
 use black_box::run::{ended, pidfd};
-use black_box::{Moto, Scratch, program, ready};
+use black_box::{Moto, Scratch, program};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What a page says before its first block if no test runs it.
@@ -149,33 +150,13 @@ pub fn session(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim_start().strip_prefix("$ ")).collect()
 }
 
-/// Sockets that a line names.
-fn sockets(line: &str) -> impl Iterator<Item = &str> {
-    let endings = [".sock", ".qmp", ".vhost"];
-    line.split([' ', '=', ',']).filter(move |word| endings.iter().any(|ending| word.ends_with(ending)))
-}
-
-/// Whether a server listens at a socket. One for a machine has one client at a time, and the name of a socket is there when it listens.
-fn listens(socket: &Path) -> bool {
-    match socket.extension().is_some_and(|ending| ending == "vhost") {
-        true => socket.exists(),
-        false => ready::unix(socket),
-    }
-}
-
-/// Types the lines of a page into one shell, in an empty directory.
+/// Pastes the lines of a page into one shell, in an empty directory: none waits for the one before but by what is written.
 fn walk(text: &str, environment: &[(&str, &str)]) -> Scratch {
     let lines = session(text);
     assert!(lines.len() > 3, "{lines:?}");
     let scratch = Scratch::new();
     let mut shell = Shell::start(&scratch, &[], environment);
-    for (number, line) in lines.iter().enumerate() {
-        shell.runs(line, &scratch.file(&format!("line-{number}")));
-        if line.ends_with('&') {
-            // A person sees that it serves before the next line is typed.
-            shell.waits(line, || sockets(line).all(|name| listens(&scratch.file(name))));
-        }
-    }
+    shell.runs(&lines.join("\n"), &scratch.file("done"));
     shell.finish();
     scratch
 }
@@ -214,7 +195,7 @@ impl Shell {
         Self { child, end, keyboard, failed: true, log: scratch.file("said") }
     }
 
-    /// Types a line and waits until the next one could be typed, by the file `done`.
+    /// Types lines and waits until the next one could be typed, by the file `done`.
     pub fn runs(&mut self, line: &str, done: &Path) {
         self.types(line);
         self.types(&format!(": > {}", done.display()));
