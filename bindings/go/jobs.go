@@ -7,7 +7,7 @@ import "C"
 
 import "runtime"
 
-// Job is a job on a disk, which goes on when this is dropped.
+// Job is a job on a disk, which continues when this is dropped.
 type Job struct{ handle *C.cowhand_job }
 
 // JobInfo is how far a job is.

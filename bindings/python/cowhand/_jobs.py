@@ -22,7 +22,7 @@ class JobInfo:
 
 
 class Job:
-    """A job on a disk, which goes on when this is dropped."""
+    """A job on a disk, which continues when this is dropped."""
 
     def __init__(self, place: Any) -> None:
         self._place = place

@@ -355,7 +355,7 @@ class Disk:
 
 
 class Job:
-    """A job on a disk, which goes on when this is dropped."""
+    """A job on a disk, which continues when this is dropped."""
 
     def __init__(self, blocking: _jobs.Job) -> None:
         #: The same job for threads that wait.

@@ -670,7 +670,7 @@ int cowhand_job_wait_ready(struct cowhand_job *job);
 int cowhand_job_wait(struct cowhand_job *job);
 
 /**
- * Ends the handle of a job, which goes on. *job becomes null. A job that is null already is no error.
+ * Ends the handle of a job, which continues. *job becomes null. A job that is null already is no error.
  */
 int cowhand_job_destroy(struct cowhand_job **job);
 
@@ -769,7 +769,7 @@ int cowhand_differences(struct cowhand_disk *disk,
  * *json, an object with "id" and "image", is it for ever. Where the store is, and the credentials, AWS's environment
  * variables and files say. parent is an image of the lineage in the same folder of which unchanged chunks are taken, "none",
  * or null: one is looked for. key_secret is the secret with the key of an encrypted image, or null. chunk_size is 0, or
- * 512 KiB to 4 MiB. speed is in bytes of the disk a second, 0 is no limit. Other jobs and checkpoints go on meanwhile. json
+ * 512 KiB to 4 MiB. speed is in bytes of the disk a second, 0 is no limit. Other jobs and checkpoints continue meanwhile. json
  * may be null; the caller releases *json with cowhand_free.
  */
 int cowhand_publish(struct cowhand_disk *disk,

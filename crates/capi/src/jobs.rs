@@ -247,7 +247,7 @@ pub extern "C" fn cowhand_job_wait(job: *mut CowhandJob) -> c_int {
     call(|| Ok(job_of(job)?.ended().wait().map(|()| 0)?))
 }
 
-/// Ends the handle of a job, which goes on. *job becomes null. A job that is null already is no error.
+/// Ends the handle of a job, which continues. *job becomes null. A job that is null already is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowhand_job_destroy(job: *mut *mut CowhandJob) -> c_int {
     call(|| {

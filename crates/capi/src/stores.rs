@@ -20,7 +20,7 @@ pub const COWHAND_PUBLISH_FORCE: u32 = 2;
 /// *json, an object with "id" and "image", is it for ever. Where the store is, and the credentials, AWS's environment
 /// variables and files say. parent is an image of the lineage in the same folder of which unchanged chunks are taken, "none",
 /// or null: one is looked for. key_secret is the secret with the key of an encrypted image, or null. chunk_size is 0, or
-/// 512 KiB to 4 MiB. speed is in bytes of the disk a second, 0 is no limit. Other jobs and checkpoints go on meanwhile. json
+/// 512 KiB to 4 MiB. speed is in bytes of the disk a second, 0 is no limit. Other jobs and checkpoints continue meanwhile. json
 /// may be null; the caller releases *json with cowhand_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowhand_publish(

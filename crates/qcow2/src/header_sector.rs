@@ -128,7 +128,7 @@ fn sector(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use futures_util::FutureExt;
     use storage::{IoBytes, MemoryStorage, Storage};

@@ -79,11 +79,11 @@ fn a_cache_after_a_power_cut_at_any_step_has_no_wrong_byte_or_is_not_used() {
         let world = World::new(seed, Order::Shuffled);
         let file = world.add_disk("cache", Capabilities::REGULAR_FILE, Content::zeroed(0));
         let made = sim::run(&world, seed, |_| async { create(&file, &identity()).await });
-        made.expect("nobody waits for ever").expect("there is room");
+        made.expect("no task waits for ever").expect("there is room");
         sim::run(&world, seed, |_| async { file.flush().await }).expect("it ends").expect("it is there");
         world.start_recording();
         let figures = sim::run(&world, seed, |_| work(&world, seed, &content));
-        let figures = figures.expect("nobody waits for ever");
+        let figures = figures.expect("no task waits for ever");
         assert!(figures.evictions > 0 && figures.failures == 0, "{figures:?}");
         let crashes =
             CrashOptions { seed, exhaustive_atoms_max: 5, samples: 8, tears: 2, ..CrashOptions::default() };

@@ -123,7 +123,7 @@ pub enum Error {
     },
     /// A client without the key may have put it there.
     #[error(
-        "{image} is not encrypted, and a key was given (encrypt-key-secret): anybody who may write there may have made it"
+        "{image} is not encrypted, and a key was given (encrypt-key-secret): each user who may write there may have made it"
     )]
     NotEncrypted {
         /// The image.

@@ -61,7 +61,9 @@ impl Receiver<'_> {
                 let bytes = usize::try_from(payload_bytes).unwrap_or(usize::MAX);
                 match kind {
                     ChunkKind::OffsetData => self.data(cookie, bytes).await?,
-                    ChunkKind::None if !done => Err("a reply that goes on after it said nothing".to_owned())?,
+                    ChunkKind::None if !done => {
+                        Err("a reply that continues after it said nothing".to_owned())?
+                    }
                     _ => self.other(cookie, kind, bytes).await?,
                 }
                 if done { Ok(self.connection.answered(cookie)?) } else { Ok(()) }

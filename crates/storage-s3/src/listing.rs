@@ -62,7 +62,7 @@ impl Store {
             match token {
                 None => return Ok(()),
                 // It would never end.
-                token if token == next => return Err(senseless(&url, "does not go on").into()),
+                token if token == next => return Err(senseless(&url, "does not continue").into()),
                 token => next = token,
             }
         }

@@ -1,6 +1,7 @@
-//! Documents and comments use the field's terms: a phrase of the table is rejected, and the complaint names the plain word. Types are not
-//! called by a bare participle.
+//! Documents, comments, help and messages use the field's terms: a phrase of the tables is rejected, and the complaint names the plain word. Types
+//! are not called by a bare participle.
 
+use super::sizes::without_tests;
 use super::tree::Tree;
 
 /// Phrases, and what to write instead. Only phrases that never are the field's term.
@@ -32,6 +33,13 @@ const PLAIN: [(&str, &str); 25] = [
     ("hands to the kernel", "writes to the page cache"),
 ];
 
+/// Phrases that users do not read: in documents, in help and messages, and in what is installed.
+const OF_READERS: [(&str, &str); 3] =
+    [("goes on", "continues"), ("go on", "continue"), ("anybody", "each client, each machine")];
+
+/// What is installed or linked, beside programs: its comments and texts are read.
+const INSTALLED: [&str; 8] = [".service", ".socket", ".yml", ".yaml", ".toml", "Containerfile", ".py", ".go"];
+
 /// Participles that say nothing of what a type is.
 const NAMES: [&str; 8] = ["Found", "Known", "Asked", "Wanted", "Meant", "Kept", "Held", "Begun"];
 
@@ -44,21 +52,57 @@ const OTHERS: [&str; 1] = ["fuzz/corpus/"];
 pub fn complaints(tree: &Tree) -> Vec<String> {
     let documents = tree.ending(".md").flat_map(|(path, text)| of_document(path, text));
     let sources = tree.ending(".rs").filter(|(path, _)| !EXEMPT.iter().any(|start| path.starts_with(start)));
-    documents.chain(sources.flat_map(|(path, text)| of_source(path, text))).collect()
+    let installed = INSTALLED.iter().flat_map(|ending| tree.ending(ending));
+    let installed = installed.flat_map(|(path, text)| of_lines(path, &readers(), text.lines().enumerate()));
+    documents.chain(installed).chain(sources.flat_map(|(path, text)| of_source(path, text))).collect()
+}
+
+/// Phrases of both tables.
+fn readers() -> Vec<(&'static str, &'static str)> {
+    [&PLAIN[..], &OF_READERS].concat()
 }
 
 fn of_document(path: &str, text: &str) -> Vec<String> {
     if OTHERS.iter().any(|start| path.starts_with(start)) {
         return Vec::new();
     }
-    of_lines(path, text.lines().enumerate().filter(|(_, line)| !line.starts_with("    ")))
+    of_lines(path, &readers(), text.lines().enumerate().filter(|(_, line)| !line.starts_with("    ")))
 }
 
 fn of_source(path: &str, text: &str) -> Vec<String> {
     let comments =
         text.lines().enumerate().filter_map(|(index, line)| Some((index, line.split_once("//")?.1)));
-    let words = of_lines(path, comments).into_iter();
+    let words = of_lines(path, &PLAIN, comments).into_iter();
+    let texts = match path.starts_with("crates/") && path.contains("/src/") && !path.contains("test") {
+        true => of_lines(path, &readers(), literals(without_tests(text))),
+        false => Vec::new(),
+    };
+    let words = words.chain(texts);
     words.chain(text.lines().enumerate().filter_map(|(index, line)| of_type(path, index, line))).collect()
+}
+
+/// The lines of texts between quotes, which are help and messages. Comments and characters are passed over; a raw text ends at its quote.
+fn literals(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let (mut lines, mut line, mut is_text, mut escaped) = (Vec::new(), String::new(), false, false);
+    for (index, source) in text.lines().enumerate() {
+        let mut before = ' ';
+        for (at, c) in source.char_indices() {
+            let is_comment = !is_text && source.get(at..).is_some_and(|rest| rest.starts_with("//"));
+            if is_comment {
+                break;
+            }
+            match c {
+                '"' if !escaped && !(before == '\'' && !is_text) => is_text = !is_text,
+                _ if is_text => line.push(c),
+                _ => {}
+            }
+            escaped = c == '\\' && !escaped;
+            before = c;
+        }
+        escaped = false;
+        lines.push((index, std::mem::take(&mut line)));
+    }
+    lines.into_iter()
 }
 
 /// A type that is called by one of [`NAMES`].
@@ -76,14 +120,18 @@ fn without_code(line: &str) -> String {
 }
 
 /// The phrases in lines with their indices, also those that begin at the end of the line before.
-fn of_lines<'t>(path: &str, lines: impl Iterator<Item = (usize, &'t str)>) -> Vec<String> {
+fn of_lines(
+    path: &str,
+    table: &[(&str, &str)],
+    lines: impl Iterator<Item = (usize, impl AsRef<str>)>,
+) -> Vec<String> {
     let (mut found, mut before) = (Vec::new(), (0, String::new()));
     for (index, line) in lines {
-        let line = without_code(line).to_lowercase();
+        let line = without_code(line.as_ref()).to_lowercase();
         let carried = if before.0 == index { ending(&before.1) } else { String::new() };
         let text = format!("{carried} {}", line.trim_start_matches(['/', '!', ' ']));
         let phrases =
-            PLAIN.iter().filter(|(phrase, _)| has_words(&text, phrase) && !has_words(&carried, phrase));
+            table.iter().filter(|(phrase, _)| has_words(&text, phrase) && !has_words(&carried, phrase));
         found.extend(
             phrases.map(|(phrase, plain)| format!("{path}:{}: \"{phrase}\": write {plain}", index + 1)),
         );
@@ -144,6 +192,17 @@ mod tests {
         assert_eq!(of("fuzz/src/lib.rs", "let told = \"nobody\";\n"), [""; 0]);
     }
 
+    /// A page was corrected, and the help of the command still had the phrase.
+    #[test]
+    fn help_messages_and_what_is_installed_are_checked() {
+        let help = "const HELP: &str = \"\\\nGuests go on \\\n    writing\"; // goes on\n";
+        let found = of("crates/a/src/b.rs", help);
+        assert_eq!(found, ["crates/a/src/b.rs:2: \"go on\": write continue"]);
+        assert_eq!(of("crates/a/src/b.rs", "f('\"', told, \"a\\\"b nobody\", who)\n").len(), 1);
+        assert_eq!(of("crates/a/src/b.rs", "/// Requests go on.\nfn go() {}\n"), [""; 0]);
+        assert_eq!(of("packaging/a.service", "# The old one goes on.\n").len(), 1);
+    }
+
     #[test]
     fn a_type_says_what_it_is() {
         let found = of("fuzz/src/lib.rs", "pub(crate) struct Held {\n// a type Found\nenum Holder {}\n");
@@ -152,8 +211,8 @@ mod tests {
 
     #[test]
     fn no_phrase_stands_in_a_plain_word() {
-        for (phrase, plain) in PLAIN {
-            assert!(PLAIN.iter().all(|(other, _)| !has_words(plain, other)), "{phrase}: {plain}");
+        for (phrase, plain) in readers() {
+            assert!(readers().iter().all(|(other, _)| !has_words(plain, other)), "{phrase}: {plain}");
         }
     }
 }

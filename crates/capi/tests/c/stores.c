@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     cowhand_job *job = NULL;
     char *json = NULL;
     EQUAL(cowhand_publish(disk, "one", NAME, "none", NULL, 1 << 20, COWHAND_PUBLISH_UNCOMPRESSED, 0, &job, &json), 0);
-    /* The layer is sealed: checkpoints go on. */
+    /* The layer is sealed: checkpoints continue. */
     EQUAL(cowhand_checkpoint(disk, "two", NULL, 0, NULL), 0);
     EQUAL(cowhand_job_wait(job), 0);
     EQUAL(cowhand_job_destroy(&job), 0);

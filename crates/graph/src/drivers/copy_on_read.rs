@@ -36,7 +36,7 @@ const OPTIONS: &[Entry<Options>] = &in_group(
         Entry::text(
             "bottom",
             at!(Options, bottom),
-            "the node name of the lowest image below it whose data is copied",
+            "the node name of the lowest backing node whose data is copied",
         )
         .default_follows("none: of all images"),
     ],

@@ -320,7 +320,7 @@ impl Line {
 
     fn keep_timer(&mut self, next: Option<Time>, asking: Option<Ticket>, wakers: &mut Wakers) {
         let Some(at) = next else {
-            debug_assert!(self.waiting.is_empty(), "somebody waits and the group does not know");
+            debug_assert!(self.waiting.is_empty(), "a request waits and the group does not know");
             self.timer = None;
             return;
         };

@@ -24,7 +24,7 @@ fn a_request_beside_an_exchange_of_layers_sees_one_of_them() {
         put_below(&world, 1);
         let exchange = |world: &World| {
             put_below(world, 2);
-            assert_eq!(world.read(3), 2, "the old layer is seen by nobody who comes afterwards");
+            assert_eq!(world.read(3), 2, "no later request sees the old layer");
         };
         let read = |world: &World| {
             let seen = [world.read(3), world.read(4)];

@@ -326,7 +326,7 @@ fn free_runs(block: &[u8], range: Range<u64>, order: u32) -> (u64, Vec<(u64, u64
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 mod tests {
     use std::sync::Arc;
 

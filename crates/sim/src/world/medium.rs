@@ -51,7 +51,7 @@ impl Machine {
         let beyond = request.grows_to().is_some_and(|reaches| reaches > end);
         if beyond && self.faults.is_empty() && self.shortages.is_empty() {
             self.violations
-                .push(format!("{request} on {name}, which ends at {end:#x}: nobody made room for it"));
+                .push(format!("{request} on {name}, which ends at {end:#x}: no room was made for it"));
         }
     }
 }
