@@ -56,9 +56,12 @@ fn kind_of_store(error: &storage_chunked::Error) -> ErrorKind {
         | Image::Encrypted { .. }
         | Image::OtherKey { .. }
         | Image::NotEncrypted { .. }
-        | Image::Key(_) => ErrorKind::Invalid,
+        | Image::Key(_)
+        | Image::NothingToPack { .. } => ErrorKind::Invalid,
         Image::ReadOnly { .. } => ErrorKind::ReadOnly,
         Image::Manifest { .. }
+        | Image::StartList { .. }
+        | Image::Pack { .. }
         | Image::Missing { .. }
         | Image::Length { .. }
         | Image::Frame { .. }
