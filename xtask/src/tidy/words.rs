@@ -91,8 +91,9 @@ fn literals(text: &str) -> impl Iterator<Item = (usize, String)> {
             if is_comment {
                 break;
             }
+            let is_character = before == '\'' && !is_text;
             match c {
-                '"' if !escaped && !(before == '\'' && !is_text) => is_text = !is_text,
+                '"' if !escaped && !is_character => is_text = !is_text,
                 _ if is_text => line.push(c),
                 _ => {}
             }
