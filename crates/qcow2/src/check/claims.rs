@@ -97,11 +97,12 @@ impl Claims {
     }
 
     /// Counts a claim on one cluster and says whether it contradicts an earlier one. Data may be shared by
-    /// data, and an L2 table by the L1 tables of snapshots; nothing else may be shared.
+    /// data, an L2 table by L1 tables, and one whole L1 table by snapshots (`times`): none of them changes it. Nothing else may be shared.
     fn claim(&mut self, owner: Owner, cluster: u64, times: u32) -> Result<bool, Full> {
         let sharable = matches!(owner, Owner::Data | Owner::L2);
         let before = self.count(cluster);
-        let overlap = (before > 0 && !(sharable && self.owner(cluster) == owner)) || (times > 1 && !sharable);
+        let is_of_many = times > 1 && !sharable && owner != Owner::L1;
+        let overlap = (before > 0 && !(sharable && self.owner(cluster) == owner)) || is_of_many;
         self.any_shared |= before > 0 || times > 1;
         if overlap {
             self.overlaps.set(cluster, 1)?;

@@ -39,8 +39,14 @@ impl Window<'_> {
     async fn bytes(&mut self, part: Range<u64>) -> io::Result<&[u8]> {
         let (len, end) = (part.end - part.start, self.start + self.bytes.len() as u64);
         if part.start < self.start || part.end > end {
-            let there = self.file.length().saturating_sub(part.start).min(WINDOW_BYTES);
-            self.bytes = read_bytes(self.file, part.start, len.max(there)).await?.to_vec();
+            let there = self.file.length().saturating_sub(part.start);
+            let wanted = len.max(WINDOW_BYTES);
+            self.bytes = match wanted.min(there) {
+                0 => Vec::new(),
+                len => read_bytes(self.file, part.start, len).await?.to_vec(),
+            };
+            // Behind its end a file reads as zeroes, for QEMU too.
+            self.bytes.resize(wanted as usize, 0);
             (self.start, self.reads) = (part.start, self.reads + 1);
         }
         let from = (part.start - self.start) as usize;
@@ -66,7 +72,9 @@ impl Pass<'_> {
             return Ok(());
         };
         let beyond = beyond.saturating_add(self.snapshots.beyond);
-        let bytes = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();
+        let bytes: u64 = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();
+        let bytes =
+            bytes.min(self.file_length.saturating_sub(self.header.snapshots_offset.0).next_multiple_of(8));
         if self.claim(Owner::SnapshotTable, self.header.snapshots_offset.0, bytes, 1)? != Claim::Good {
             self.complete = false;
         }
@@ -118,7 +126,15 @@ impl Pass<'_> {
                     drop(table);
                     return self.decode_one_by_one(offset).await;
                 }
+                // A length of extra data that is wrong has the table reach over the end of the file.
                 Err(error) => {
+                    drop(table);
+                    let is_long =
+                        |entry: &DecodedSnapshot| entry.extra_bytes as usize > SNAPSHOT_EXTRA_BYTES_MAX;
+                    let found = self.decode_one_by_one(offset).await;
+                    if found.as_ref().is_some_and(|found| found.entries.iter().any(is_long)) {
+                        return found;
+                    }
                     self.found_incomplete(&Finding::Snapshot(error));
                     return None;
                 }
