@@ -29,13 +29,22 @@ impl Contradiction {
     }
 }
 
+/// What an image was found to contradict itself in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corruption {
+    /// In words.
+    pub message: String,
+    /// The bytes of the file that are two things at once, if that is it: offset and length.
+    pub place: Option<(u64, u64)>,
+}
+
 /// Reasons to write no more. Each is noticed once and stays for as long as the image is open.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Metadata was caught lying.
     corrupt: AtomicBool,
     /// What was found first, until it was reported.
-    news: Mutex<Option<String>>,
+    news: Mutex<Option<Corruption>>,
     /// The file may have another header than memory.
     stopped: AtomicBool,
 }
@@ -47,7 +56,7 @@ impl Health {
     }
 
     /// Metadata was caught lying; `what` says how.
-    pub(crate) fn set_corrupt(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn set_corrupt(&self, what: impl FnOnce() -> Corruption) {
         if !self.corrupt.swap(true, Ordering::Relaxed) {
             *self.news.lock() = Some(what());
         }
@@ -59,7 +68,7 @@ impl Health {
     }
 
     /// What was found first. Given once.
-    pub(crate) fn take_news(&self) -> Option<String> {
+    pub(crate) fn take_news(&self) -> Option<Corruption> {
         if self.is_corrupt() { self.news.lock().take() } else { None }
     }
 

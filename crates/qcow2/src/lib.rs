@@ -101,6 +101,7 @@ pub use create::{
 };
 pub use encryption::luks_area;
 pub use header_update::is_dirty;
+pub use health::Corruption;
 pub use host::{Calculation, Host, Work};
 pub use image::Qcow2;
 pub use map_cache::{Advice, Budget, Counters, Form, GhostHits, Model, SliceKey};

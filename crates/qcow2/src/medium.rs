@@ -8,7 +8,7 @@ use storage::{Step, Storage, about_to};
 use storage_luks::{CipherStorage, SectorCipher};
 
 use crate::Error;
-use crate::health::{Contradiction, Health};
+use crate::health::{Contradiction, Corruption, Health};
 use crate::host::Host;
 use crate::overlap::{MetadataMap, Section};
 use crate::table_io::write_bytes;
@@ -53,9 +53,19 @@ impl Medium {
         if let Err(error @ Error::Corrupt { .. }) = &result
             && kind.stops_writes()
         {
-            self.health.set_corrupt(|| error.to_string());
+            self.health.set_corrupt(|| Corruption { message: error.to_string(), place: None });
         }
         result
+    }
+
+    /// The error of `len` bytes at `offset` of the file that are, or would be, metadata and something else at once. It stops all further writes.
+    #[cold]
+    fn overlapping<T>(&self, offset: u64, len: u64, what: String) -> Result<T, Error> {
+        let error = self.blame.corrupt(what);
+        if Contradiction::Overlap.stops_writes() {
+            self.health.set_corrupt(|| Corruption { message: error.to_string(), place: Some((offset, len)) });
+        }
+        Err(error)
     }
 
     /// Whether the file is known to lead to what memory holds.
@@ -74,12 +84,11 @@ impl Medium {
     pub(crate) fn check_data(&self, host: HostOffset, len: u64) -> Result<(), Error> {
         match self.metadata_at(host, len) {
             None => Ok(()),
-            Some((at, section)) => self.noticing_corruption(
-                Contradiction::Overlap,
-                Err(self.blame.corrupt(format!(
-                    "guest data at {host} ({len} bytes) overlaps metadata ({section} at {at:#x})"
-                ))),
-            ),
+            Some((at, section)) => {
+                let what =
+                    format!("guest data at {host} ({len} bytes) overlaps metadata ({section} at {at:#x})");
+                self.overlapping(host.0, len, what)
+            }
         }
     }
 
@@ -102,12 +111,8 @@ impl Medium {
     /// Writes metadata of one kind, unless metadata of another kind is in the way.
     pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
         if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
-            return self.noticing_corruption(
-                Contradiction::Overlap,
-                Err(self
-                    .blame
-                    .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))),
-            );
+            let what = format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}");
+            return self.overlapping(offset, bytes.len() as u64, what);
         }
         if let Some(step) = step_of(section) {
             self.about_to(step);

@@ -5,6 +5,7 @@ use sync::atomic::Ordering;
 
 use crate::cache_sizes::CacheSizes;
 use crate::chain::{Chain, ChainStatus};
+use crate::health::Corruption;
 use crate::image::Qcow2;
 
 /// What an open image does and holds, for people and programs that watch it.
@@ -40,7 +41,7 @@ pub struct Status {
 
 impl Qcow2 {
     /// In what the image was found to contradict itself since it was opened. Given once.
-    pub fn news_of_corruption(&self) -> Option<String> {
+    pub fn news_of_corruption(&self) -> Option<Corruption> {
         self.inner.medium.health.take_news()
     }
 

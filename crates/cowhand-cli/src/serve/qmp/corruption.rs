@@ -10,7 +10,7 @@ use crate::serve::inventory::Inventory;
 
 const NAME: &str = "BLOCK_IMAGE_CORRUPTED";
 
-/// What is reported. No place: the message names it.
+/// What is reported. The place is that of bytes that are two things at once; other messages name theirs.
 pub const CORRUPTED: EventSpec = EventSpec {
     name: NAME,
     data: Kind::Object(&[
@@ -39,10 +39,13 @@ pub fn report(inventory: &Inventory, node: &DiskNode) {
         let own = if at == 0 { Some(&name) } else { layer.name.as_ref() };
         let mut data = json!({
             "device": name,
-            "msg": news,
+            "msg": news.message,
             // One that is only read can lose nothing more.
             "fatal": !layer.block.capabilities().read_only,
         });
+        if let Some((offset, size)) = news.place {
+            (data["offset"], data["size"]) = (json!(offset), json!(size));
+        }
         if let Some(own) = own {
             data["node-name"] = json!(own);
         }
