@@ -190,6 +190,11 @@ fn callers_are_answered_as_by_qemus() {
             scratch.path(),
             &[
                 command("blockdev-del", json!({ "node-name": "x" })),
+                command(
+                    "block-export-add",
+                    json!({ "type": "vhost-user-blk", "id": "v", "node-name": "n", "iothread": "zz",
+                        "addr": { "type": "unix", "path": "v" } }),
+                ),
                 command("block-commit", json!({ "device": "x" })),
                 command("block_resize", json!({ "node-name": "n", "size": 1 << 20 })),
                 command(
@@ -206,7 +211,7 @@ fn callers_are_answered_as_by_qemus() {
     };
     let ours = look(&ours("qemu-storage-daemon"));
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
-    assert_eq!(ours.0[1], "DeviceNotFound");
+    assert_eq!((&ours.0[1], &ours.0[2]), (&json!("GenericError"), &json!("DeviceNotFound")));
 }
 
 /// A snapshot that is undone leaves a file that was there before it, as QEMU's does.

@@ -236,8 +236,13 @@ fn a_mirror_that_is_ready_and_cancelled_leaves_a_whole_copy() {
         qmp.ok("query-block-jobs", json!({}))[0]["busy"] == false
     });
     assert!(rests, "{jobs}");
+    qmp.ok("job-pause", json!({ "id": "m" }));
+    status(&mut qmp, "m", "standby");
+    qmp.ok("job-resume", json!({ "id": "m" }));
+    status(&mut qmp, "m", "ready");
     qmp.ok("block-job-cancel", json!({ "device": "m" }));
     completed(&mut qmp, "m");
+    assert_eq!(qmp.events_left("BLOCK_JOB_READY"), 0, "it became ready once");
     assert_eq!(exported(&mut qmp), "a");
     qmp.ok("blockdev-del", json!({ "node-name": "t" }));
     holds(&target, &held, &steered.scratch);

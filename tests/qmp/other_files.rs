@@ -29,6 +29,10 @@ fn a_disk_that_clients_write_goes_on_with_other_storage_over_its_file_and_with_a
         "inject-error": [{ "event": "read_aio", "errno": 5, "sector": 0 }] });
     qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "protocol", "filename": path }));
     qmp.ok("blockdev-add", json!({ "driver": "blkdebug", "node-name": "quiet", "image": "protocol" }));
+    // QEMU's schema has the member of every node.
+    for (name, driver) in [("protocol", "file"), ("quiet", "blkdebug")] {
+        assert_eq!(super::node(&mut qmp, name).expect("it is there")["image"]["format"], driver);
+    }
     let counting = Counting::on(socket, "a");
     let jobs = [
         "--name=verify",

@@ -28,8 +28,14 @@ fn a_write_beyond_a_threshold_is_reported_once_and_the_highest_write_is_known() 
     assert!(reported["amount-exceeded"].as_u64().expect("a number") <= 2 << 20, "{reported}");
     assert_eq!(threshold(&mut qmp), json!(0));
     let stats = qmp.ok("query-blockstats", json!({ "query-nodes": true }));
-    let disk = stats.as_array().expect("a list").iter().find(|disk| disk["node-name"] == "d");
-    let highest = disk.expect("it is there")["parent"]["stats"]["wr_highest_offset"].as_u64();
+    let of_node = |name: &str| {
+        let found = stats.as_array().expect("a list").iter().find(|node| node["node-name"] == name);
+        found.expect("it is there")
+    };
+    assert_eq!(of_node("d")["stats"]["wr_highest_offset"], 11 << 20);
+    let highest = of_node("d")["parent"]["stats"]["wr_highest_offset"].as_u64();
+    // libvirt looks there.
+    assert_eq!(of_node("f")["stats"]["wr_highest_offset"].as_u64(), highest);
     let length = std::fs::metadata(&path).expect("it is there").len();
     assert!(highest.is_some_and(|highest| highest > 7 << 20 && highest <= length), "{highest:?} of {length}");
     assert!(

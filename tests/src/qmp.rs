@@ -130,6 +130,11 @@ impl Qmp {
         }
     }
 
+    /// How many events of that name came while others were waited for.
+    pub fn events_left(&self, name: &str) -> usize {
+        self.events.iter().filter(|event| event["event"] == name).count()
+    }
+
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reader.get_mut().write_all(bytes)

@@ -91,6 +91,13 @@ impl Disk {
         inside.end(status, bytes)
     }
 
+    /// The end of the highest write to the disk since it was opened, in bytes: of clients, and where its bytes are a file's, of all others; 0 if there
+    /// was none.
+    pub fn highest_write(&self) -> u64 {
+        let of_file = self.reach().filter(|_| self.image().is_none()).map_or(0, |reach| reach.highest());
+        self.front.highest_write().max(of_file)
+    }
+
     /// How far writes have reached into the file of the uppermost image, where that is known.
     pub fn reach(&self) -> Option<Arc<storage::Reach>> {
         let layers = self.layers();

@@ -21,6 +21,7 @@ mod tests;
 mod waiting;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -52,6 +53,8 @@ pub(crate) struct Front {
     membership: ArcSwap<Membership>,
     control: Mutex<Control>,
     tap: Option<Tap>,
+    /// The end of the highest write that arrived, in bytes.
+    highest: AtomicU64,
 }
 
 /// What is changed by few and seldom.
@@ -122,6 +125,7 @@ impl Front {
             membership: ArcSwap::new(Membership::new(joined, weight)),
             control: Mutex::new(Control { weight, drains: 0, pauses: Pauses::default() }),
             tap: None,
+            highest: AtomicU64::new(0),
         }
     }
 
@@ -140,11 +144,20 @@ impl Front {
         self.tap = tap;
     }
 
-    /// A request for a range has arrived. Costs one branch while nothing is recorded.
+    /// The end of the highest write that arrived, in bytes; 0 if there was none.
+    pub(crate) fn highest_write(&self) -> u64 {
+        self.highest.load(Relaxed)
+    }
+
+    /// A request for a range has arrived. Costs a branch or two while nothing is recorded.
     #[inline]
     pub(crate) fn note(&self, kind: Kind, offset: u64, len: u64) {
         if let Some(tap) = &self.tap {
             tap.record(kind, offset, len, self.clock.now());
+        }
+        let end = offset.saturating_add(len);
+        if matches!(kind, Kind::Write | Kind::Zero) && end > self.highest.load(Relaxed) {
+            self.highest.fetch_max(end, Relaxed);
         }
     }
 

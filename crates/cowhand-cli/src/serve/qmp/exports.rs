@@ -30,6 +30,9 @@ pub async fn add(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
+    if inventory.as_qemu {
+        check_iothreads(inventory, arguments)?;
+    }
     active::activate_for_export(inventory, change, arguments).await?;
     match arguments.text("type")? {
         "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
@@ -37,6 +40,17 @@ pub async fn add(
         "ublk" => add_ublk(inventory, arguments),
         _ => add_nbd(inventory, arguments).await,
     }
+}
+
+/// Refuses threads of that name that are not there, as QEMU does; the loops are the program's own in any case.
+fn check_iothreads(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
+    let given = arguments.0.get("iothread");
+    let ids =
+        given.into_iter().flat_map(|given| given.as_array().map_or(std::slice::from_ref(given), |ids| ids));
+    ids.filter_map(Value::as_str).try_for_each(|id| {
+        let is_there = inventory.object(id).is_ok_and(|object| object.kind.type_name() == "iothread");
+        is_there.then_some(()).ok_or_else(|| QmpError::generic(format!("there is no iothread {id:?}")))
+    })
 }
 
 /// QEMU's defaults, too: one queue, blocks of 512 bytes.

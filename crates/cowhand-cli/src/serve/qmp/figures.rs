@@ -46,7 +46,7 @@ Of stats:
   {rd,wr,unmap}_merged    number of requests that went to the disk as part of another one
   in_flight               number of requests that have not ended
   invalid_operations      number of requests that were refused before the disk
-  wr_highest_offset?      end of the highest write, of a raw disk on a file
+  wr_highest_offset?      end of the highest write since it was opened; of a file in its bytes
   idle_time_ns?           nanoseconds since the last request
   account_invalid, account_failed  bool: true
   timed_stats             list: empty
@@ -107,20 +107,22 @@ pub async fn all(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answ
         let Some(node) = node.upgrade() else { continue };
         list.push(&one(&node, counted.get(&Arc::as_ptr(&node)).copied().unwrap_or_default(), by_node));
     }
+    let reaches = if by_node { inventory.graph.write_reaches() } else { HashMap::new() };
     for node in nodes.iter().flat_map(|nodes| &nodes.all) {
         turn.pass().await;
         let Some(node) = node.upgrade() else { continue };
         let own = node.disk().is_err().then(|| node.name());
         let names = own.into_iter().chain(node.parts());
         for name in names.filter(|name| nodes.as_ref().is_some_and(|nodes| nodes.has(name))) {
-            list.push(&object([("node-name", json!(name)), ("stats", of_no_requests())]));
+            let highest = reaches.get(&name).map(|reach| reach.highest());
+            list.push(&object([("node-name", json!(name)), ("stats", of_no_requests(highest))]));
         }
     }
     Ok(Answer::List(list))
 }
 
-/// What is counted are the requests of a disk's clients: a node below or over a disk has none, as in QEMU.
-fn of_no_requests() -> Value {
+/// What is counted are the requests of a disk's clients: a node below or over a disk has none, as in QEMU. Of a file it is known how far writes reached.
+fn of_no_requests(highest: Option<u64>) -> Value {
     let mut stats = Map::new();
     for (_, word) in KINDS {
         for what in ["operations", "bytes", "total_time_ns"] {
@@ -137,6 +139,9 @@ fn of_no_requests() -> Value {
     stats.insert("account_invalid".to_owned(), json!(true));
     stats.insert("account_failed".to_owned(), json!(true));
     stats.insert("timed_stats".to_owned(), json!([]));
+    if let Some(highest) = highest {
+        stats.insert("wr_highest_offset".to_owned(), json!(highest));
+    }
     Value::Object(stats)
 }
 
@@ -167,10 +172,7 @@ fn stats(node: &DiskNode, [invalid, reads, writes]: [u64; 3]) -> Value {
     for (name, value) in [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0)] {
         stats.insert(name.to_owned(), json!(value));
     }
-    // What clients write to an image lies elsewhere in its file: this figure is the file's.
-    if let Some(reach) = node.disk.reach().filter(|_| node.disk.image().is_none()) {
-        stats.insert("wr_highest_offset".to_owned(), json!(reach.highest()));
-    }
+    stats.insert("wr_highest_offset".to_owned(), json!(node.disk.highest_write()));
     stats.insert("account_invalid".to_owned(), json!(true));
     stats.insert("account_failed".to_owned(), json!(true));
     stats.insert("timed_stats".to_owned(), json!([]));

@@ -1,9 +1,11 @@
 //! ImageInfo: what queries say of an image and of those below it, without opening anything.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::Block;
+use block::{Block, SECTOR_BYTES};
 use graph::{present_image, raw_of};
 use qcow2::Qcow2;
 use qcow2_layout::{CryptMethod, Incompatible};
@@ -119,6 +121,19 @@ pub fn of_file(file: &dyn Storage, path: &str) -> Value {
     put("dirty-flag", json!(false));
     put("format-specific", json!({ "type": "file", "data": {} }));
     put_file(&mut put, file, None);
+    Value::Object(image)
+}
+
+/// A file that nothing has open, by its `driver` and `name`: its length is known where `path` leads to a regular file.
+pub fn of_closed_file(driver: &str, name: &Value, path: &Value) -> Value {
+    let mut image = Map::new();
+    image.insert("filename".to_owned(), name.clone());
+    image.insert("format".to_owned(), json!(driver));
+    let found = path.as_str().and_then(|path| std::fs::metadata(path).ok()).filter(Metadata::is_file);
+    if let Some(found) = found {
+        image.insert("virtual-size".to_owned(), json!(found.len()));
+        image.insert("actual-size".to_owned(), json!(found.blocks() * SECTOR_BYTES));
+    }
     Value::Object(image)
 }
 

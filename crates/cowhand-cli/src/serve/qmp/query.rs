@@ -182,10 +182,13 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
                 Some(name) => name.clone(),
                 None => json!(format!("{driver}://")),
             };
+            let below = options.get("image").and_then(|image| image.get("filename"));
+            let image = image_info::of_closed_file(driver, &file, below.unwrap_or(&file));
             let mut value = json!({
                 "node-name": node.name(),
                 "drv": driver,
                 "file": file,
+                "image": image,
                 "ro": options.get("read-only") == Some(&Value::Bool(true)),
                 "encrypted": false,
                 "detect_zeroes": "off",
