@@ -18,7 +18,7 @@ mod refused_rings;
 mod surroundings;
 mod terminal;
 pub mod tls;
-mod warnings;
+pub mod warnings;
 
 use black_box::Scratch;
 use black_box::peer::qemu_img;

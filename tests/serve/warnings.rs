@@ -33,7 +33,7 @@ fn warned_by<S: AsRef<OsStr>>(tool: impl IntoIterator<Item = S>) -> Vec<String> 
 }
 
 /// Takes the format of its backing file out of an image. QEMU makes such images no more, and there are many.
-fn forget_backing_format(image: &str) {
+pub fn forget_backing_format(image: &str) {
     let file = File::options().read(true).write(true).open(image).expect("the image");
     let mut header = [0; 4096];
     file.read_exact_at(&mut header, 0).expect("its header");
@@ -82,7 +82,7 @@ fn a_data_file_that_only_its_image_names_is_warned_of_until_it_is_named() {
 }
 
 #[test]
-fn tools_warn_once_of_what_they_open_and_under_the_names_of_qemu_as_little_as_qemu() {
+fn tools_warn_once_of_what_they_open_and_under_the_names_of_qemu_of_guessed_formats_alone() {
     let scratch = Scratch::new();
     create(&scratch, "base.qcow2", "1M");
     let (top, data, copy) = (scratch.name("top.qcow2"), scratch.name("data.qcow2"), scratch.name("copy.raw"));
@@ -103,7 +103,21 @@ fn tools_warn_once_of_what_they_open_and_under_the_names_of_qemu_as_little_as_qe
         }
         // Nothing is opened of which one could warn.
         assert_eq!(warned_by(["check", "-q", image]), [""; 0]);
-        let as_qemu = Run::new(ours("qemu-img")).args(["convert", "-O", "raw", image, &copy]).outcome();
-        assert_eq!((as_qemu.status.success(), &*as_qemu.stderr), (true, ""), "{image}");
+        for (program, words) in [
+            ("qemu-img", vec!["convert", "-O", "raw", image, &copy]),
+            ("qemu-io", vec!["-r", "-c", "read 0 4k", image]),
+        ] {
+            let as_qemu = Run::new(ours(program)).args(words).outcome();
+            let lines: Vec<_> = as_qemu.stderr.lines().collect();
+            let is_right = match &lines[..] {
+                [] => warning != WARNINGS[0],
+                [line] => warning == WARNINGS[0] && line.starts_with(program) && line.contains(warning),
+                _ => false,
+            };
+            assert!(as_qemu.status.success() && is_right, "{image}: {as_qemu}");
+        }
+        for words in [vec!["info", image], vec!["check", "-q", image], vec!["snapshot", "-l", image]] {
+            assert_eq!(Run::new(ours("qemu-img")).args(words).outcome().stderr, "", "{image}");
+        }
     }
 }

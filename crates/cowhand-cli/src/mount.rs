@@ -17,6 +17,7 @@ use crate::serve::args::Args as ServeArgs;
 use crate::serve::sandbox::Sandbox;
 use crate::serve::settings::{FuseFile, Placed, Settings, Surroundings};
 use crate::serve::{Beginning, InBackground, serve};
+use crate::warnings;
 
 /// Arguments of `cowhand mount`.
 #[derive(Clone, Debug, clap::Args)]
@@ -62,12 +63,13 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub qmp: Option<PathBuf>,
 
-    /// Also follow names in images that lead under DIR (may be repeated)
+    /// Also follow names in images that lead under DIR (may be repeated; the administrator's rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "DIR")]
     pub allow_path: Vec<PathBuf>,
 
     /// Also follow names in images that lead to this server, or to this part of it, as images write it: nbd://HOST:PORT/EXPORT,
-    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated; the administrator's
+    /// rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "NAME")]
     pub allow_name: Vec<String>,
 
@@ -155,7 +157,8 @@ fn settings(args: Args) -> Result<Settings, Failure> {
         quiet: Some(args.quiet || args.background),
         ..ServeArgs::default()
     };
-    let mut settings = Settings::new(serving, Surroundings::here(false))?;
+    let read = || Settings::new(serving, Surroundings::here(false));
+    let mut settings = warnings::while_reading(read)?;
     settings.endpoint = None;
     settings.fuse = settings
         .exports

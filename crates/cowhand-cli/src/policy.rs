@@ -11,13 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use graph::names::Policy;
+use graph::names::{ADMINISTRATORS, Policy};
 use serde::Deserialize;
 
 use crate::failure::Failure;
 
-/// Where the administrator's files are.
-pub const DIRECTORY: &str = "/etc/cowhand/policy.d";
 /// Names a file that makes the rules stricter.
 const VARIABLE: &str = "COWHAND_POLICY";
 /// Bytes of one file at most.
@@ -36,7 +34,7 @@ struct Said {
     /// Storage elsewhere that names may lead to.
     #[serde(default)]
     allow_name: Vec<String>,
-    /// Names lead no further under QEMU's names than under our own.
+    /// Names lead no further under QEMU's names than under our own, and no content decides the format of a backing file.
     #[serde(default)]
     strict: bool,
 }
@@ -56,14 +54,18 @@ pub fn is_as_qemu() -> bool {
 /// # Errors
 /// When a file cannot be read, is not the administrator's, or says something else; when a directory is none, or a name means nothing.
 pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failure> {
-    let said = of_administrator(Path::new(DIRECTORY), 0)?;
+    let said = of_administrator(Path::new(ADMINISTRATORS), 0)?;
     let strict = said.strict || restricted(std::env::var_os(VARIABLE))?;
     let directories = [&said.allow_path, directories].concat();
     let policy = Policy::new(&directories);
     let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
     let policy = policy.allowing(&[&said.allow_name, names].concat());
     let policy = policy.map_err(|error| Failure::because("cannot allow a name", &error))?;
-    Ok(if is_as_qemu() && !strict { policy.following_backing() } else { policy })
+    Ok(match (strict, is_as_qemu()) {
+        (true, _) => policy.wanting_format(),
+        (false, true) => policy.following_backing(),
+        (false, false) => policy,
+    })
 }
 
 /// The policy of all files in `directory`, which must belong to `owner`.
@@ -93,7 +95,7 @@ fn restricted(path: Option<OsString>) -> Result<bool, Failure> {
     let said = read(&path, None)?;
     if !said.allow_path.is_empty() || !said.allow_name.is_empty() {
         return Err(Failure::new(format!(
-            "{} ({VARIABLE}) allows something; only files in {DIRECTORY} may: it can say strict = true",
+            "{} ({VARIABLE}) allows something; only files in {ADMINISTRATORS} may: it can say strict = true",
             path.display()
         )));
     }

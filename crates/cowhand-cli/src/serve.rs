@@ -73,6 +73,7 @@ use self::take_over::{Estate, sockets};
 use crate::background::{Background, Side};
 use crate::create::options;
 use crate::failure::Failure;
+use crate::warnings;
 
 /// How often this process may begin again with rings, after successors that failed: each time costs about 100
 /// KiB a loop in advance.
@@ -90,7 +91,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     let successor = args.take_over.as_deref().map(Successor::ask).transpose()?;
     let inherited = if successor.is_some() { sockets::systemd() } else { systemd::take_sockets()? };
-    let settings = Settings::new(args, Surroundings::here(!inherited.is_empty()))?;
+    let surroundings = Surroundings::here(!inherited.is_empty());
+    let settings = warnings::while_reading(|| Settings::new(args, surroundings))?;
     let beginning = Beginning { inherited, background: background.map(InBackground::Here), successor };
     serve(&settings, beginning)
 }

@@ -1,9 +1,10 @@
-//! What a tool warns of when it opens images; `serve` has its log for that.
+//! What a tool warns of when it opens images and reads its options; `serve` has its log for that, once it is there.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, PoisonError};
 
+use graph::GUESSED;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
@@ -13,14 +14,29 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::warn;
 
-/// Where images are opened. What other parts log is news of a server's life, and costs a tool nothing.
-const OPENING: &str = "graph::chain";
+/// Where images are opened, and where options are read. What other parts log is news of a server's life, and costs a tool nothing.
+const SAID: [&str; 3] = ["graph::chain", "graph::drive", "cowhand_cli::create::options"];
 
-/// From now on each warning of images that are opened is on standard error, once.
+/// From now on each warning of images that are opened, and of what is asked of them, is on standard error, once.
 pub fn show() {
     // In tests another subscriber may be set already.
-    let opening = Targets::new().with_target(OPENING, LevelFilter::WARN);
-    let _ = tracing_subscriber::registry().with(opening).with(Shown::default()).try_init();
+    let _ = shown_of(&SAID).try_init();
+}
+
+/// Likewise of backing files alone whose format their content decides: the programs that call QEMU's tools look for no others.
+pub fn show_guesses() {
+    let _ = shown_of(&[GUESSED]).try_init();
+}
+
+/// Likewise as long as `read` runs: a server has its log from then on.
+pub fn while_reading<T>(read: impl FnOnce() -> T) -> T {
+    let _shown = shown_of(&SAID).set_default();
+    read()
+}
+
+fn shown_of(targets: &[&'static str]) -> impl Subscriber + Send + Sync + 'static {
+    let filter = Targets::new().with_targets(targets.iter().map(|target| (*target, LevelFilter::WARN)));
+    tracing_subscriber::registry().with(Shown::default().with_filter(filter))
 }
 
 /// A tool may open an image more than once: what was shown.

@@ -24,6 +24,9 @@ use crate::open::OpenRules;
 use crate::options::{DiskOptions, FileOptions, LayerOptions, OptionError};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
+/// Where it is logged that a backing file of a guessed format is opened for its data.
+pub const GUESSED: &str = "graph::chain::guessed";
+
 /// One image of a chain, read so far by its header only; the engine has not opened it.
 #[derive(Debug)]
 pub struct FoundImage {
@@ -161,7 +164,7 @@ impl<'a> ChainWalk<'a> {
         };
         let format = format_of(&file, &options, writable).await?;
         if !active && options.format.is_none() {
-            warn_of_guess(&path, format);
+            warn_of_guess(&path, format, self.data_files);
         }
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
@@ -201,14 +204,18 @@ impl<'a> ChainWalk<'a> {
 }
 
 /// Where the content decides whether a backing file is raw, its writer decides: a guest whose raw disk it
-/// was, for one.
-fn warn_of_guess(path: &Path, format: Format) {
-    tracing::warn!(
+/// was, for one. What will be read as that has a place of its own in the log ([`GUESSED`]).
+fn warn_of_guess(path: &Path, format: Format, data_files: DataFiles) {
+    let message = format!(
         "{}: the image over it does not say in which format it is; its content looks like {}. If others write that content, they decide: \
-         `cowhand rebase -u -b FILE -F FORMAT OVERLAY` records the format",
+         `rebase -u -b FILE -F FORMAT OVERLAY` records the format",
         path.display(),
         format.name()
     );
+    match data_files {
+        DataFiles::Open => tracing::warn!(target: GUESSED, "{message}"),
+        DataFiles::Leave => tracing::warn!("{message}"),
+    }
 }
 
 /// The image alone says which file of its directory holds the disk. It may say: that of another guest.
@@ -233,7 +240,10 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
         },
     };
     let Some(mut layer) = above.options.below() else { return Ok(None) };
-    if let Some(name) = backing.filter(|_| !layer.file.is_named())
+    let in_header = backing.filter(|_| !layer.file.is_named());
+    if let Some(options) = in_header.and_then(|name| rules.policy.allowed_options(name)) {
+        layer = below_as_allowed(above, layer, options)?;
+    } else if let Some(name) = in_header
         && let Some(file) = over_a_file(above, name.as_bytes(), rules)?
     {
         (layer.file.driver, layer.file.over) = (file.driver, file.over);
@@ -248,7 +258,32 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     if layer.format.is_none() {
         layer.format = named_format(above)?;
     }
+    if layer.format.is_none() && rules.policy.wants_format() {
+        let image = above.file.place.given().to_owned();
+        let name = backing.map_or_else(|| source.path().into_os_string(), |name| name.to_owned().into());
+        let role = Role::Backing.words();
+        return Err(OpenError::from(Refused { image, role, name, reason: Reason::NoFormat }));
+    }
     Ok(Some((source, layer)))
+}
+
+/// How the backing file of `above` is opened that its header describes by `options`, which are allowed. What else the user said of it (`layer`) counts as it
+/// does of others: caches and locks.
+fn below_as_allowed(
+    above: &FoundImage,
+    layer: LayerOptions,
+    options: OptionTree,
+) -> Result<LayerOptions, OpenError> {
+    let refused = |source| OpenError::Options { path: above.file.place.given().to_owned(), source };
+    let described = DiskOptions::of_tree(options).map_err(refused)?;
+    described.check_without_filters()?;
+    let mut below = described.layer;
+    below.format = layer.format.or(below.format);
+    below.file.aio = layer.file.aio;
+    (below.file.direct, below.file.no_flush) = (layer.file.direct, layer.file.no_flush);
+    below.file.locking = layer.file.locking;
+    below.backing = layer.backing;
+    Ok(below)
 }
 
 /// The file that `name` means if it begins as names of storage over another file do (`blkdebug:CONFIG:FILE`) and backing files are followed wherever they

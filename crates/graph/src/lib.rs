@@ -40,7 +40,7 @@ pub mod trace;
 mod upkeep;
 
 pub use crate::bitmaps_file::{bitmaps_of, raw_of};
-pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
+pub use crate::chain::{ChainWalk, DataFiles, FoundImage, GUESSED};
 pub use crate::disk::{Disk, DiskEnd};
 pub use crate::error::OpenError;
 pub use crate::extents::{ExtentFile, VmdkFiles};

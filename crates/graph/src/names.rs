@@ -29,9 +29,9 @@ use rustix::fs::{FileType, Mode, OFlags};
 use self::elsewhere::Allowed;
 pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
-pub use self::refused::{Reason, Refused};
+pub use self::refused::{ADMINISTRATORS, Reason, Refused};
 pub use self::role::Role;
-use crate::drive::{PATH_PROTOCOLS, names_device, split_protocol};
+use crate::drive::{DriveError, OptionTree, PATH_PROTOCOLS, names_device, parse_drive, split_protocol};
 use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
@@ -45,8 +45,12 @@ const KERNEL_FILE_SYSTEMS: [i64; 6] =
 pub struct Policy {
     allowed: Vec<PathBuf>,
     elsewhere: Vec<Allowed>,
+    /// Options that backing files may be, each as a whole.
+    options: Vec<OptionTree>,
     /// Backing files are followed to any regular file and block device of this machine.
     follows_backing: bool,
+    /// A backing file whose format nobody says is not opened.
+    wants_format: bool,
 }
 
 /// What a name leads to that the policy lets through.
@@ -88,12 +92,27 @@ impl Policy {
         Ok(Self { allowed, ..Self::default() })
     }
 
-    /// Allows names in images to lead to these, too: `nbd://HOST` is any export of that server, `nbd://HOST/EXPORT` that one.
+    /// Allows names in images to lead to these, too: `nbd://HOST` is any export of that server, `nbd://HOST/EXPORT` that one, `json:{...}` these
+    /// options of a backing file and no others.
     ///
     /// # Errors
-    /// When one of them means no storage elsewhere.
-    pub fn allowing(self, names: &[String]) -> Result<Self, NotAllowable> {
-        Ok(Self { elsewhere: names.iter().map(|name| Allowed::of(name)).collect::<Result<_, _>>()?, ..self })
+    /// When one of them means no storage elsewhere, and is no options.
+    pub fn allowing(mut self, names: &[String]) -> Result<Self, NotAllowable> {
+        let (options, names): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.starts_with("json:"));
+        let options_of = |name: &String| {
+            let wrong = |error: DriveError| NotAllowable { name: name.clone(), problem: error.to_string() };
+            parse_drive(OsStr::new(name), |_| false).map_err(wrong)
+        };
+        self.options = options.into_iter().map(options_of).collect::<Result<_, _>>()?;
+        self.elsewhere = names.into_iter().map(|name| Allowed::of(name)).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// The options that `name` in an image is, if it is options and they are allowed, in whatever order and form.
+    pub(crate) fn allowed_options(&self, name: &str) -> Option<OptionTree> {
+        let named = Some(name).filter(|name| !self.options.is_empty() && name.starts_with("json:"))?;
+        let named = parse_drive(OsStr::new(named), |_| false).ok()?;
+        self.options.contains(&named).then_some(named)
     }
 
     /// Follows names of backing files wherever they lead on this machine, as QEMU does: to regular files and block devices that the user may open,
@@ -101,6 +120,17 @@ impl Policy {
     #[must_use]
     pub fn following_backing(self) -> Self {
         Self { follows_backing: true, ..self }
+    }
+
+    /// Opens no backing file whose format its content would decide: neither the overlay's header nor the user says it.
+    #[must_use]
+    pub fn wanting_format(self) -> Self {
+        Self { wants_format: true, ..self }
+    }
+
+    /// Whether a backing file needs a format that was said.
+    pub(crate) fn wants_format(&self) -> bool {
+        self.wants_format
     }
 
     /// Whether names of backing files are followed wherever they lead on this machine.
@@ -512,12 +542,14 @@ mod tests {
             (b"ba\0se", "the name contains a zero byte"),
             (
                 b"json:{\"file.filename\":\"/etc/passwd\"}",
-                "json: inside an image is not followed; name the file on the command line (backing.file=PATH)",
+                "json: inside an image is not followed unless it is allowed; if it is right, give --allow-name with all of it \
+                 (for all programs: allow-name in /etc/cowhand/policy.d), or name the file on the command line (backing.file=PATH)",
             ),
             (
                 b"nbd://host/x",
                 "nbd: inside an image is not followed unless it is allowed; if it is right, give --allow-name \
-                 nbd://host:10809/x (or name it on the command line: backing.file=PATH)",
+                 nbd://host:10809/x (for all programs: allow-name in /etc/cowhand/policy.d; or name it on the command line: \
+                 backing.file=PATH)",
             ),
             (
                 b"gluster://host/x",
@@ -611,7 +643,7 @@ mod tests {
         let refused = policy.resolve(&scene.place("images/top"), b"link-out", Role::Data).unwrap_err();
         let expected = format!(
             "{} names data file \"link-out\": it leads to {}, outside the image's own directory; if that is right, \
-             give --allow-path {}",
+             give --allow-path {} (for all programs: allow-path in /etc/cowhand/policy.d)",
             scene.path("images/top").display(),
             scene.path("elsewhere/secret").display(),
             scene.path("elsewhere").display(),

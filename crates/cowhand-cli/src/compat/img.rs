@@ -23,6 +23,7 @@ use crate::deferred::with_arguments;
 use crate::failure::{FAILED, Failure};
 use crate::{
     amend, bench, bitmap, commit, compare, convert, dd, info, map, measure, rebase, resize, snapshot,
+    warnings,
 };
 
 /// Adds the arguments of a command.
@@ -110,6 +111,7 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
             "-T {events}: there are no trace events of QEMU here; leave it out"
         )));
     }
+    warnings::show_guesses();
     if let Some((_, of_command)) = matches.subcommand() {
         objects::make(of_command)?;
     }

@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 use super::{VERSION, objects};
 use crate::failure::Failure;
 use crate::io::{self, Args};
+use crate::warnings;
 
 /// The command line of `qemu-io`.
 pub fn command() -> Command {
@@ -26,6 +27,7 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let args = Args::from_arg_matches(matches)
         .map_err(|error| Failure::because("the command line is not understood", &error))?;
+    warnings::show_guesses();
     objects::make(matches)?;
     io::run(&args, out)
 }

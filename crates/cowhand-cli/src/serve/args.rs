@@ -64,12 +64,13 @@ pub struct Args {
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Disks")]
     pub read_only: Option<bool>,
 
-    /// Also follow names in images that lead under DIR; with --qmp, commands may open files there (may be repeated)
+    /// Also follow names in images that lead under DIR; with --qmp, commands may open files there (may be repeated; the administrator's rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
     /// Also follow names in images that lead to this server, or to this part of it, as images write it: nbd://HOST:PORT/EXPORT,
-    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated; the administrator's
+    /// rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "NAME", help_heading = "Disks")]
     pub allow_name: Vec<String>,
 

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+/// Where the rules of a machine's administrator are, which cowhand's programs read.
+pub const ADMINISTRATORS: &str = "/etc/cowhand/policy.d";
+
 /// A name that is not followed.
 #[derive(Debug, Error)]
 #[error("{} names {role} {name:?}: {reason}", .image.display())]
@@ -31,11 +34,20 @@ pub enum Reason {
     #[error("the name contains a zero byte")]
     ZeroByte,
     /// Options in disguise.
-    #[error("json: inside an image is not followed; name the file on the command line ({hint})")]
+    #[error(
+        "json: inside an image is not followed unless it is allowed; if it is right, give --allow-name with all of it (for all programs: \
+         allow-name in {ADMINISTRATORS}), or name the file on the command line ({hint})"
+    )]
     Json {
         /// Option to use instead.
         hint: &'static str,
     },
+    /// Its content would decide what it is.
+    #[error(
+        "the image does not say in which format it is, and the administrator's policy (strict) lets no content decide that; \
+         say it (backing.driver=FORMAT), or record it: rebase -u -b FILE -F FORMAT OVERLAY"
+    )]
+    NoFormat,
     /// Something other than a local file, of which no driver is known here.
     #[error(
         "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
@@ -46,8 +58,8 @@ pub enum Reason {
     },
     /// Storage elsewhere that the user did not allow.
     #[error(
-        "{driver}: inside an image is not followed unless it is allowed; if it is right, give --allow-name {name} (or name it on \
-         the command line: {hint})"
+        "{driver}: inside an image is not followed unless it is allowed; if it is right, give --allow-name {name} (for all programs: \
+         allow-name in {ADMINISTRATORS}; or name it on the command line: {hint})"
     )]
     NotAllowed {
         /// Its driver.
@@ -87,7 +99,7 @@ pub enum Reason {
     },
     /// A regular file elsewhere.
     #[error(
-        "it leads to {}, outside the image's own directory; if that is right, give --allow-path {}",
+        "it leads to {}, outside the image's own directory; if that is right, give --allow-path {} (for all programs: allow-path in {ADMINISTRATORS})",
         .path.display(), .directory.display()
     )]
     Outside {

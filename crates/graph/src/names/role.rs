@@ -12,7 +12,7 @@ pub enum Role {
 }
 
 impl Role {
-    pub(super) fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Backing => "backing file",
             Self::Data => "data file",
