@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 41] = [
+const SCRIPTS: [&str; 48] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -97,6 +97,29 @@ const SCRIPTS: [&str; 41] = [
      'convert -O raw N d' 'compare N ./a:b' 'dd if=N of=d' 'dd if=./a:b of=N' 'rebase -b N -F raw ./a:b' 'commit N' 'create -f qcow2 -b N -F raw d 1M' \
      'create -u -f qcow2 -b N -F raw d 1M'; do qemu-img ${c/N/$n} >/dev/null 2>&1; echo $n $c $?; done; qemu-io -c 'read 0 64k' $n >/dev/null 2>&1; echo $?; done; ls; \
      qemu-img info file:a:b | head -1; qemu-img create -f qcow2 json:{} 1M 2>/dev/null; echo $?",
+    // Of equal options the last counts, wherever options stand; a switch alone is on, with "no" before it off.
+    "qemu-img create -q -f qcow2 n 1M; qemu-img create -q -f qcow2 m 1M; o=driver=raw,file.filename=zz,driver=qcow2,file.filename; qemu-io --image-opts -c length $o=n; \
+     qemu-img info --image-opts $o=n | head -2; qemu-img convert -n --target-image-opts n $o=m,lazy-refcounts; echo $?; qemu-nbd --image-opts $o=n -t -k $PWD/s --fork --pid-file p; \
+     echo $?; kill $(cat p); qemu-storage-daemon --blockdev $o=m,node-name=x,file.driver=null-co,file.driver=file --pidfile q --daemonize; echo $?; kill $(cat q)",
+    "qemu-img create -q -f qcow2 n 1M; for o in read-only noread-only force-share; do d=driver=qcow2,$o,file.filename=n; \
+     qemu-io -r --image-opts -c length $d 2>/dev/null; qemu-img info --image-opts $d 2>/dev/null | head -1; done; qemu-io -c 'reopen -o l2-cache-size=1M,l2-cache-size=2M' \
+     -c 'reopen -o lazy-refcounts' -c length n 2>/dev/null; qemu-io -c 'open -o nolazy-refcounts n' -c length 2>/dev/null",
+    "qemu-img create -q -f qcow2 n 1M; for o in lazy_refcounts nolazy_refcounts lazy_refcounts=off,lazy_refcounts; do qemu-img amend -o $o n; echo $?; \
+     qemu-img info n | grep lazy; done; qemu-storage-daemon --chardev socket,id=c,path=$PWD/m,server,nowait --monitor c --pidfile p --daemonize; echo $?; kill $(cat p)",
+    // Numbers are what C's strtol reads.
+    "qemu-img create -q -f qcow2 n 1M; for i in ' 4' 0x4 010 +4 4x -4 ''; do qemu-img bench -c \"$i\" n >/dev/null 2>&1; echo $?; qemu-img bench -c 1 -d \"$i\" n >/dev/null 2>&1; \
+     echo $?; qemu-img convert -m \"$i\" n o 2>/dev/null; echo $?; qemu-img create -f qcow2 -o \"refcount_bits=$i\" p 1M 2>/dev/null; echo $?; done; \
+     qemu-img bench -w -c 8 -d 2 --pattern=0x41 --flush-interval=0x2 n >/dev/null; echo $?; qemu-io -c 'read -P 0x41 0 0x8000' n | head -1",
+    "qemu-img create -q -f qcow2 b 1M; qemu-img create -q -f qcow2 -b b -F qcow2 t; qemu-img convert -n -F qcow2 -O qcow2 b t; echo $?; \
+     qemu-img create -f qcow2 -b null-co:// -F null-co n 1M; qemu-io -c 'read 0 64k' n | head -1; qemu-img info n | grep '^backing'",
+    // Tables of snapshots: extra data that reaches over the end of the file, and two snapshots with one L1 table.
+    "f() { echo $((0x$(od -An -tx1 -j$1 -N$2 s | tr -d ' '))); }; qemu-img create -q -f qcow2 s 4M; qemu-io -c 'write 1M 1M' s >/dev/null; for i in 1 2 3; do qemu-img snapshot -c s$i s; \
+     done; printf '\\x00\\x00\\x07\\xd0' | dd of=s bs=1 seek=$(($(f 64 8) + 36)) conv=notrunc status=none; \
+     for r in '' '-r all' ''; do qemu-img check $r s >/dev/null 2>&1; echo $?; done; qemu-img snapshot -l s | wc -l; qemu-io -r -c 'read 1M 1M' s | head -1",
+    "f() { echo $((0x$(od -An -tx1 -j$1 -N$2 s | tr -d ' '))); }; qemu-img create -q -f qcow2 s 4M; qemu-io -c 'write -P 5 1M 1M' s >/dev/null; qemu-img snapshot -c s1 s; \
+     qemu-img snapshot -c s2 s; o=$(f 64 8); n=$((o + (40 + $(f $((o + 36)) 4) + $(f $((o + 12)) 2) + $(f $((o + 14)) 2) + 7) / 8 * 8)); \
+     dd if=s of=s bs=1 skip=$o seek=$n count=12 conv=notrunc status=none; for r in '' '-r all' ''; do qemu-img check $r s >/dev/null 2>&1; echo $?; done; \
+     for i in 1 2; do qemu-img snapshot -d s$i s; qemu-img check s | head -1; done; qemu-io -r -c 'read -P 5 1M 1M' s | head -1",
     // What bitmaps take when the image is closed lies in the room that the writer had ahead, not behind it.
     "for c in 64k 4k; do qemu-img create -q -f qcow2 -o cluster_size=$c a 1G; qemu-img bitmap --add a x; qemu-io -c 'write 0 64k' a >/dev/null; for i in 1 2; do \
      e=$(qemu-img check --output json a | sed -n 's/.*image-end-offset.: \\([0-9]*\\).*/\\1/p'); echo $((e >> 20)) $(($(stat -c %s a) >> 20)); qemu-io -c 'write 64k 128k' a >/dev/null; \

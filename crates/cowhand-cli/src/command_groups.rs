@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches};
 
 use crate::cli::{self, Cli};
+use crate::compat::last_wins::without_replaced;
+use crate::failure::warn;
 
 /// Headings, and the commands under each.
 const GROUPS: [(&str, &[&str]); 8] = [
@@ -21,13 +24,25 @@ const GROUPS: [(&str, &[&str]); 8] = [
 /// Columns that the longest name takes.
 const NAME_COLUMNS: usize = 10;
 
-/// Reads the command line `words`, the program's name before it.
+/// Reads the command line `words`, the program's name before it. Of several equal options the last counts, with a warning.
 ///
 /// # Errors
 /// Wrong usage, and help that was requested.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = grouped(cli::command());
-    let matches = command.try_get_matches_from_mut(words)?;
+    let matches = command.try_get_matches_from_mut(words).or_else(|error| {
+        // clap's word for an option that stands there twice; of others that exclude each other, too.
+        let kept = match error.kind() {
+            ErrorKind::ArgumentConflict => without_replaced(&cli::command(), words),
+            _ => None,
+        };
+        let Some(kept) = kept else { return Err(error) };
+        let matches = command.try_get_matches_from_mut(&kept.words)?;
+        for option in kept.repeated {
+            warn(&format!("{option} is given twice; the last one counts"));
+        }
+        Ok(matches)
+    })?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 

@@ -9,7 +9,7 @@ mod daemon;
 pub mod img;
 mod io;
 pub mod keyval;
-mod last_wins;
+pub mod last_wins;
 pub mod links;
 mod nbd;
 mod objects;
@@ -102,7 +102,7 @@ impl Program {
         let parsed = parse(words).or_else(|error| match error.kind() {
             ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
                 let words = last_wins::without_replaced(&(self.command)(), words);
-                words.map_or(Err(error), |words| parse(&words))
+                words.map_or(Err(error), |kept| parse(&kept.words))
             }
             _ => Err(error),
         });

@@ -37,6 +37,7 @@ use crate::drive::{
     BackingFormat, OpenArgs, backing_formats, cache_modes, formats, made_formats, parse_bytes,
 };
 use crate::failure::{Failure, warn};
+use crate::numbers::between;
 use crate::progress::Progress;
 use crate::voice;
 
@@ -121,7 +122,7 @@ pub struct Args {
     offload: bool,
 
     /// Pieces under way at a time: 1 to 16
-    #[arg(short = 'm', value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=16), default_value = "8")]
+    #[arg(short = 'm', value_name = "NUMBER", value_parser = between::<u8>(1, 16), default_value = "8")]
     in_flight: u8,
 
     /// Write in any order (the default for what is created; with -n it is the order of the disk)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
-use graph::drive::{OptionTree, names_device, parse_drive, path_of, shown, unknown_protocol};
+use graph::drive::{OptionTree, bare_driver, names_device, parse_drive, path_of, shown, unknown_protocol};
 use graph::drivers::format_names;
 use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
@@ -51,12 +51,13 @@ pub struct OpenArgs {
 /// Where names inside images may lead.
 #[derive(Clone, Debug, Args)]
 pub struct NamesArgs {
-    /// Also follow names in the image that lead under DIR (may be repeated)
+    /// Also follow names in the image that lead under DIR (may be repeated; the administrator's rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
 
     /// Also follow names in the image that lead to this server, or to this part of it, as the image writes it: nbd://HOST:PORT/EXPORT,
-    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated)
+    /// https://HOST, s3://BUCKET, chunked:s3://BUCKET/NAME (may be repeated; the administrator's
+    /// rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "NAME")]
     allow_name: Vec<String>,
 }
@@ -79,6 +80,12 @@ impl DriveArgs {
         self.opening.tree(&self.drive)
     }
 
+    /// The driver of storage that DRIVE names with no format over it, where no option says one either.
+    pub fn bare_driver(&self) -> Option<&'static str> {
+        let exists = |path: &Path| !self.opening.image_opts && path.symlink_metadata().is_ok();
+        if self.format.is_some() { None } else { bare_driver(&self.drive, exists) }
+    }
+
     /// Where names inside the image may lead.
     pub fn policy(&self) -> Result<Policy, Failure> {
         self.opening.policy()
@@ -99,7 +106,15 @@ impl OpenArgs {
         format: Option<Format>,
     ) -> Result<DiskOptions, Failure> {
         let exists = |path: &Path| !self.image_opts && path.symlink_metadata().is_ok();
-        let mut options = disk_options(drive, exists)?;
+        let mut tree = option_tree(drive, exists)?;
+        // QEMU's tools say by themselves whether they write; an image that is shared by force is only read.
+        if voice::is_qemu()
+            && tree.at("force-share").as_deref() == Some("on")
+            && tree.at("read-only").is_none()
+        {
+            tree.replace("read-only", "on").map_err(|error| unreadable(drive, &error))?;
+        }
+        let mut options = DiskOptions::of_tree(tree).map_err(|error| unreadable(drive, &error))?;
         match (format, options.layer.format) {
             (Some(asked), Some(other)) if asked != other => {
                 let what = format!("{option} says {asked}, DRIVE says {other}; give one of them");
@@ -227,7 +242,7 @@ impl BackingFormat {
 /// The names of formats of backing files, as values of an option: also drivers of files, which some callers write for a raw disk.
 pub fn backing_formats() -> impl TypedValueParser<Value = BackingFormat> {
     let known = Format::ALL.map(|format| PossibleValue::new(format.name()));
-    let hidden = UNSUPPORTED.into_iter().chain(["file", "host_device", "host_cdrom"]);
+    let hidden = UNSUPPORTED.into_iter().chain(Format::BARE);
     let hidden = hidden.map(|name| PossibleValue::new(name).hide(true));
     PossibleValuesParser::new(known.into_iter().chain(hidden)).try_map(|name| {
         if Format::of_backing_name(&name).is_none() {

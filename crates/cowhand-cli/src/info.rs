@@ -33,7 +33,7 @@ use crate::voice;
         Only metadata is read, and no file that the image names is opened, except sparse extents of a vmdk image in its directory, \
         which say how large they are, and with --backing-chain: \
         then each backing file is shown too, as far as its name leads to a regular file in the directory of \
-        the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name.",
+        the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name, or as far as the administrator's rules in /etc/cowhand/policy.d allow it.",
     after_help = DRIVE_HELP,
     after_long_help = with_json(DRIVE_HELP, &keys::ALL)
 )]
@@ -75,7 +75,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if voice::is_qemu()
         && let Some(top) = infos.first_mut()
     {
-        name::as_qemu(top, &options, &args.drive.tree()?);
+        name::as_qemu(top, &options, args.drive.tree()?, args.drive.bare_driver());
     }
     for info in &mut infos {
         info.medium = info.medium.take().filter(|_| args.medium);

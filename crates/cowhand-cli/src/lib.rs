@@ -48,6 +48,7 @@ pub mod measure;
 pub mod medium;
 pub mod mirror;
 pub mod mount;
+pub mod numbers;
 mod objects;
 pub mod output;
 pub mod pack;

@@ -5,7 +5,8 @@
 //! 1. `json:{...}`: a JSON object; nested objects and dotted keys mean the same.
 //! 2. The name of something that exists, whatever characters it holds: a path. So is a name with the prefix of a storage driver.
 //! 3. `key=value,key=value`: QEMU's drive syntax, if the text before the first `=` is an option's
-//!    name. A comma inside a value is written twice; `backing.l2-cache-size=1M` reaches into the chain.
+//!    name. A comma inside a value is written twice; `backing.l2-cache-size=1M` reaches into the chain. The name of a switch alone
+//!    is `on`, with `no` before it `off`. Of several values of one option the last counts.
 //!
 //! Anything else is the path of a file that does not exist yet, unless it looks like a URL or like
 //! options with `file=` forgotten: those are refused, because a typing error would create a file.
@@ -32,8 +33,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use self::path::{called_a_device, called_a_path};
-use crate::drivers::storage_of;
-use crate::options::table::{is_file, is_flat, is_option_name};
+use crate::drivers::{storage, storage_of};
+use crate::options::table::{is_file, is_flat, is_option_name, is_switch};
 
 /// Nesting of a key (`backing.backing.file.filename` has four parts) or of a `json:` object: four
 /// times the deepest sensible override, and far from any stack limit.
@@ -132,13 +133,23 @@ pub enum DriveError {
 /// # Errors
 /// When the text is none of the three forms, or contradicts itself.
 pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<OptionTree, DriveError> {
+    parse_as_written(text, exists)?.with_format()
+}
+
+/// The driver of storage of which a DRIVE is made with no format over it (`driver=nbd,...`), if it is: `parse_drive` adds the raw format.
+pub fn bare_driver(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Option<&'static str> {
+    let driver = parse_as_written(text, exists).ok()?.driver()?;
+    storage(&driver).map(|driver| driver.name)
+}
+
+fn parse_as_written(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<OptionTree, DriveError> {
     let bytes = text.as_bytes();
     if bytes.is_empty() {
         return Err(DriveError::Empty);
     }
     if let Some(json) = bytes.strip_prefix(b"json:") {
         let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
-        return json::parse(json)?.with_format();
+        return json::parse(json);
     }
     if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
@@ -152,7 +163,7 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
         return Ok(tree);
     }
     if first_key(bytes).is_some_and(is_option_name) {
-        return parse_keyed(bytes)?.with_format();
+        return parse_keyed(bytes);
     }
     let text_lossy = || text.to_string_lossy().into_owned();
     if looks_like_url(bytes) {
@@ -169,19 +180,30 @@ fn parse_keyed(bytes: &[u8]) -> Result<OptionTree, DriveError> {
     let mut tree = OptionTree::default();
     for part in split_commas(bytes) {
         let (key, value) = key_and_value(&part)?;
-        tree.insert(key, Entry::Value(value.to_owned()))?;
+        tree.insert_last(key, value)?;
     }
     Ok(tree)
 }
 
-/// One part between commas.
+/// One part between commas. The name of a switch alone is on; with `no` before it, off.
 fn key_and_value(part: &[u8]) -> Result<(&str, &OsStr), DriveError> {
     let Some(equals) = part.iter().position(|&byte| byte == b'=') else {
-        return Err(DriveError::NoValue { part: String::from_utf8_lossy(part).into_owned() });
+        return switch_alone(part)
+            .ok_or_else(|| DriveError::NoValue { part: String::from_utf8_lossy(part).into_owned() });
     };
     let key =
         std::str::from_utf8(&part[..equals]).map_err(|_| DriveError::NotUtf8 { what: "an option's name" })?;
     Ok((key, OsStr::from_bytes(&part[equals + 1..])))
+}
+
+/// What the name of a switch means without a value.
+fn switch_alone(part: &[u8]) -> Option<(&str, &'static OsStr)> {
+    let part = std::str::from_utf8(part).ok()?;
+    match part.strip_prefix("no") {
+        _ if is_switch(part) => Some((part, OsStr::new("on"))),
+        Some(rest) if is_switch(rest) => Some((rest, OsStr::new("off"))),
+        _ => None,
+    }
 }
 
 impl IntoIterator for OptionTree {
@@ -276,6 +298,30 @@ impl OptionTree {
     /// # Errors
     /// When it is set already, or its name is malformed or nested beyond [`KEY_PARTS_MAX`].
     pub fn insert(&mut self, key: &str, entry: Entry) -> Result<(), DriveError> {
+        match self.insert_or_replace(key, entry, false)? {
+            Some(key) => Err(DriveError::Twice { key }),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the option with the dotted name `key`. What a user said of it before in the same text counts no more, and is warned of.
+    ///
+    /// # Errors
+    /// When something else is under that name, or it is malformed or nested beyond [`KEY_PARTS_MAX`].
+    fn insert_last(&mut self, key: &str, value: &OsStr) -> Result<(), DriveError> {
+        if let Some(key) = self.insert_or_replace(key, Entry::Value(value.to_owned()), true)? {
+            tracing::warn!("option {key} is given twice in DRIVE; the last one counts");
+        }
+        Ok(())
+    }
+
+    /// Gives the full name of the option where it was set already; that is left as it is unless it is to be replaced.
+    fn insert_or_replace(
+        &mut self,
+        key: &str,
+        entry: Entry,
+        replaces: bool,
+    ) -> Result<Option<String>, DriveError> {
         let parts: Vec<&str> = key.split('.').collect();
         if parts.iter().any(|part| part.is_empty()) {
             return Err(DriveError::EmptyKeyPart { key: key.into() });
@@ -285,22 +331,30 @@ impl OptionTree {
             && is_short_for_filename(&parts)
         {
             let path = called_a_path(path).unwrap_or_else(|| path.clone());
-            return self.insert(&format!("{key}.filename"), Entry::Value(path));
+            return self.insert_or_replace(&format!("{key}.filename"), Entry::Value(path), replaces);
         }
         if parts.len() > KEY_PARTS_MAX {
             return Err(DriveError::TooDeep { key: key.into(), found: parts.len() });
         }
-        self.insert_at(&parts, entry).map_err(|()| DriveError::Twice { key: key.into() })
+        let twice = || DriveError::Twice { key: key.into() };
+        let (tree, name) = self.place_of(&parts).ok_or_else(twice)?;
+        match tree.entries.get(&name) {
+            Some(Entry::Tree(_)) => return Err(twice()),
+            Some(_) if !replaces => return Ok(Some(key.to_owned())),
+            _ => {}
+        }
+        Ok(tree.entries.insert(name, entry).map(|_| key.to_owned()))
     }
 
-    fn insert_at(&mut self, parts: &[&str], entry: Entry) -> Result<(), ()> {
-        let Some((first, rest)) = parts.split_first() else { return Err(()) };
+    /// The tree in which the option with the name `parts` stands, and under which name; `None`: a group's name has a value.
+    fn place_of(&mut self, parts: &[&str]) -> Option<(&mut Self, String)> {
+        let (first, rest) = parts.split_first()?;
         if rest.is_empty() || is_flat(first) {
-            return self.insert_plain(&parts.join("."), entry);
+            return Some((self, parts.join(".")));
         }
         match self.entries.entry((*first).to_owned()).or_insert_with(|| Entry::Tree(Self::default())) {
-            Entry::Tree(inner) => inner.insert_at(rest, entry),
-            Entry::Value(_) | Entry::Null => Err(()),
+            Entry::Tree(inner) => inner.place_of(rest),
+            Entry::Value(_) | Entry::Null => None,
         }
     }
 
@@ -399,6 +453,17 @@ mod tests {
             ("file=a,,b.img,cache=none", &[("cache", "none"), ("file.filename", "a,b.img")]),
             ("file=a,,,,b", &[("file.filename", "a,,b")]),
             ("file=a=b", &[("file.filename", "a=b")]),
+            ("file=a,file=b", &[("file.filename", "b")]),
+            (
+                "file=a,driver=raw,file.filename=b,driver=qcow2",
+                &[("driver", "qcow2"), ("file.filename", "b")],
+            ),
+            ("file=a,read-only", &[("file.filename", "a"), ("read-only", "on")]),
+            (
+                "file=a,noread-only,backing.read-only",
+                &[("backing.read-only", "on"), ("file.filename", "a"), ("read-only", "off")],
+            ),
+            ("read-only", &[("file.filename", "read-only")]),
             ("file:a=b", &[("file.filename", "a=b")]),
             ("file:nbd://a", &[("file.filename", "./nbd://a")]),
             ("file:", &[("file.filename", "file:")]),
@@ -514,11 +579,10 @@ mod tests {
                  write ./floppy://host/x)",
             ),
             (
-                "file=a,readonly",
-                "\"readonly\" in DRIVE has no value; write readonly=VALUE (a comma inside a value is written twice)",
+                "file=a,offset",
+                "\"offset\" in DRIVE has no value; write offset=VALUE (a comma inside a value is written twice)",
             ),
-            ("file=a,file=b", "option file.filename is given twice in DRIVE; give it once"),
-            ("file=a,file.filename=b", "option file.filename is given twice in DRIVE; give it once"),
+            ("file=a,driver=raw,driver.x=qcow2", "option driver.x is given twice in DRIVE; give it once"),
             ("file=a,backing..file=b", "option name \"backing..file\" in DRIVE has an empty part"),
             ("json:[1]", "json: in DRIVE must hold an object ({...}), not a list"),
             (

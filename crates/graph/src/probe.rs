@@ -70,10 +70,12 @@ impl Format {
         drivers::format(self).header.as_ref().filter(|header| header.required).map(|header| header.name)
     }
 
-    /// The format that an image gives its backing file by `name`. Some callers write the driver of the file alone, which is the raw disk.
+    /// What some callers write for the format of a raw disk: the driver of the file alone.
+    pub const BARE: [&str; 5] = ["file", "host_device", "host_cdrom", "null-co", "null-aio"];
+
+    /// The format that an image gives its backing file by `name`: also one of [`Self::BARE`].
     pub fn of_backing_name(name: &str) -> Option<Self> {
-        const BARE_FILE: [&str; 3] = ["file", "host_device", "host_cdrom"];
-        Self::of_name(name).or(BARE_FILE.contains(&name).then_some(Self::Raw))
+        Self::of_name(name).or(Self::BARE.contains(&name).then_some(Self::Raw))
     }
 
     /// The format of that name, if it is one that is served.

@@ -10,6 +10,7 @@ use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key, replac
 
 use super::options::{OptionDef, each};
 use crate::create::options::BadOption;
+use crate::numbers::whole;
 
 /// What stands before the options of encryption of a qcow2 image.
 pub const ENCRYPT: &str = "encrypt.";
@@ -21,7 +22,7 @@ pub const KNOWN: [OptionDef<KeyOptions>; 5] = [
         takes: "MILLISECONDS",
         help: "time that trying the new password takes (2000)",
         put: |wanted, value| {
-            wanted.iter_time_ms = Some(value.parse().ok().filter(|ms| *ms > 0)?);
+            wanted.iter_time_ms = Some(whole(value).ok().filter(|ms| *ms > 0)?);
             Some(())
         },
     },
@@ -30,7 +31,7 @@ pub const KNOWN: [OptionDef<KeyOptions>; 5] = [
         takes: "0|1|2|3|4|5|6|7",
         help: "the key slot: to be filled (the first free one), or to be removed",
         put: |wanted, value| {
-            wanted.slot = Some(value.parse().ok().filter(|slot| *slot < 8)?);
+            wanted.slot = Some(whole(value).ok().filter(|slot| *slot < 8)?);
             Some(())
         },
     },

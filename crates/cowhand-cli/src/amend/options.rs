@@ -8,7 +8,8 @@ use qcow2_layout::Header;
 
 use super::keys;
 use crate::compat::img::option_list;
-use crate::create::options::{BadOption, split_commas, switch, version};
+use crate::create::options::{BadOption, assignment, split_commas, switch, version, warn_of_repeated};
+use crate::numbers::whole;
 use crate::voice;
 
 /// What the `-o` options ask to be changed.
@@ -95,7 +96,7 @@ const KNOWN: [OptionDef<AmendOptions>; 8] = [
         takes: "1|2|4|8|16|32|64",
         help: "width of a refcount",
         put: |wanted, value| {
-            let bits: u32 = value.parse().ok()?;
+            let bits: u32 = whole(value).ok()?;
             wanted.amendment.refcount_bits = Some(bits);
             (bits.is_power_of_two() && bits <= 64).then_some(())
         },
@@ -153,15 +154,19 @@ impl<T> OptionDef<T> {
     }
 }
 
-/// Gives each `name=value` of all `-o` arguments to `put`, in order.
+/// Gives each `name=value` of all `-o` arguments to `put`, in order. A name alone is `on`, with `no` before it `off`.
 pub fn each(
     texts: &[String],
     mut put: impl FnMut(&str, &str) -> Result<(), BadOption>,
 ) -> Result<(), BadOption> {
-    texts.iter().flat_map(|text| split_commas(text)).try_for_each(|part| match part.split_once('=') {
-        Some((name, value)) => put(name, value),
-        None => Err(BadOption(format!("-o {part}: no value; write {part}=VALUE (-o help lists all)"))),
-    })
+    let is_known = |name: &str| {
+        let key = name.strip_prefix(keys::ENCRYPT).unwrap_or(name);
+        KNOWN.iter().any(|known| known.name == name) || keys::KNOWN.iter().any(|known| known.name == key)
+    };
+    let parts = texts.iter().flat_map(|text| split_commas(text));
+    let given: Vec<_> = parts.map(|part| assignment(&part, is_known)).collect();
+    warn_of_repeated(given.iter().cloned());
+    given.iter().try_for_each(|(name, value)| put(name, value))
 }
 
 impl AmendOptions {

@@ -12,6 +12,7 @@ use graph::size::parse_size;
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
+use crate::numbers::{between, whole};
 use crate::output::{OutputFormat, with_json};
 
 /// Requests if neither their number nor a time is given, as in qemu-img.
@@ -31,11 +32,11 @@ pub struct Args {
     pub drive: DriveArgs,
 
     /// Requests in all [default: 75000, or as many as --runtime allows]
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
 
     /// Requests in flight at a time
-    #[arg(short = 'd', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(short = 'd', long, default_value_t = 64, value_parser = between::<u32>(1, 65_536))]
     depth: u32,
 
     /// Bytes of a request
@@ -60,7 +61,7 @@ pub struct Args {
 
     /// With -w: this many of 100 requests are reads all the same
     #[arg(long, value_name = "PERCENT", requires = "write",
-          value_parser = clap::value_parser!(u8).range(0..=100))]
+          value_parser = between::<u8>(0, 100))]
     reads: Option<u8>,
 
     /// Make ranges read as zeroes instead of reading; gives space back if DRIVE says discard=unmap
@@ -72,11 +73,11 @@ pub struct Args {
     discard: bool,
 
     /// The byte to write
-    #[arg(long, default_value_t = 0, value_parser = byte)]
+    #[arg(long, default_value_t = 0, value_parser = between::<u8>(0, 255))]
     pattern: u8,
 
     /// Flush after so many writes, at least as many as are in flight; 0 is never
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>)]
     flush_interval: u64,
 
     /// Start requests while a flush is in flight, too
@@ -100,11 +101,11 @@ pub struct Args {
     access: Order,
 
     /// Repeats the same random offsets
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>)]
     seed: u64,
 
     /// Requests that are made first and not counted
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>)]
     warm_up: u64,
 
     /// Make requests for so many seconds first, without counting them
@@ -242,14 +243,6 @@ fn request_size(text: &str) -> Result<u64, String> {
 }
 
 /// Decimal, or hexadecimal after 0x, as qemu-img reads it.
-fn byte(text: &str) -> Result<u8, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u8::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| "must be 0 to 255".to_owned())
-}
-
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "must be a number of seconds".to_owned())?;
     match seconds > 0.0 {

@@ -153,11 +153,11 @@ fn is_on(text: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keyval::parse;
+    use super::super::keyval::{parse, parse_with_switches};
     use super::*;
 
     fn device(text: &str) -> Result<Chardev, Failure> {
-        chardev("--chardev", parse("--chardev", text, "backend").unwrap())
+        chardev("--chardev", parse_with_switches("--chardev", text, "backend").unwrap())
     }
 
     #[test]
@@ -169,6 +169,7 @@ mod tests {
         };
         for (text, place) in [
             ("socket,id=c,path=/x,server=on,wait=off", Place::Socket("/x".into())),
+            ("socket,id=c,path=/x,server,nowait", Place::Socket("/x".into())),
             ("socket,id=c,path=/x", Place::Client("/x".into())),
             ("socket,id=c,path=/x,server=off", Place::Client("/x".into())),
             ("stdio,id=c", Place::Stdio),

@@ -1,4 +1,4 @@
-//! `key=value,...` as QEMU's servers take it, to the arguments of a command of the control socket.
+//! `key=value,...` as QEMU's servers take it, to the arguments of a command of the control socket. Of several equal keys the last counts.
 
 use control::{Argument, Kind};
 use graph::size::parse_size;
@@ -13,8 +13,24 @@ const KEY_PARTS_MAX: usize = 64;
 /// Reads the value of `option`: a JSON object, or pairs with dotted keys. A first part without a key belongs to `implied`.
 ///
 /// # Errors
-/// When it is neither, or says something twice.
+/// When it is neither, or a key is also the beginning of another one.
 pub fn parse(option: &str, text: &str, implied: &str) -> Result<Map<String, Value>, Failure> {
+    read(option, text, (implied, false))
+}
+
+/// As [`parse`]; a key without a value is on, with `no` before it off.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with_switches(option: &str, text: &str, implied: &str) -> Result<Map<String, Value>, Failure> {
+    read(option, text, (implied, true))
+}
+
+fn read(
+    option: &str,
+    text: &str,
+    (implied, has_switches): (&str, bool),
+) -> Result<Map<String, Value>, Failure> {
     let refused = |why: String| Failure::new(format!("{option} {text}: {why}"));
     if text.starts_with('{') {
         return serde_json::from_str(text)
@@ -25,13 +41,17 @@ pub fn parse(option: &str, text: &str, implied: &str) -> Result<Map<String, Valu
         let (key, value) = match part.split_once('=') {
             Some(pair) => pair,
             None if index == 0 && !implied.is_empty() => (implied, part.as_str()),
+            None if has_switches => match part.strip_prefix("no") {
+                Some(name) => (name, "off"),
+                None => (part.as_str(), "on"),
+            },
             None => return Err(refused(format!("{part:?} has no value"))),
         };
         let parts: Vec<_> = key.split('.').collect();
         if parts.len() > KEY_PARTS_MAX || parts.iter().any(|part| part.is_empty()) {
             return Err(refused(format!("{key:?} is no key")));
         }
-        put(&mut object, &parts, value).ok_or_else(|| refused(format!("{key} is given twice")))?;
+        put(&mut object, &parts, value).ok_or_else(|| refused(format!("{key} has a value and members")))?;
     }
     Ok(object)
 }
@@ -40,7 +60,8 @@ pub fn parse(option: &str, text: &str, implied: &str) -> Result<Map<String, Valu
 fn put(object: &mut Map<String, Value>, parts: &[&str], value: &str) -> Option<()> {
     let (first, rest) = parts.split_first()?;
     if rest.is_empty() {
-        return object.insert((*first).to_owned(), Value::String(value.to_owned())).is_none().then_some(());
+        let old = object.insert((*first).to_owned(), Value::String(value.to_owned()));
+        return (!old.is_some_and(|old| old.is_object())).then_some(());
     }
     let inner = object.entry(*first).or_insert_with(|| Value::Object(Map::new()));
     put(inner.as_object_mut()?, rest, value)
@@ -145,11 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_or_is_said_twice_is_refused() {
+    fn what_is_no_pair_is_refused_and_the_last_of_equal_keys_counts() {
         let refused = |text: &str| parse("--blockdev", text, "driver").unwrap_err().to_string();
         assert_eq!(refused("file,x"), "--blockdev file,x: \"x\" has no value");
-        assert_eq!(refused("file,a=1,a=2"), "--blockdev file,a=1,a=2: a is given twice");
-        assert_eq!(refused("file,a=1,a.b=2"), "--blockdev file,a=1,a.b=2: a.b is given twice");
+        let parsed = parse("--blockdev", "file,a=1,a=2,b.c=3,b.c=4,driver=raw", "driver").unwrap();
+        assert_eq!(Value::Object(parsed), json!({ "driver": "raw", "a": "2", "b": { "c": "4" } }));
+        assert_eq!(refused("file,a=1,a.b=2"), "--blockdev file,a=1,a.b=2: a.b has a value and members");
+        assert_eq!(refused("file,a.b=1,a=2"), "--blockdev file,a.b=1,a=2: a has a value and members");
         assert_eq!(refused("file,a..b=2"), "--blockdev file,a..b=2: \"a..b\" is no key");
         assert!(refused("{\"a\":").contains("no JSON object"));
     }

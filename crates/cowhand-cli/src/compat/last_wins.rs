@@ -8,25 +8,38 @@ use clap::{Arg, ArgAction, Command};
 /// Where an option stands: the words that it takes, and how many bytes of the first one are flags before it (`-qfraw`).
 struct Occurrence {
     name: String,
+    /// As a user writes it.
+    shown: String,
     words: RangeInclusive<usize>,
     flags_bytes: usize,
 }
 
+/// What is left of a command line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its words.
+    pub words: Vec<OsString>,
+    /// The options that stood there more than once.
+    pub repeated: Vec<String>,
+}
+
 /// `words`, the program's name before them, without options of `command` that stand again later; `None` if there are none.
-pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<Vec<OsString>> {
-    let subcommand = words.iter().enumerate().skip(1).find_map(|(at, word)| {
-        let found = command.find_subcommand(word.to_str()?)?;
-        Some((at, found))
-    });
-    let (first, command) = subcommand.map_or((1, command), |(at, found)| (at + 1, found));
-    let mut command = command.clone();
+pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<Kept> {
+    let (mut command, mut first) = (command.clone(), 1);
+    while let Some((at, found)) = subcommand(&command, words, first) {
+        (command, first) = (found, at + 1);
+    }
     command.build();
     let found = occurrences(&command, words, first);
+    let mut repeated = Vec::new();
     let mut kept = words.to_vec();
     let mut dropped = Vec::new();
     for (at, occurrence) in found.iter().enumerate() {
         if found.iter().skip(at + 1).any(|later| later.name == occurrence.name) {
             dropped.extend(occurrence.words.clone().skip(usize::from(occurrence.flags_bytes > 0)));
+            if !repeated.contains(&occurrence.shown) {
+                repeated.push(occurrence.shown.clone());
+            }
             let word = &mut kept[*occurrence.words.start()];
             let flags = word.to_str().and_then(|text| text.get(..occurrence.flags_bytes));
             *word = flags.unwrap_or_default().into();
@@ -34,7 +47,15 @@ pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<Vec<OsS
     }
     let is_changed = kept != words;
     let kept = kept.into_iter().enumerate().filter(|(at, _)| !dropped.contains(at));
-    is_changed.then(|| kept.map(|(_, word)| word).collect())
+    is_changed.then(|| Kept { words: kept.map(|(_, word)| word).collect(), repeated })
+}
+
+/// The first of `words`, from `first` on, that is a command below `command`.
+fn subcommand(command: &Command, words: &[OsString], first: usize) -> Option<(usize, Command)> {
+    words.iter().enumerate().skip(first).find_map(|(at, word)| {
+        let found = command.find_subcommand(word.to_str()?)?;
+        Some((at, found.clone()))
+    })
 }
 
 /// The options with a value of which one counts, from word `first` on.
@@ -56,9 +77,14 @@ fn occurrences(command: &Command, words: &[OsString], first: usize) -> Vec<Occur
             None => of_letters(command, text),
         };
         let argument = argument.filter(|argument| takes_value(argument));
-        let last = if argument.is_some() && !has_value { at + 1 } else { at };
+        let is_behind = argument.is_some_and(|argument| !has_value && !argument.is_require_equals_set());
+        let last = if is_behind { at + 1 } else { at };
         if let Some(argument) = argument.filter(|argument| matches!(argument.get_action(), ArgAction::Set)) {
-            found.push(Occurrence { name: argument.get_id().to_string(), words: at..=last, flags_bytes });
+            let name = argument.get_id().to_string();
+            let long = argument.get_long().unwrap_or_default();
+            let shown =
+                argument.get_short().map_or_else(|| format!("--{long}"), |letter| format!("-{letter}"));
+            found.push(Occurrence { name, shown, words: at..=last, flags_bytes });
         }
         at = last + 1;
     }
@@ -118,7 +144,8 @@ mod tests {
             let words: Vec<OsString> = ["qemu-img"].iter().chain(words).map(OsString::from).collect();
             let expected =
                 expected.map(|words| ["qemu-img"].iter().chain(words).map(OsString::from).collect());
-            assert_eq!(without_replaced(&img::command(), &words), expected, "{words:?}");
+            let found = without_replaced(&img::command(), &words).map(|kept| kept.words);
+            assert_eq!(found, expected, "{words:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::VERSION;
 use super::chardev::{Chardev, chardev, monitor};
 use super::daemon::Daemon;
-use super::keyval::parse;
+use super::keyval::{parse, parse_with_switches};
 use crate::background::{Background, Side, absolute};
 use crate::failure::Failure;
 use crate::output::tell;
@@ -121,7 +121,7 @@ fn step(daemon: &mut Daemon, devices: &mut Vec<Chardev>, name: &str, value: &str
         "export" => daemon.command(&said, "block-export-add", export(parse(&option, value, "type")?)?),
         "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
         "chardev" => {
-            devices.push(chardev(&said, parse(&option, value, "backend")?)?);
+            devices.push(chardev(&said, parse_with_switches(&option, value, "backend")?)?);
             Ok(())
         }
         _ => {

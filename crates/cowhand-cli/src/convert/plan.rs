@@ -127,6 +127,8 @@ fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Fa
     options.backing_format = format.or(options.backing_format.take());
     let Some(name) = &options.backing_file else {
         return match &args.backing_format {
+            // Nothing is made, and no name is put anywhere.
+            Some(_) if args.no_create => Ok(()),
             Some(_) => Err(Failure::new("-F is the format of the backing file; name that with -B")),
             None => Ok(()),
         };

@@ -10,13 +10,14 @@ mod written;
 
 use std::fmt;
 
-pub use self::assignments::{Assignments, assignments, split_commas};
+pub use self::assignments::{Assignments, assignment, assignments, split_commas, warn_of_repeated};
 use self::assignments::{check_lists, in_order};
 pub use self::foreign::MADE;
 pub use self::listing::{asks_for_help, help};
 pub(crate) use self::values::{switch, version};
 use self::written::KNOWN;
 use super::encryption::Encryption;
+use crate::numbers::whole;
 use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
@@ -145,6 +146,7 @@ impl NewImage {
     /// For the first option that is unknown here, or whose value it does not take; for a format that is read, or made whole, only.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
         check_lists(texts)?;
+        warn_of_repeated(in_order(texts));
         Self::of_assignments(format, in_order(texts))
     }
 
@@ -154,6 +156,7 @@ impl NewImage {
     /// As there, but for those.
     pub fn parse_whole(texts: &[String], format: Format) -> Result<Self, BadOption> {
         check_lists(texts)?;
+        warn_of_repeated(in_order(texts));
         let image = Self::of_format(format)?.with(in_order(texts))?;
         let checked = image.foreign.as_ref().map_or(Ok(()), formats::sink::NewImage::check);
         checked.map_err(|what| BadOption(format!("{format}: {what}")))?;
@@ -229,7 +232,10 @@ impl NewImage {
             let is_word = matches!(find(&name, format)?.sets, Sets::Word(..));
             let is_number = ["refcount_bits", "encrypt.iter-time", "iter-time"].contains(&name.as_str());
             match image.set(&name, &value) {
-                Err(_) if is_word && (!is_number || value.parse::<i64>().is_ok()) => {}
+                Err(_)
+                    if is_word
+                        && (!is_number || (value.parse::<i64>().is_ok() || whole::<u64>(&value).is_ok())) => {
+                }
                 set => set?,
             }
         }

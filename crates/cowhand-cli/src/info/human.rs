@@ -29,6 +29,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
         writeln!(out, "cleanly shut down: no")?;
     }
     write_backing(out, info)?;
+    write_limits(out, info, "")?;
     show_snapshots(out, &info.snapshots)?;
     match &info.format_specific {
         Some(FormatSpecific::Qcow2(specific)) => write_specific(out, specific)?,
@@ -37,7 +38,6 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
         Some(FormatSpecific::Vmdk(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::File(_)) | None => {}
     }
-    write_limits(out, info, "")?;
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
     }

@@ -53,11 +53,26 @@ const DESCRIBING: [&str; 38] = [
 const RULES: [&str; 2] = ["inject-error", "set-state"];
 
 /// Gives the image at the top of a chain the name that qemu-img has for it, and takes away the place of its backing file where that cannot
-/// be found by the options.
-pub(super) fn as_qemu(info: &mut ImageInfo, options: &DiskOptions, tree: &OptionTree) {
+/// be found by the options. A file alone (`bare`, its driver) is no image with that below it.
+pub(super) fn as_qemu(
+    info: &mut ImageInfo,
+    options: &DiskOptions,
+    mut tree: OptionTree,
+    bare: Option<&'static str>,
+) {
+    if let (Some(driver), Some(file)) = (bare, info.children.pop()) {
+        *info = ImageInfo { format: driver.to_owned(), medium: info.medium.take(), ..file.info };
+        if let Some(Entry::Tree(file)) = tree.take("file") {
+            tree = file;
+        }
+    }
     match options.plain_name(info.backing_filename.is_some()) {
         Some(name) => info.filename = name,
-        None => info.filename = json_name(described(tree, &info.format)),
+        None => info.filename = json_name(described(&tree, &info.format)),
+    }
+    // Older names of NBD servers are names of the same.
+    if let Some(file) = info.children.first_mut().filter(|file| file.info.format == "nbd") {
+        file.info.filename.clone_from(&info.filename);
     }
     if !options.has_directory() && info.backing_filename.as_deref().is_some_and(is_relative) {
         info.full_backing_filename = None;
@@ -144,7 +159,7 @@ mod tests {
             full_backing_filename: full,
             ..ImageInfo::default()
         };
-        as_qemu(&mut info, &options, &tree);
+        as_qemu(&mut info, &options, tree, None);
         (info.filename, info.full_backing_filename)
     }
 

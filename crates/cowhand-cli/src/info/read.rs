@@ -24,6 +24,7 @@ use super::model::{
 use super::vmdk;
 use crate::failure::Failure;
 use crate::medium::medium_value;
+use crate::voice;
 
 /// Parts of memory that one system call takes (IOV_MAX of Linux).
 const IOV_MAX: u64 = 1024;
@@ -114,7 +115,7 @@ pub fn limits(file: &dyn Storage) -> Limits {
     Limits {
         request_alignment: alignment,
         max_iov: IOV_MAX,
-        min_mem_alignment: alignment.max(SECTOR_BYTES),
+        min_mem_alignment: alignment,
         opt_mem_alignment: alignment.max(PAGE_BYTES),
         ..Limits::default()
     }
@@ -167,8 +168,13 @@ async fn snapshots(
     Ok(snapshots)
 }
 
-/// The bytes themselves, where they are text: a table of snapshots can have 64 MiB.
-fn text(bytes: Vec<u8>) -> String {
+/// The bytes themselves, where they are text: a table of snapshots can have 64 MiB. To QEMU's programs a name ends at its first zero byte.
+fn text(mut bytes: Vec<u8>) -> String {
+    if voice::is_qemu()
+        && let Some(end) = bytes.iter().position(|byte| *byte == 0)
+    {
+        bytes.truncate(end);
+    }
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 

@@ -19,6 +19,7 @@ use super::request::{Ended, Form, Request};
 use super::words::{Words, bytes, split};
 use crate::copying;
 use crate::failure::Failure;
+use crate::numbers::whole;
 
 /// Commands of a script, one after the other.
 pub struct Session<'a> {
@@ -268,7 +269,7 @@ impl<'a> Session<'a> {
 
     async fn sleep(&mut self, words: &[&str]) -> Result<(), Failed> {
         let text = words.first().copied().unwrap_or_default();
-        let time = text.parse().map(Duration::from_millis);
+        let time = whole(text).map(Duration::from_millis);
         let time = time.map_err(|_| Failure::new(format!("the time is {text:?}; allowed: milliseconds")))?;
         self.rest_for(reactor::sleep(time)).await
     }
@@ -276,7 +277,7 @@ impl<'a> Session<'a> {
     fn raise(&mut self, words: &[&str]) -> Result<(), Failed> {
         let text = words.first().copied().unwrap_or_default();
         let number =
-            text.parse().map_err(|_| Failure::new(format!("the signal is {text:?}; allowed: a number")))?;
+            whole(text).map_err(|_| Failure::new(format!("the signal is {text:?}; allowed: a number")))?;
         self.out.flush()?;
         let raised = signal_hook::low_level::raise(number);
         raised.map_err(|error| Failure::because(format!("cannot raise signal {number}"), &error).into())

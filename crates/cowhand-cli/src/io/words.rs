@@ -3,6 +3,7 @@
 use graph::size::parse_size;
 
 use crate::failure::Failure;
+use crate::numbers::whole;
 
 /// The longest request: what a signed 32-bit number holds of whole sectors, as in qemu-io.
 pub const REQUEST_BYTES_MAX: u64 = i32::MAX as u64 / block::SECTOR_BYTES * block::SECTOR_BYTES;
@@ -135,12 +136,7 @@ pub fn length(text: &str) -> Result<u64, Failure> {
 /// # Errors
 /// When it is no number from 0 to 255.
 pub fn pattern(text: &str) -> Result<u8, Failure> {
-    let parsed = match (text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")), text.strip_prefix('0')) {
-        (Some(digits), _) => u8::from_str_radix(digits, 16),
-        (None, Some(digits)) if !digits.is_empty() => u8::from_str_radix(digits, 8),
-        _ => text.parse(),
-    };
-    parsed.map_err(|_| Failure::new(format!("the pattern is {text:?}; allowed: a byte, 0 to 255")))
+    whole(text).map_err(|_| Failure::new(format!("the pattern is {text:?}; allowed: a byte, 0 to 255")))
 }
 
 #[cfg(test)]

@@ -51,7 +51,8 @@ const PARTS: [&str; 38] = [
 pub const DEFAULT_LEVEL: &str = "warn";
 
 /// Likewise under QEMU's names. Those daemons answer a failed request or job and log neither: programs compare what they write on standard error.
-pub const LEVEL_AS_QEMU: &str = "warn,export::repeats=off,job=off,cowhand_cli::serve::jobs=off";
+pub const LEVEL_AS_QEMU: &str =
+    "warn,export::repeats=off,job=off,cowhand_cli::serve::jobs=off,graph::drive=off";
 
 /// The filter in the subscriber's language, where a word that is no level would be taken for a part, and everything else be silent: errors too.
 ///

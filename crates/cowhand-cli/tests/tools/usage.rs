@@ -18,6 +18,44 @@ fn wrong_usage_never_looks_like_a_verdict_of_check() {
 }
 
 #[test]
+fn of_equal_options_the_last_counts_with_a_warning() {
+    let bench = Bench::new();
+    for (words, given, shown) in [
+        (
+            &["create", "-f", "qcow2", "-o", "cluster_size=4k", "-o", "cluster_size=8k", "a", "1M"][..],
+            "-o cluster_size",
+            "8 KiB",
+        ),
+        (
+            &["create", "-f", "qcow2", "-o", "cluster_size=4k,cluster_size=16k", "b", "1M"],
+            "-o cluster_size",
+            "16 KiB",
+        ),
+        (&["create", "-f", "raw", "-f", "qcow2", "c", "1M"], "-f", "qcow2"),
+        (&["info", "driver=raw,driver=qcow2,file=nowhere,file=a"], "option driver", "file format: qcow2"),
+        (
+            &["info", "--output=json", "--output", "human", "-fraw", "-f", "qcow2", "a"],
+            "--output",
+            "file format: qcow2",
+        ),
+        (&["convert", "-O", "raw", "-O", "qcow2", "a", "d"], "-O", ""),
+        (
+            &["io", "-c", "reopen -o l2-cache-size=1M,l2-cache-size=2M", "-c", "length", "a"],
+            "option l2-cache-size",
+            "1 MiB",
+        ),
+    ] {
+        let ran = bench.cowhand(words);
+        assert!(ran.code == 0 && ran.out.contains(shown), "{words:?}: {} {}", ran.out, ran.err);
+        let warning = format!("warning: {given} is given twice");
+        assert!(ran.err.contains(&warning), "{words:?}: {}", ran.err);
+    }
+    assert!(bench.cowhand(&["info", "d"]).out.contains("file format: qcow2"));
+    // Options that exclude each other do not become one.
+    assert_eq!(bench.cowhand(&["convert", "-c", "-C", "-O", "qcow2", "a", "e"]).code, 1);
+}
+
+#[test]
 fn help_teaches_what_a_drive_is() {
     let bench = Bench::new();
     let ran = bench.cowhand(&["info", "--help"]);

@@ -22,7 +22,7 @@ impl OptionTree {
     /// replaces what was said of its members, but for those in the same text.
     ///
     /// # Errors
-    /// When the text is not of that form, or gives an option twice.
+    /// When the text is not of that form.
     pub fn replace_all(&mut self, text: &OsStr) -> Result<(), DriveError> {
         let parts: Vec<Vec<u8>> = split_commas(text.as_bytes()).collect();
         for part in &parts {
@@ -30,7 +30,7 @@ impl OptionTree {
         }
         for part in &parts {
             let (key, value) = key_and_value(part)?;
-            self.insert(key, Entry::Value(value.to_owned()))?;
+            self.insert_last(key, value)?;
         }
         let given: Vec<&str> =
             parts.iter().flat_map(|part| key_and_value(part)).map(|(key, _)| key).collect();

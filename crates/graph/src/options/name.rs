@@ -47,7 +47,13 @@ impl FileOptions {
         }
         match self.nested() {
             Some(_) => None,
-            None => Some(self.shown()?.to_string_lossy().into_owned()),
+            None => {
+                let shown = self.shown()?.to_string_lossy().into_owned();
+                // QEMU's first names of NBD servers mean what its URLs say.
+                let is_old = shown.starts_with("nbd:") && !shown.starts_with("nbd://");
+                let newer = self.target.as_ref().filter(|_| is_old).map(|target| target.name());
+                Some(newer.unwrap_or(shown))
+            }
         }
     }
 
@@ -91,6 +97,7 @@ mod tests {
             ("driver=qcow2,file.driver=blkdebug,file.image=a", Some("blkdebug::a")),
             (&format!("driver=qcow2,file.driver=blkdebug,file.image=a,{rule}"), None),
             ("driver=nbd,host=h,port=7,export=e", Some("nbd://h:7/e")),
+            ("nbd:unix:/s:exportname=e", Some("nbd+unix:///e?socket=/s")),
             ("driver=copy-on-read,file.driver=qcow2,file.file=a", None),
             ("driver=raw,file.driver=raw,file.file=a", None),
         ] {

@@ -129,6 +129,16 @@ pub fn is_option_name(key: &str) -> bool {
     all().any(has_name) || ELSEWHERE.iter().any(|(name, _)| first(name))
 }
 
+/// Whether the last part of `key` (dotted) is the name of an option that is on or off.
+pub(crate) fn is_switch(key: &str) -> bool {
+    let is_called = |spec: &Spec, name: &str| spec.name == name || spec.alias == Some(name);
+    // Some names have a dot in them: cache.direct.
+    let names = key.match_indices('.').map(|(at, _)| &key[at + 1..]).chain([key]);
+    let is_of_switch =
+        |name: &str| all().any(|spec| matches!(spec.kind, Kind::Switch) && is_called(spec, name));
+    is_option_name(key) && names.into_iter().any(is_of_switch)
+}
+
 /// Whether blockdev-reopen cannot say what it should be, and does not change it: `name` is that of a fixed option, or of limits.
 pub(crate) fn has_no_word(name: &str) -> bool {
     let is_fixed = |spec: &Spec| spec.changes == Changes::AtOpen && spec.qmp == Qmp::None;

@@ -5,6 +5,7 @@ use std::path::Path;
 use graph::size::parse_size;
 
 use crate::create::options::{Assignments, NewImage};
+use crate::numbers::whole;
 
 /// Options of qcow2 images in qemu-img's order; those with a value are shown also where they were not given.
 const QCOW2: [(&str, Option<&str>); 24] = [
@@ -35,7 +36,7 @@ const QCOW2: [(&str, Option<&str>); 24] = [
 ];
 
 /// Options of LUKS files, likewise.
-const LUKS: [(&str, Option<&str>); 11] = [
+const LUKS: [(&str, Option<&str>); 12] = [
     ("size", Some("")),
     ("key-secret", None),
     ("cipher-alg", None),
@@ -44,6 +45,7 @@ const LUKS: [(&str, Option<&str>); 11] = [
     ("ivgen-hash-alg", None),
     ("hash-alg", None),
     ("iter-time", None),
+    ("detached-header", None),
     ("nocow", None),
     ("preallocation", None),
     ("extent_size_hint", None),
@@ -84,6 +86,11 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
             "extent_size_hint" => {
                 let given = given.get(name)?;
                 parse_size(given).map_or_else(|_| given.clone(), |bytes| bytes.to_string())
+            }
+            // A number likewise, in its decimal form.
+            "refcount_bits" | "iter-time" | "encrypt.iter-time" => {
+                let Some(given) = given.get(name) else { return shown.map(str::to_owned) };
+                whole::<u64>(given).map_or_else(|_| given.clone(), |number| number.to_string())
             }
             "backing_file" => options.backing_file.as_ref()?.replace(',', ",,"),
             "backing_fmt" => options.backing_format.clone()?,

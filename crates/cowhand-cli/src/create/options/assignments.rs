@@ -1,6 +1,6 @@
 //! `name=value` between commas: the form of `-o` arguments, without their meaning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BadOption, is_known};
 use crate::voice;
@@ -16,17 +16,27 @@ pub fn assignments(texts: &[String]) -> Assignments {
 /// Each option with its value, as they stand.
 pub(super) fn in_order(texts: &[String]) -> impl Iterator<Item = (String, String)> + '_ {
     let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
-    parts.map(|part| assignment(&part))
+    parts.map(|part| assignment(&part, is_known))
 }
 
 /// An option and its value. A name alone is `on`; with `no` before it, where no option is called so, `off`.
-fn assignment(part: &str) -> (String, String) {
+pub fn assignment(part: &str, is_known: impl Fn(&str) -> bool) -> (String, String) {
     let (name, value) = match (part.split_once('='), part.strip_prefix("no")) {
         (Some(both), _) => both,
         (None, Some(rest)) if !is_known(part) && is_known(rest) => (rest, "off"),
         (None, _) => (part, "on"),
     };
     (name.to_owned(), value.to_owned())
+}
+
+/// Warns of options that are given more than once; under QEMU's names nobody looks for that.
+pub fn warn_of_repeated(assignments: impl Iterator<Item = (String, String)>) {
+    let mut met = BTreeSet::new();
+    for (name, _) in assignments {
+        if !met.insert(name.clone()) {
+            tracing::warn!("-o {name} is given twice; the last one counts");
+        }
+    }
 }
 
 /// Refuses a list that begins or ends with a comma, as qemu-img does.

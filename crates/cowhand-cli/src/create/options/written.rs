@@ -7,6 +7,7 @@ use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
 use super::{Formats, OptionDef, Sets, known};
 use crate::create::encryption::{Encryption, IV_HASHES, named};
+use crate::numbers::whole;
 use crate::voice;
 
 const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> OptionDef {
@@ -68,7 +69,7 @@ pub(super) const KNOWN: [OptionDef; 25] = [
     known(
         "refcount_bits",
         Sets::Word("1|2|4|8|16|32|64", |image, word| {
-            word.parse().ok().map(|bits| image.options.refcount_bits = bits)
+            whole(word).ok().map(|bits| image.options.refcount_bits = bits)
         }),
         "width of a refcount (default 16)",
     ),
@@ -180,8 +181,7 @@ pub(super) const KNOWN: [OptionDef; 25] = [
     encrypted(
         "encrypt.iter-time",
         Sets::Word("MILLISECONDS", |image, word| {
-            Encryption::of(image).iter_time_ms =
-                word.parse().ok().filter(|&ms| ms > 0 || voice::is_qemu())?;
+            Encryption::of(image).iter_time_ms = whole(word).ok().filter(|&ms| ms > 0 || voice::is_qemu())?;
             Some(())
         }),
         "time that trying a password takes here (default 2000)",
