@@ -9,7 +9,6 @@ use graph::OpenError;
 use storage::LockError;
 
 use crate::output::{printable, tell};
-use crate::policy::{DIRECTORY, is_as_qemu};
 use crate::voice;
 
 /// The exit code of a failure that has no code of its own, as in qemu-img. Wrong usage has it too:
@@ -133,14 +132,7 @@ impl Failure {
         if let Some(hint) = self.hint {
             line.push_str(&format!(" (hint: {hint})"));
         }
-        // Programs that call QEMU's tools have no option of ours.
-        match is_as_qemu() {
-            true => line.replace(
-                "give --allow-path",
-                &format!("name it as allow-path in {DIRECTORY}, or give --allow-path"),
-            ),
-            false => line,
-        }
+        line
     }
 }
 
