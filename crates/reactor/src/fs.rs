@@ -23,8 +23,8 @@ pub struct File {
 impl File {
     /// With [`Backend::Threads`] operations block threads of the pool even where the loop has a
     /// ring; with [`Backend::Ring`] they go the loop's way.
-    pub fn new(fd: OwnedFd, backend: Backend) -> Self {
-        Self { fd: Arc::new(fd), backend }
+    pub fn new(fd: impl Into<Arc<OwnedFd>>, backend: Backend) -> Self {
+        Self { fd: fd.into(), backend }
     }
 
     /// The descriptor.

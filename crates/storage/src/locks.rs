@@ -19,6 +19,8 @@ use crate::holders::{Holder, holders};
 const USED: u64 = 100;
 /// First byte of "I do not share permission i".
 const UNSHARED: u64 = 200;
+/// Locked exclusively by one who tries to get a file that many wait for. QEMU does not know it.
+const TURN: u64 = 300;
 
 /// A set of ways to use an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,6 +167,7 @@ pub struct FileLock {
     fd: Arc<OwnedFd>,
     wanted: Permissions,
     shared: Permissions,
+    has_turn: bool,
 }
 
 impl FileLock {
@@ -174,7 +177,8 @@ impl FileLock {
     /// # Errors
     /// `Busy`, with nothing held, if another process's does.
     pub fn acquire(fd: &Arc<OwnedFd>, wanted: Permissions, shared: Permissions) -> Result<Self, LockError> {
-        let mut lock = Self { fd: Arc::clone(fd), wanted: Permissions::NONE, shared: Permissions::ALL };
+        let mut lock =
+            Self { fd: Arc::clone(fd), wanted: Permissions::NONE, shared: Permissions::ALL, has_turn: false };
         lock.change(wanted, shared)?;
         Ok(lock)
     }
@@ -182,6 +186,43 @@ impl FileLock {
     /// As [`FileLock::acquire`], for one of the usual ways.
     pub fn acquire_role(fd: &Arc<OwnedFd>, role: Role) -> Result<Self, LockError> {
         Self::acquire(fd, role.wanted(), role.shared())
+    }
+
+    /// As [`FileLock::acquire_role`] of a writer, for a file that many try for at once: of those one gets it. By the other way each holds a moment what stands
+    /// against the others, and none may get it. `fd` is open for writing.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire_in_turn(fd: &Arc<OwnedFd>) -> Result<Self, LockError> {
+        let role = Role::Writer;
+        match fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_WRLCK, TURN) {
+            Ok(_) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                // Whoever has the file, rather than who tries as this one does.
+                test(fd, role.wanted(), role.shared())?;
+                let conflict = Conflict::Used(Permissions::WRITE);
+                return Err(LockError::Busy { conflict, holders: holders(fd, TURN) });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        match Self::acquire_role(fd, role) {
+            Ok(mut lock) => {
+                lock.has_turn = true;
+                Ok(lock)
+            }
+            Err(error) => {
+                unlock(fd, TURN);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether `fd` could be locked as `role`. Nothing is locked, not for a moment: no other process is refused because of it.
+    ///
+    /// # Errors
+    /// `Busy` if not.
+    pub fn test_role(fd: &OwnedFd, role: Role) -> Result<(), LockError> {
+        test(fd, role.wanted(), role.shared())
     }
 
     /// Upgrades or downgrades. There is no moment in which less is held than both before and after.
@@ -215,6 +256,11 @@ impl FileLock {
         test(&other, role.wanted(), role.shared())
     }
 
+    /// The descriptor that it was taken by.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
     /// Whether it is on the file behind `fd`, by this descriptor or another one.
     pub fn is_on(&self, fd: &Arc<OwnedFd>) -> bool {
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
@@ -235,6 +281,9 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         withdraw(&self.fd, Bytes::of(self.wanted, self.shared));
+        if self.has_turn {
+            unlock(&self.fd, TURN);
+        }
     }
 }
 
@@ -268,10 +317,12 @@ fn announce(fd: &OwnedFd, bytes: Bytes) -> Result<(), LockError> {
 }
 
 fn withdraw(fd: &OwnedFd, bytes: Bytes) {
-    for byte in bytes.offsets() {
-        if let Err(error) = fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, byte) {
-            tracing::warn!(byte, %error, "a file lock could not be given back");
-        }
+    bytes.offsets().for_each(|byte| unlock(fd, byte));
+}
+
+fn unlock(fd: &OwnedFd, byte: u64) {
+    if let Err(error) = fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, byte) {
+        tracing::warn!(byte, %error, "a file lock could not be given back");
     }
 }
 

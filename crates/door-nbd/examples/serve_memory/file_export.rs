@@ -24,7 +24,7 @@ impl FileExport {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let size = file.metadata()?.len();
-        Ok(Self { file: LoopFile::new(file.into(), Backend::Ring), size })
+        Ok(Self { file: LoopFile::new(std::os::fd::OwnedFd::from(file), Backend::Ring), size })
     }
 }
 

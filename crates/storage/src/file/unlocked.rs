@@ -50,8 +50,12 @@ impl UnlockedFile {
 
     /// Uses a descriptor that is open already, for reading and (unless read-only) writing; `name`
     /// is for messages. Whether O_DIRECT is set on it follows the options from here on.
-    pub fn from_fd(fd: OwnedFd, name: impl Into<String>, options: &FileOptions) -> Result<Self, OpenError> {
-        let name = name.into();
+    pub fn from_fd(
+        fd: impl Into<Arc<OwnedFd>>,
+        name: impl Into<String>,
+        options: &FileOptions,
+    ) -> Result<Self, OpenError> {
+        let (fd, name) = (fd.into(), name.into());
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failed(&name, "open", errno))?;
         Self::take(fd, name, flags, options)
     }
@@ -68,10 +72,10 @@ impl UnlockedFile {
         let mode = Mode::from_raw_mode(0o644);
         let fd =
             retry(|| rustix::fs::open(path, flags, mode)).map_err(|errno| failed(&name, action, errno))?;
-        Self::take(fd, name, access, options)
+        Self::take(Arc::new(fd), name, access, options)
     }
 
-    fn take(fd: OwnedFd, name: String, flags: OFlags, options: &FileOptions) -> Result<Self, OpenError> {
+    fn take(fd: Arc<OwnedFd>, name: String, flags: OFlags, options: &FileOptions) -> Result<Self, OpenError> {
         let kind = kind_of(&fd, &name)?;
         if kind == Kind::BlockDevice && !options.read_only && extent::is_read_only(&fd) {
             return Err(OpenError::ReadOnlyDevice { path: name });
