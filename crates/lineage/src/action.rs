@@ -75,6 +75,14 @@ pub fn fork_paths(new: &Path, count: Option<u32>) -> Vec<PathBuf> {
     (1..=count).map(|number| new.with_file_name(format!("{stem}-{number}{extension}"))).collect()
 }
 
+/// Refuses an image that cannot be a layer, or that this user cannot seal: found behind the switch, that would leave a layer that nobody has sealed.
+fn check_sealable(active: &ImageFacts) -> Result<(), Error> {
+    active.check_sealable()?;
+    active.check_one_name()?;
+    let action = "cannot be sealed by this user, as only its owner and root set the mode of";
+    files().check_owned(&active.path).map_err(Error::io(action, &active.path))
+}
+
 impl Change {
     /// The steps of all `actions`, of this lineage, at one moment. Checkpoints that they name are there before. The caller keeps others from writing the disks, by
     /// their locks or by serving them.
@@ -104,8 +112,7 @@ impl Change {
 
     fn checkpoint(&self, disk: &DiskPlace, new: &NewCheckpoint) -> Result<Sealing, Error> {
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        active.check_sealable()?;
-        active.check_one_name()?;
+        check_sealable(&active)?;
         let bases = active.names_beside(self.place())?;
         let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
         if let Some(name) = &new.name {
@@ -167,8 +174,7 @@ impl Change {
         }
         let (below, shape) = self.base(of, wanted)?;
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        active.check_sealable()?;
-        active.check_one_name()?;
+        check_sealable(&active)?;
         let bases = active.names_beside(self.place())?;
         Ok(Sealing { disk: disk.clone(), active, bases, new: new.clone(), below, shape })
     }
@@ -177,10 +183,11 @@ impl Change {
     fn base(&self, of: &DiskPlace, wanted: &CheckpointRef) -> Result<(LayerId, Shape), Error> {
         let survey = Survey::of_checkpoint(self.place(), self.manifest(), (of, wanted))?;
         let id = survey.find(of, wanted)?;
-        let (chain, _) = survey.sealed_chain(id)?;
+        let (chain, base) = survey.sealed_chain(id)?;
         let layer =
             survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })?;
-        match chain.len() + 2 > CHAIN_MAX {
+        // The new overlay, and a base if there is one.
+        match chain.len() + 1 + usize::from(base.is_some()) > CHAIN_MAX {
             true => {
                 Err(Error::TooLong { disk: layer.image.path.clone(), found: chain.len(), max: CHAIN_MAX })
             }

@@ -27,7 +27,8 @@ pub trait Host {
     /// Why a step failed.
     type Error: From<Error>;
 
-    /// Makes an overlay at a path where nothing is: durable, its name too.
+    /// Makes an overlay at a path where nothing is: durable, its name too. If it takes the place of a disk ([`Plan::replacing`]), it is locked as its writer does
+    /// before this ends, until the change has ended: no path of a disk leads to a file that another process could write.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
 
     /// Switches disks to the images that their paths lead to now: all of them, or none. What clients write from then on is written there. Nothing to do for
@@ -294,8 +295,8 @@ fn check_unused(path: &Path) -> Result<(), Error> {
 
 /// Refuses a file that another process uses in a way that one who opens it for this does not suffer.
 pub(crate) fn check_lock(path: &Path, role: Role) -> Result<(), Error> {
-    match files().lock(path, role, false) {
-        Ok(opened) => opened.map(drop).map_err(Error::io("cannot open", path)),
+    match files().test_lock(path, role) {
+        Ok(opened) => opened.map_err(Error::io("cannot open", path)),
         Err(source) => Err(Error::Busy { path: path.to_owned(), source }),
     }
 }

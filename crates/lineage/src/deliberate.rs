@@ -11,6 +11,9 @@ pub enum Bug {
     LayerNotAwaited,
     /// Guests write to an overlay whose name is not durable.
     OverlayNotAwaited,
+    /// A disk's path leads to an overlay that nobody has locked.
+    #[cfg(test)]
+    OverlayNotLocked,
     /// Files of merged layers go before the name of the merged one is durable.
     MergedNotAwaited,
     /// A new manifest takes the place of the one before, and its content is not durable.

@@ -86,7 +86,7 @@ pub enum Error {
         name: String,
     },
     /// The chain would be too long.
-    #[error("{disk} is backed by {found} layers; a chain has up to {max} images: roll back, or convert the disk into one image", disk = .disk.display())]
+    #[error("{disk} is backed by {found} layers; a chain has up to {max} images: roll back, have `cowhand forget` merge layers, or convert the disk into one image", disk = .disk.display())]
     TooLong {
         /// The disk.
         disk: PathBuf,

@@ -9,7 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fc
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fstat, open, renameat_with};
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use storage::{FileAccess, FileLock, LockError, Role};
 
@@ -120,6 +121,21 @@ pub(crate) trait FileSystem {
     /// Locks a file as one who opens it for that does, without waiting. `is_made` if it is not there.
     fn lock(&self, path: &Path, role: Role, is_made: bool) -> Result<io::Result<LockGuard>, LockError>;
 
+    /// As [`FileSystem::lock`] of a writer, of a lock file that many wait for, which is made if it is not there: of those who try at once one gets it.
+    fn lock_in_turn(&self, path: &Path) -> Result<io::Result<LockGuard>, LockError> {
+        self.lock(path, Role::Writer, true)
+    }
+
+    /// Whether [`FileSystem::lock`] would lock a file that is there. No other process is refused because of it.
+    fn test_lock(&self, path: &Path, role: Role) -> Result<io::Result<()>, LockError> {
+        self.lock(path, role, false).map(|opened| opened.map(drop))
+    }
+
+    /// Refuses a file whose mode this process cannot set.
+    fn check_owned(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     /// 64 random bits.
     fn random(&self) -> io::Result<u64>;
 }
@@ -202,8 +218,14 @@ impl FileSystem for Kernel {
     }
 
     fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+        // A FIFO does not make the command wait.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
         let mut bytes = Vec::new();
-        File::open(path)?.take(max).read_to_end(&mut bytes)?;
+        file.take(max).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -242,15 +264,35 @@ impl FileSystem for Kernel {
     }
 
     fn lock(&self, path: &Path, role: Role, is_made: bool) -> Result<io::Result<LockGuard>, LockError> {
-        let access = if is_made { OFlags::RDWR | OFlags::CREATE } else { OFlags::RDONLY };
-        let mode = if is_made { Mode::from_bits_truncate(0o644) } else { Mode::empty() };
-        match open(path, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode) {
+        match if is_made { open_lock(path) } else { open_to_lock(path) } {
             Ok(file) => {
-                let file: Arc<OwnedFd> = Arc::new(file);
-                FileLock::acquire_role(&file, role).map(|lock| Ok(Box::new(lock) as LockGuard))
+                FileLock::acquire_role(&Arc::new(file), role).map(|lock| Ok(Box::new(lock) as LockGuard))
             }
-            Err(error) => Ok(Err(error.into())),
+            Err(error) => Ok(Err(error)),
         }
+    }
+
+    fn lock_in_turn(&self, path: &Path) -> Result<io::Result<LockGuard>, LockError> {
+        match open_lock(path) {
+            Ok(file) => {
+                FileLock::acquire_in_turn(&Arc::new(file)).map(|lock| Ok(Box::new(lock) as LockGuard))
+            }
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn test_lock(&self, path: &Path, role: Role) -> Result<io::Result<()>, LockError> {
+        match open_to_lock(path) {
+            Ok(file) => FileLock::test_role(&file, role).map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn check_owned(&self, path: &Path) -> io::Result<()> {
+        let file = File::open(path)?;
+        // Only who may set it may set it to what it is.
+        let mode = file.metadata()?.permissions();
+        file.set_permissions(mode)
     }
 
     fn random(&self) -> io::Result<u64> {
@@ -261,6 +303,24 @@ impl FileSystem for Kernel {
             false => Err(io::Error::other("the system gave too few random bytes")),
         }
     }
+}
+
+fn open_to_lock(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
+}
+
+/// Opens a lock file, and makes it if it is not there. It is the directory's owner's: who may change the lineage may lock it, whoever did so first.
+fn open_lock(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(path, flags, Mode::from_bits_truncate(0o644))?;
+    if geteuid().is_root() {
+        let directory = path.parent().unwrap_or(Path::new(".")).metadata()?;
+        let (owner, found) = ((directory.uid(), directory.gid()), fstat(&file)?);
+        if owner != (found.st_uid, found.st_gid) {
+            fchown(&file, Some(owner.0), Some(owner.1))?;
+        }
+    }
+    Ok(file)
 }
 
 impl OpenFile for File {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use storage::{LockError, Role};
+use storage::LockError;
 
 use crate::error::Error;
 use crate::files::{LockGuard, files};
@@ -11,8 +11,8 @@ use crate::place::Place;
 
 /// How long a command waits for another one on the same lineage: each takes milliseconds, a thousand forks some seconds.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two tries.
-const RETRY: Duration = Duration::from_millis(5);
+/// Time between two tries, at least; up to as much more by chance: those who wait do not go on trying at the same moments.
+const RETRY: Duration = Duration::from_millis(2);
 
 /// The lock of a lineage, until it is dropped or the process ends.
 #[derive(Debug)]
@@ -46,10 +46,61 @@ impl Lock {
 pub(crate) fn lock(path: PathBuf, patience: Duration) -> Result<LockGuard, Error> {
     let deadline = Instant::now() + patience;
     loop {
-        match files().lock(&path, Role::Writer, true) {
+        match files().lock_in_turn(&path) {
             Ok(opened) => return opened.map_err(Error::io("cannot open the lock", &path)),
-            Err(LockError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
+            Err(LockError::Busy { .. }) if Instant::now() < deadline => {
+                let random = files().random().unwrap_or_default();
+                let more = RETRY.as_micros() as u64;
+                std::thread::sleep(RETRY + Duration::from_micros(random % more));
+            }
             Err(source) => return Err(Error::Busy { path, source }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, chown};
+
+    use super::*;
+
+    /// Eight commands at once refused each other for ten seconds: each try held what stood against the others.
+    #[test]
+    fn many_that_wait_get_the_lock_one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, held) = (directory.path().join("lock"), std::sync::Mutex::new(()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..40 {
+                        let lock = lock(path.clone(), Duration::from_secs(120)).unwrap();
+                        let alone = held.try_lock().expect("one has it");
+                        // As long as a command takes.
+                        std::thread::sleep(Duration::from_millis(1));
+                        drop((alone, lock));
+                    }
+                });
+            }
+        });
+        let first = lock(path.clone(), Duration::ZERO).unwrap();
+        assert!(matches!(lock(path.clone(), Duration::ZERO), Err(Error::Busy { .. })));
+        drop(first);
+        // One who waited in vain stands against nobody.
+        lock(path, Duration::ZERO).unwrap();
+    }
+
+    /// Root took the first checkpoint, and the owner of the disk took none after it.
+    #[test]
+    fn a_lock_is_of_the_owner_of_its_directory_whoever_made_it() {
+        const OWNER: u32 = 4711;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        chown(directory.path(), Some(OWNER), Some(OWNER)).unwrap();
+        let path = directory.path().join("lock");
+        lock(path.clone(), Duration::ZERO).unwrap();
+        let found = path.metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (OWNER, OWNER));
     }
 }

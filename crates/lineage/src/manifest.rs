@@ -175,6 +175,7 @@ impl Manifest {
         };
         match found {
             Some(VERSION_WITHOUT_POLICY..=MANIFEST_VERSION) => {}
+            Some(0) => return Err(format!("its version is 0: it is no manifest{rebuilt}")),
             Some(found) => {
                 return Err(format!(
                     "its version is {found}; this program knows {MANIFEST_VERSION}, and changes nothing of a newer one"
@@ -304,6 +305,7 @@ mod tests {
         assert_eq!(parse(&text(1, LAYER)).unwrap().entries().count(), 1);
         for (wrong, why) in [
             (text(3, ""), "newer"),
+            (text(0, ""), "version is 0"),
             (text(1, &format!("{LAYER},{LAYER}")), "twice"),
             (text(1, &LAYER.replace("d.qcow2", "../d.qcow2")), "no file's name"),
             (text(1, &LAYER.replace("0123456789abcdef", "../../etc/passwd")), "hexadecimal"),
@@ -316,6 +318,16 @@ mod tests {
             let found = parse(&wrong).expect_err("it is wrong");
             assert!(found.contains(why), "{found}");
         }
+    }
+
+    /// `cowhand log` waited for ever.
+    #[test]
+    fn a_pipe_is_no_manifest() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::of(directory.path()).unwrap();
+        std::fs::create_dir(place.layers()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(place.manifest()).status().unwrap().success());
+        assert!(Manifest::read(&place).unwrap_err().to_string().contains("no regular file"));
     }
 
     #[test]

@@ -164,6 +164,14 @@ impl Plan {
         switch.unwrap_or(self.settled)
     }
 
+    /// Images that take the places of disks, by the paths that they are made at.
+    pub fn replacing(&self) -> impl Iterator<Item = &Path> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Replace { from, .. } => Some(&**from),
+            _ => None,
+        })
+    }
+
     /// The disks that are switched, if there are some.
     pub fn switched(&self) -> Option<&[Switched]> {
         self.steps.iter().find_map(|step| match step {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use storage::FileAccess;
+use storage::{FileAccess, LockError, Role};
 
 use crate::error::Error;
 use crate::files::{Purpose, files, remove_if_there};
@@ -181,7 +181,11 @@ impl Step {
         match self {
             Self::MakeOverlay { at, .. } => remove_if_there(at),
             Self::Link { to, .. } => remove_if_there(to),
-            Self::Rename { from, to } => files().rename(to, from).and_then(|()| sync_directory_of(to)),
+            // A fork that another process has opened meanwhile stays: it is whole.
+            Self::Rename { from, to } => match files().lock(to, Role::Writer, false) {
+                Err(LockError::Busy { .. }) => Ok(()),
+                _locked => files().rename(to, from).and_then(|()| sync_directory_of(to)),
+            },
             Self::Replace { to, kept, .. } => files().rename(kept, to).and_then(|()| sync_directory_of(to)),
             _ => Ok(()),
         }

@@ -33,6 +33,12 @@ fn overlay_not_awaited() {
     found(Bug::OverlayNotAwaited);
 }
 
+/// A second server was started on a disk in the middle of a rollback, and what it had flushed was in a file without a name.
+#[test]
+fn overlay_not_locked() {
+    found(Bug::OverlayNotLocked);
+}
+
 #[test]
 fn merged_not_awaited() {
     found_from(Bug::MergedNotAwaited, 3400);

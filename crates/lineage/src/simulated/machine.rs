@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use storage::{LockError, Role};
+
 use super::images::{Access, Chain, make_overlay, run};
-use super::world::{Machine, World};
+use super::world::{Machine, Sealing, World};
+use crate::deliberate::{Bug, has};
 use crate::{Error, Host, NewOverlay, Step, Switched};
 
 fn failed(path: &Path, error: String) -> Error {
@@ -11,8 +14,38 @@ fn failed(path: &Path, error: String) -> Error {
 }
 
 impl Machine<'_> {
+    /// Locks a file as its writer does.
+    pub(super) fn hold(&self, path: &Path) -> Result<(), Error> {
+        let held = crate::files::files().lock(path, Role::Writer, false);
+        let held = held.map_err(|source| Error::Busy { path: path.to_owned(), source })?;
+        self.held.borrow_mut().push(held.map_err(Error::io("cannot lock", path))?);
+        Ok(())
+    }
+
+    /// As a command does that changes disks which no server has.
+    pub(super) fn hold_disks(&self) -> Result<(), Error> {
+        let disks = self.sealings.borrow().iter().map(|sealing| sealing.disk.clone()).collect::<Vec<_>>();
+        let is_offline = |disk: &&String| !self.world.borrow().served.contains_key(*disk);
+        let paths: Vec<_> =
+            disks.iter().filter(is_offline).map(|disk| self.world.borrow().path(disk)).collect();
+        paths.iter().try_for_each(|path| self.hold(path))
+    }
+
+    /// A second writer is refused wherever the path of a disk leads that is being changed.
+    fn check_locked(&self) -> Result<(), Error> {
+        let world = self.world.borrow();
+        for path in self.sealings.borrow().iter().map(|sealing| world.path(&sealing.disk)) {
+            let second = crate::files::files().lock(&path, Role::Writer, false);
+            if !matches!(second, Err(LockError::Busy { .. })) && !world.files.is_dead() {
+                return Err(failed(&path, format!("a second writer: {second:?}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Other processes at work between two steps: guests, and a second manager, which is refused.
     fn between_steps(&self) -> Result<(), Error> {
+        self.check_locked()?;
         let mut world = self.world.borrow_mut();
         if world.rng.chance(1, 3) {
             let written = world.write_served();
@@ -36,7 +69,12 @@ impl Host for Machine<'_> {
         let files = self.world.borrow().files.clone();
         let made = run(make_overlay(&files, at, overlay)).map_err(|error| failed(at, error));
         // As the shipped one: nothing is left of what cannot be made.
-        made.inspect_err(|_| drop(crate::files::remove_if_there(at)))
+        made.inspect_err(|_| drop(crate::files::remove_if_there(at)))?;
+        let is_replacing = |sealing: &Sealing| self.world.borrow().place.new_overlay(sealing.id) == at;
+        if self.sealings.borrow().iter().any(is_replacing) && !has(Bug::OverlayNotLocked) {
+            self.hold(at)?;
+        }
+        Ok(())
     }
 
     async fn switch(&self, disks: &[Switched]) -> Result<(), Error> {

@@ -79,19 +79,26 @@ impl World {
         let changes = self.rng.pick(&CHANGES);
         self.choose_fate(changes);
         let place = self.place.clone();
-        let machine = Machine { world: RefCell::new(self), sealings: RefCell::new(asked.sealings) };
+        let machine = Machine {
+            world: RefCell::new(self),
+            sealings: RefCell::new(asked.sealings),
+            held: RefCell::default(),
+        };
         let result = (|| {
             let change = match is_first {
                 true => Change::begin_first(&place, Duration::ZERO),
                 false => Change::begin(&place, Duration::ZERO),
             }?;
+            machine.hold_disks()?;
             let plan = change.plan(&asked.actions)?;
             change
                 .run(plan, &machine)
                 .now_or_never()
                 .unwrap_or_else(|| Err(Error::Invalid("a change waits for something".into())))
         })();
-        let sealings = machine.sealings.into_inner();
+        let Machine { sealings, held, .. } = machine;
+        drop(held);
+        let sealings = sealings.into_inner();
         self.settle_transaction(result, sealings, asked.forks, is_server)
     }
 

@@ -11,7 +11,7 @@ use sim::Rng;
 
 use super::files::{Fate, Files, User, mount};
 use super::images::{Access, Chain, Content, Named, SECTOR, make, run};
-use crate::files::FileSystem;
+use crate::files::{FileSystem, LockGuard};
 use crate::{CheckpointName, LayerId, Merging, Place, Shape};
 
 /// Where the lineage is.
@@ -127,6 +127,8 @@ pub struct World {
 pub struct Machine<'a> {
     pub world: RefCell<&'a mut World>,
     pub sealings: RefCell<Vec<Sealing>>,
+    /// What the process keeps others out of, but for the disks that it serves.
+    pub held: RefCell<Vec<LockGuard>>,
 }
 
 impl World {
