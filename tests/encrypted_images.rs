@@ -116,7 +116,7 @@ fn an_encrypted_image_is_read_with_its_key_and_shares_chunks_with_that_keys_imag
     scene.store.delete("/images/vms/o.json");
     let id = one["id"].as_str().expect("an id");
     scene.store.delete(&format!("/images/vms/o@{id}.json"));
-    let unused = scene.run(&["prune", "-q", "--remove", "--unused-for", "0s", "s3://images/vms"]);
+    let unused = scene.run(&["prune", "-q", "--remove", "--force", "--unused-for", "0s", "s3://images/vms"]);
     unused.ok();
     assert_eq!(scene.objects().len(), plain.len() + 9 + 2);
     scene.assert_reads_as(NAME, &disk);

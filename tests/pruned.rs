@@ -77,7 +77,10 @@ fn what_no_image_leads_to_is_listed_and_removed_and_what_one_leads_to_stays() {
     assert_eq!((names.len(), &listed["unused-bytes"]), (2, &(MIB + 4 * 32).into()), "{listed}");
     assert_eq!(scene.objects(), before, "nothing was asked to go");
 
-    let removed = scene.prune(&["--remove", "--unused-for", "0s"]);
+    let refused = scene.run(&["prune", "--remove", "--unused-for", "59m", FOLDER]).fails();
+    assert!(refused.contains("at least 1h") && refused.contains("--force"), "{refused}");
+    assert_eq!(scene.objects(), before, "{refused}");
+    let removed = scene.prune(&["--remove", "--force", "--unused-for", "0s"]);
     assert_eq!((&removed["unused"], &removed["removed"]), (&listed["unused"], &true.into()));
     let after = scene.objects();
     let gone: Vec<_> = before.iter().filter(|key| !after.contains(key)).collect();
@@ -91,7 +94,7 @@ fn what_no_image_leads_to_is_listed_and_removed_and_what_one_leads_to_stays() {
 
     // An image is deleted: what it alone led to is unused.
     scene.store.delete("/images/base/debian.json");
-    let said = scene.run(&["prune", "--remove", "--unused-for", "0s", FOLDER]).ok();
+    let said = scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", FOLDER]).ok();
     assert!(said.contains("9 chunks, 0 packs, 1 images; removed: 5 objects"), "{said}");
     scene.assert_reads_as(OTHER, "other.raw");
     assert_eq!(scene.objects().len(), 3 + 1 + 1);
@@ -135,7 +138,7 @@ fn while_somebody_pushes_nothing_is_removed_and_while_something_is_removed_nobod
     scene.scratch.write("new.raw", &Random::of_name("new").bytes(MIB));
     let push = ["push", "-f", "raw", "new.raw", OTHER];
     scene.way.plan(&[("GET /images?list-type=2&prefix=base%2Fchunks%2Ff", StoreFault::Silence)]);
-    let prune = ["prune", "--remove", "--unused-for", "0s", FOLDER];
+    let prune = ["prune", "--remove", "--force", "--unused-for", "0s", FOLDER];
     drop(scene.way.requests());
     let pruned = scene.run(&prune).outcome_telling(|_| {
         scene.way.wait_for("GET /images?list-type=2&prefix=base%2Fchunks%2Ff");
@@ -160,7 +163,7 @@ fn what_was_killed_holds_nobody_up_for_ever_and_a_damaged_image_has_nothing_remo
     scene.store.put(&format!("/images/base/pushing/{killed}"), b"");
     let refused = scene.run(&["prune", "--remove", "--unused-for", "1h", FOLDER]).fails();
     assert!(refused.contains(killed), "{refused}");
-    scene.run(&["prune", "--remove", "--unused-for", "0s", FOLDER]).ok();
+    scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", FOLDER]).ok();
     assert!(scene.objects().iter().all(|key| key.starts_with("base/chunks/")), "{:?}", scene.objects());
     // A removal that fails gives the folder back.
     scene.way.plan(&[("GET /images?list-type=2&prefix=base%2Fchunks%2F7", StoreFault::Status(403))]);
@@ -182,7 +185,7 @@ fn what_was_killed_holds_nobody_up_for_ever_and_a_damaged_image_has_nothing_remo
     let manifest = scene.store.get("/images/base/other.json").expect("a manifest");
     for damaged in [&b"{}"[..], &[]] {
         scene.store.put("/images/base/other.json", damaged);
-        let refused = scene.run(&["prune", "--remove", "--unused-for", "0s", FOLDER]).fails();
+        let refused = scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", FOLDER]).fails();
         assert!(refused.contains("s3://images/base/other.json"), "{refused}");
     }
     scene.store.put("/images/base/other.json", &manifest);
@@ -192,7 +195,7 @@ fn what_was_killed_holds_nobody_up_for_ever_and_a_damaged_image_has_nothing_remo
     let path = format!("/images/base/chunks/{}/{table}", &table[..2]);
     let good = scene.store.get(&path).expect("a table");
     scene.store.put(&path, &vec![1; good.len()]);
-    let refused = scene.run(&["prune", "--remove", "--unused-for", "0s", FOLDER]).fails();
+    let refused = scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", FOLDER]).fails();
     assert!(refused.contains("another content than its name says"), "{refused}");
     scene.store.put(&path, &good);
     assert_eq!(scene.objects(), before);

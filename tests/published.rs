@@ -549,7 +549,7 @@ fn a_command_on_a_store_that_is_killed_leaves_each_image_as_before_or_as_after()
         let commands: [&[&str]; 3] = [
             &["publish", &checkpoint, NAME],
             &["restore", "--full", NAME, &new],
-            &["prune", "--remove", "--unused-for", "0s", "s3://images/vms"],
+            &["prune", "--remove", "--force", "--unused-for", "0s", "s3://images/vms"],
         ];
         for (which, words) in commands.into_iter().enumerate() {
             // Each is killed at once the first time: no machine is so fast that it ends before.
@@ -586,7 +586,7 @@ fn a_command_on_a_store_that_is_killed_leaves_each_image_as_before_or_as_after()
         assert_eq!(left, ["layers"], "round {round}");
     }
     assert!(killed.iter().all(|count| *count > 0), "commands that were not killed: {killed:?}");
-    scene.run(&["prune", "--remove", "--unused-for", "0s", "s3://images/vms"]).ok();
+    scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", "s3://images/vms"]).ok();
     scene.assert_reads_as(NAME, &published);
     scene.assert_reads_as(&format!("{NAME}@{}", first_id(&scene)), &one);
 }

@@ -67,7 +67,8 @@ fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
         let packed = run(&["pack", "--output", "json", "start.trace", &pushed]).json();
         assert_eq!((&packed["packs"], &packed["changed"]), (&1.into(), &true.into()), "{packed}");
         // What the store lists: nothing of these images is unused, and what an image leaves that is pushed anew is.
-        let prune = ["prune", "--output", "json", "--remove", "--unused-for", "0s", "s3://images/base"];
+        let prune =
+            ["prune", "--output", "json", "--remove", "--force", "--unused-for", "0s", "s3://images/base"];
         let pruned = run(&prune).json();
         assert_eq!(pruned["unused"], serde_json::json!([]), "{pruned}");
         run(&["push", "-q", "-f", "raw", "--chunk-size", "4M", "disk.raw", &pushed]).ok();

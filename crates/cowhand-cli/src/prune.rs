@@ -16,6 +16,8 @@ use crate::output::{OutputFormat, with_json, write_json};
 
 /// What stands before the name in a DRIVE.
 const PREFIX: &str = "chunked:";
+/// Less of it is refused without `--force`: a push that runs would count as killed.
+const UNUSED_FOR_MIN_S: u64 = 3600;
 /// Default of `--unused-for`: longer than any push takes.
 const UNUSED_FOR: &str = "7d";
 
@@ -34,7 +36,7 @@ docs/reference/object-stores.md has what is at the store.";
         (cowhand pack). FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
         chunks are removed no push to the folder runs: a push that continues has the removal refused, and a push that begins is refused. \
-        A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: what it \
+        A push that began longer than --unused-for ago counts as killed, so less than 1h takes --force. An image that cannot be read whole ends the command: what it \
         leads to is unknown.\n\n\
         Disks that are open on what an image was before its last push read errors where chunks of that are removed. Caches of chunks \
         on other machines are not looked for.",
@@ -53,6 +55,10 @@ pub struct Args {
     /// What was made later stays, and pushes that began later count as alive: a number with s, m, h or d behind it
     #[arg(long, value_name = "TIME", default_value = UNUSED_FOR, value_parser = parse_seconds)]
     unused_for: Seconds,
+
+    /// Remove although --unused-for is less than 1h: no push and no publish to the folder runs, anywhere
+    #[arg(long, requires = "remove")]
+    force: bool,
 
     /// Say nothing but errors
     #[arg(short = 'q')]
@@ -123,6 +129,13 @@ struct Object {
 
 /// Looks, and removes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.remove && !args.force && args.unused_for.0 < UNUSED_FOR_MIN_S {
+        let found = args.unused_for.0;
+        let what = format!(
+            "--unused-for is {found} s: pushes that began longer ago would count as killed, and lose chunks; at least 1h"
+        );
+        return Err(Failure::new(what).with_hint("--force, where no push and no publish to the folder runs"));
+    }
     let watch = Watch::begin(false)?;
     let mut unused = Vec::new();
     let is_listed = args.output == OutputFormat::Human && !args.quiet;
@@ -211,7 +224,7 @@ impl Args {
         let failure = Failure::because(format!("cannot prune {}", self.folder), error);
         match error {
             Error::Pushing { .. } => failure.with_hint(
-                "if that push was killed: a shorter --unused-for than it is old, or remove the object",
+                "if that push was killed: a shorter --unused-for than it is old (less than 1h with --force), or remove the object",
             ),
             Error::Removing { .. } => {
                 failure.with_hint("if that was killed: the object counts for a day, or until it is removed")
