@@ -304,6 +304,7 @@ fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
     let scene = Scene::new();
     scene.run(&["push", "-q", "d.qcow2", "s3://images/vms/pushed"]).ok();
     let id = text(&scene.publish(&["d.qcow2@one", NAME]), "id").to_owned();
+    let kept = format!("{NAME}@{id}");
     for (words, says) in [
         (&["publish", "d.qcow2", NAME][..], "must be DISK@NAME"),
         (&["publish", "d.qcow2@none", NAME], "none"),
@@ -321,6 +322,10 @@ fn what_cannot_be_published_or_restored_is_refused_with_its_reason() {
         (&["restore", "disk", "n.qcow2"], "allowed: s3://BUCKET/FOLDER/NAME"),
         (&["restore", "https://me:hush@localhost/x", "n.qcow2"], "cannot restore"),
         (&["restore", NAME, "d.qcow2"], "there is a file already"),
+        // Disks are backed by it.
+        (&["push", "d.qcow2", &kept], "stays the checkpoint ID"),
+        (&["publish", "d.qcow2@one", &kept], "stays the checkpoint ID"),
+        (&["publish", "--force", "d.qcow2@one", &kept], "stays the checkpoint ID"),
     ] {
         let refused = scene.run(words).fails();
         assert!(refused.contains(says) && !refused.contains("hush"), "{words:?}: {refused}");

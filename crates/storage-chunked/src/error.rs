@@ -198,6 +198,18 @@ impl Error {
         matches!(self, Self::OtherKey { .. } | Self::NotEncrypted { .. })
     }
 
+    /// Whether an object that a manifest leads to is not there, or is not what was written.
+    pub fn is_of_lost_object(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::Length { .. }
+                | Self::Frame { .. }
+                | Self::Content { .. }
+                | Self::Encryption { .. }
+        )
+    }
+
     /// Whether the store says that it must not be asked for this.
     pub fn is_forbidden(&self) -> bool {
         let (Self::Server(error) | Self::Store(StoreError::Http(error))) = self else { return false };

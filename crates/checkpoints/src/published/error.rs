@@ -17,6 +17,16 @@ pub enum PublishError {
         /// The name.
         image: String,
     },
+    /// The name is that of one checkpoint, for ever.
+    #[error(
+        "cannot {doing} {image}: NAME@ID stays the checkpoint ID, which cowhand publish CHECKPOINT NAME makes"
+    )]
+    OfCheckpoint {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+    },
     /// What is known of the store, its credentials, or the key of the image.
     #[error("cannot {doing} {image}")]
     Settings {
@@ -35,6 +45,18 @@ pub enum PublishError {
         /// The name.
         image: String,
         /// Why not.
+        source: Box<ImageError>,
+    },
+    /// The store has lost an object of the image of which chunks are taken, or it is damaged.
+    #[error(
+        "cannot {doing} {image}, of whose parent an object is lost; cowhand publish --parent none reads all of the disk, and makes what is missing"
+    )]
+    Lost {
+        /// The verb.
+        doing: &'static str,
+        /// The name.
+        image: String,
+        /// What is missing.
         source: Box<ImageError>,
     },
     /// What is there of the lineage, of which unchanged chunks could be taken, cannot be looked at.

@@ -45,13 +45,20 @@ impl Target {
     /// Where that is. Asks no store.
     ///
     /// # Errors
-    /// When the name is none in a store, or its credentials or the key cannot be read.
+    /// When the name is none in a store, or that of a checkpoint, which stays what it is; when its credentials or the key cannot be read.
     pub async fn place(&self, doing: &'static str) -> Result<Place, PublishError> {
         let image = || self.image.clone();
         let settings = |source| PublishError::Settings { doing, image: image(), source };
         let key = self.key_secret.as_deref().map(image_key).transpose().map_err(settings)?;
         match object_store(self.image.strip_prefix(PREFIX).unwrap_or(&self.image)).await {
-            Some(Ok((store, object))) => Ok(Place::in_bucket(Arc::new(store), &object).with_key(key)),
+            Some(Ok((store, object))) => {
+                let place = Place::in_bucket(Arc::new(store), &object).with_key(key);
+                // Disks that were restored from it are backed by it.
+                match place.checkpoint() {
+                    Some(_) => Err(PublishError::OfCheckpoint { doing, image: image() }),
+                    None => Ok(place),
+                }
+            }
             Some(Err(source)) => Err(settings(source)),
             None => {
                 let image = graph::drive::shown(self.image.as_ref());
@@ -261,6 +268,14 @@ impl<'a, F: Follow> Session<'a, F> {
     pub(super) fn of_upload(&self, upload: &Upload<'_, F>, error: UploadError) -> PublishError {
         match error {
             UploadError::Disk(source) => PublishError::Read { disk: upload.disk.name().to_owned(), source },
+            // Of the image of which chunks are taken: nothing else is read.
+            UploadError::Image(error) if upload.old.is_some() && error.is_of_lost_object() => {
+                PublishError::Lost {
+                    doing: self.doing,
+                    image: self.target.image.clone(),
+                    source: error.into(),
+                }
+            }
             UploadError::Image(error) => self.failed(error),
             UploadError::Ended => PublishError::Cancelled,
         }

@@ -30,11 +30,14 @@ impl Error {
     pub(crate) fn of_publishing(path: &Path, error: &PublishError) -> Self {
         let kind = match error {
             PublishError::Lineage(error) => return Self::of_checkpoints(path, error),
-            PublishError::Store { source, .. } | PublishError::Search { source, .. } => kind_of_store(source),
+            PublishError::Store { source, .. }
+            | PublishError::Lost { source, .. }
+            | PublishError::Search { source, .. } => kind_of_store(source),
             PublishError::Settings { source, .. } => kind_of_system(source),
             PublishError::NoCheckpoint { .. } | PublishError::NoBitmap { .. } => ErrorKind::NotFound,
             PublishError::Read { .. } | PublishError::NotBegun(_) => kind_of_steps(error),
             PublishError::NoStore { .. }
+            | PublishError::OfCheckpoint { .. }
             | PublishError::InconsistentBitmap { .. }
             | PublishError::Manifest { .. }
             | PublishError::Parent(_)
