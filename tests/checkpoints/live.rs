@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use black_box::bytes::are_all;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
-use black_box::{Client, Random, Run, cowhand};
+use black_box::{Client, Holder, Random, Run, cowhand};
 use serde_json::json;
 
 use super::Lineage;
@@ -97,6 +97,66 @@ fn a_rollback_switches_the_disk_below_its_clients() {
     assert!(are_all(&server.client("").read(0, 8192).expect("a read"), 3));
     server.stop();
     lineage.reads(&format!("layers/{left}.qcow2"), &["read -P 2 0 8k"]);
+    lineage.is_sound();
+}
+
+/// A client connected while the files of a rollback were made: it had read what the disk was, and then read what it became.
+#[test]
+fn a_client_that_connects_before_the_switch_of_a_rollback_refuses_it() {
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    server.client("").write(0, &[1; 8192]).expect("a write");
+    let socket = lineage.name("qmp");
+    cowhand(["checkpoint", "-q", &socket, "one"]).ok();
+    let lock = lineage.scratch.file("layers/lock");
+    let holder = Holder::of_raw(&lock);
+    let mut client = std::thread::scope(|scope| {
+        let rollback = scope.spawn(|| cowhand(["rollback", &socket, "@first"]).fails());
+        // The first look for clients is over when the server waits for the lineage.
+        let descriptors = format!("/proc/{}/fd", server.pid());
+        let waits =
+            |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).is_ok_and(|path| path == lock);
+        while !rollback.is_finished()
+            && !std::fs::read_dir(&descriptors).expect("a list").flatten().any(|entry| waits(&entry))
+        {
+        }
+        let mut client = server.client("");
+        assert!(are_all(&client.read(0, 8192).expect("a read"), 1));
+        holder.finish(&[]);
+        let refused = rollback.join().expect("it ends");
+        assert!(refused.contains("--live"), "{refused}");
+        client
+    });
+    assert!(are_all(&client.read(0, 8192).expect("a read"), 1));
+    client.write(0, &[2; 8192]).expect("a write");
+    drop(client);
+    cowhand(["rollback", "-q", "--live", &socket, "@one"]).ok();
+    server.stop();
+    lineage.is_sound();
+}
+
+/// The path of a disk led for a moment to an overlay that nobody had locked: a second writer came in, and what it had flushed was gone.
+#[test]
+fn no_second_writer_comes_in_while_a_disk_is_switched() {
+    const ROUNDS: usize = 12;
+    let lineage = Lineage::new();
+    let server = lineage.serve();
+    let (disk, socket) = (lineage.name("d.qcow2"), lineage.name("qmp"));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let tried = cowhand(["io", "-c", "write -P 9 1M 64k", "-c", "flush", &disk]).outcome();
+                assert!(!tried.status.success(), "{tried}");
+            }
+        });
+        for _ in 0..ROUNDS {
+            cowhand(["rollback", "-q", "--live", &socket, "@first"]).ok();
+            cowhand(["checkpoint", "-q", &socket]).ok();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    server.stop();
     lineage.is_sound();
 }
 

@@ -13,13 +13,18 @@ use lineage::{Action, Change as LineageChange, Host, PATIENCE, Plan, Prepared};
 use crate::error::Error;
 use crate::live::{Live, SealedDisk};
 
+/// Refuses a rollback, and says why. It is asked when requests are kept out, just before the switch: who connects from then on finds what the disk is rolled
+/// back to.
+pub type LastLook<'a> = Box<dyn Fn() -> Result<(), String> + 'a>;
+
 /// What is asked of one disk.
-#[derive(Debug)]
-pub struct Request {
+pub struct Request<'a> {
     /// The disk at work.
     pub disk: Arc<DiskNode>,
     /// What happens to its lineage.
     pub action: Action,
+    /// Of a rollback.
+    pub last_look: Option<LastLook<'a>>,
 }
 
 /// Actions whose files are there, and whose disks are not switched yet.
@@ -36,13 +41,14 @@ impl<'a> Batch<'a> {
     pub async fn prepare(
         graph: &'a Graph,
         change: &'a Change<'a>,
-        requests: Vec<Request>,
+        requests: Vec<Request<'a>>,
     ) -> Result<Self, Error> {
-        let mut batch = Self { live: Live { graph, change, disks: Vec::new() }, lineages: Vec::new() };
+        let mut batch = Self { live: Live::of(graph, change), lineages: Vec::new() };
         // In the order of their directories: two batches do not wait for each other.
         let mut lineages: BTreeMap<PathBuf, Vec<Action>> = BTreeMap::new();
-        for Request { disk, action } in requests {
-            batch.live.disks.extend(SealedDisk::of(disk, &action));
+        for request in requests {
+            let action = request.action.clone();
+            batch.live.disks.extend(SealedDisk::of(request));
             lineages.entry(action.disk().place.directory().to_owned()).or_default().push(action);
         }
         match batch.make(lineages).await {
@@ -85,10 +91,10 @@ impl<'a> Batch<'a> {
 
     /// Removes what was made, of disks that are not switched.
     pub async fn undo_files(self) {
-        // Nothing has the new images open any more.
-        drop(self.live);
         let lineages = self.lineages;
         reactor::blocking(move || lineages.into_iter().rev().for_each(Prepared::undo)).await;
+        // The new images stay locked until no path leads to them: no other process comes to write one of them.
+        drop(self.live);
     }
 
     /// Does what is left, of disks that are switched.
@@ -110,7 +116,11 @@ impl<'a> Batch<'a> {
     ///
     /// # Crash
     /// Each disk reads as before or as after.
-    pub async fn run(graph: &'a Graph, change: &'a Change<'a>, requests: Vec<Request>) -> Result<(), Error> {
+    pub async fn run(
+        graph: &'a Graph,
+        change: &'a Change<'a>,
+        requests: Vec<Request<'a>>,
+    ) -> Result<(), Error> {
         let batch = Self::prepare(graph, change, requests).await?;
         if let Err(error) = batch.switch().await {
             batch.undo_files().await;

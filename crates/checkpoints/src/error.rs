@@ -43,6 +43,12 @@ pub enum Error {
         /// Why not.
         source: ReplaceError,
     },
+    /// The caller's last look at a disk refused it.
+    #[error("{why}")]
+    Refused {
+        /// Why.
+        why: String,
+    },
     /// A change of several disks failed, and not all of them are as they were.
     #[error("{source}; not undone: {stays}")]
     NotUndone {

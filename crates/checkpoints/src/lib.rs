@@ -18,7 +18,7 @@ mod published;
 mod sealable;
 mod sealed;
 
-pub use crate::batch::{Batch, Request};
+pub use crate::batch::{Batch, LastLook, Request};
 pub use crate::difference::{Differences, Part, Says, differences};
 pub use crate::error::Error;
 pub use crate::layer_merge::LayerMerge;

@@ -1,14 +1,15 @@
 //! Disks at work, switched to new images at their paths, and back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::Block;
-use graph::{BeforeExchange, Change, DiskNode, Graph, OpenedLayers, RemovedLayers};
+use block::{Blame, Block};
+use graph::{BeforeExchange, Change, DiskNode, Graph, LockAhead, OpenedLayers, RemovedLayers};
 use lineage::{Action, Host, NewOverlay, Step, Switched};
 use serde_json::{Map, Value, json};
 
+use crate::batch::{LastLook, Request};
 use crate::error::Error;
 use crate::new_image;
 
@@ -22,10 +23,13 @@ enum Way {
 }
 
 /// A disk whose active layer is sealed.
-pub(crate) struct SealedDisk {
+pub(crate) struct SealedDisk<'a> {
     disk: Arc<DiskNode>,
     path: PathBuf,
+    /// Its new image, before the path leads to that.
+    new: PathBuf,
     way: Way,
+    last_look: Option<LastLook<'a>>,
     state: RefCell<State>,
 }
 
@@ -46,18 +50,22 @@ enum State {
 pub(crate) struct Live<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) change: &'a Change<'a>,
-    pub(crate) disks: Vec<SealedDisk>,
+    pub(crate) disks: Vec<SealedDisk<'a>>,
+    /// Keep other processes out of the new images, until what they are for has happened or is undone.
+    locks: RefCell<Vec<LockAhead>>,
 }
 
-impl SealedDisk {
-    /// The disk that `action` switches, if it switches one.
-    pub(crate) fn of(disk: Arc<DiskNode>, action: &Action) -> Option<Self> {
-        let way = match action {
-            Action::Checkpoint { .. } => Way::Over,
-            Action::Rollback { .. } => Way::Instead,
+impl<'a> SealedDisk<'a> {
+    /// The disk that `request` switches, if it switches one.
+    pub(crate) fn of(request: Request<'a>) -> Option<Self> {
+        let Request { disk, action, last_look } = request;
+        let (way, new) = match &action {
+            Action::Checkpoint { new, .. } => (Way::Over, new.id),
+            Action::Rollback { new, .. } => (Way::Instead, new.id),
             Action::Fork { .. } => return None,
         };
-        Some(Self { disk, path: action.disk().path(), way, state: RefCell::new(State::Waiting) })
+        let (path, new) = (action.disk().path(), action.disk().place.new_overlay(new));
+        Some(Self { disk, path, new, way, last_look, state: RefCell::new(State::Waiting) })
     }
 }
 
@@ -65,7 +73,11 @@ impl Host for Live<'_> {
     type Error = Error;
 
     async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Error> {
-        new_image::make(at, new).await
+        new_image::make(at, new).await?;
+        if self.disks.iter().any(|disk| disk.new == at) {
+            self.locks.borrow_mut().push(self.graph.lock_ahead(at)?);
+        }
+        Ok(())
     }
 
     async fn switch(&self, disks: &[Switched]) -> Result<(), Error> {
@@ -93,8 +105,14 @@ impl Host for Live<'_> {
     }
 }
 
+impl<'a> Live<'a> {
+    pub(crate) fn of(graph: &'a Graph, change: &'a Change<'a>) -> Self {
+        Self { graph, change, disks: Vec::new(), locks: RefCell::default() }
+    }
+}
+
 impl Live<'_> {
-    fn find(&self, switched: &Switched) -> Option<&SealedDisk> {
+    fn find(&self, switched: &Switched) -> Option<&SealedDisk<'_>> {
         self.disks.iter().find(|disk| disk.path == switched.disk)
     }
 
@@ -108,25 +126,38 @@ impl Live<'_> {
     }
 
     /// Opens the image that the disk's path leads to: an overlay alone, or with the layers that its header names.
-    async fn open_image(&self, disk: &SealedDisk) -> Result<OpenedLayers, Error> {
+    async fn open_image(&self, disk: &SealedDisk<'_>) -> Result<OpenedLayers, Error> {
         let with_backing = disk.way == Way::Instead;
         let options = options_of(&disk.disk, &disk.path, with_backing);
         Ok(self.graph.open_layers(self.change, &options).await?)
     }
 
     /// Switches one disk.
-    async fn put(&self, sealed: &SealedDisk) -> Result<(), Error> {
+    async fn put(&self, sealed: &SealedDisk<'_>) -> Result<(), Error> {
         let State::Opened(opened) = sealed.state.replace(State::Waiting) else {
             return Err(Error::Moved);
         };
         let (graph, change, disk) = (self.graph, self.change, &sealed.disk);
         let before = graph.before(change, disk)?;
         let active = disk.disk.top_image();
+        let refused = Cell::new(None);
         let put = match sealed.way {
             Way::Over => graph.put_over_by_name(change, disk, opened).await,
-            Way::Instead => graph.switch_by_name(change, disk, opened).await,
+            Way::Instead => {
+                let look = async || match sealed.last_look.as_ref().map_or(Ok(()), |look| look()) {
+                    Ok(()) => Ok(()),
+                    Err(why) => {
+                        refused.set(Some(why));
+                        Err(Blame::new(&disk.name()).invalid("it is in use"))
+                    }
+                };
+                graph.switch_by_name(change, disk, opened, look).await
+            }
         };
-        let put = put.map_err(|source| Error::Switch { disk: disk.name(), source })?;
+        let put = put.map_err(|source| match refused.take() {
+            Some(why) => Error::Refused { why },
+            None => Error::Switch { disk: disk.name(), source },
+        })?;
         tracing::info!(node = disk.name(), way = ?sealed.way, pause = ?put.pause, "the active layer of a disk is sealed");
         sealed.state.replace(State::Switched { before, active, removed: put.removed });
         Ok(())
@@ -157,7 +188,7 @@ impl Live<'_> {
     }
 
     /// Closes what was the active layer of a disk. What was written to it is durable afterwards. The disk uses its new image: what fails undoes nothing.
-    async fn close(&self, sealed: &SealedDisk, layer: &Path) {
+    async fn close(&self, sealed: &SealedDisk<'_>, layer: &Path) {
         let State::Switched { before, active, removed } = sealed.state.replace(State::Waiting) else {
             return;
         };

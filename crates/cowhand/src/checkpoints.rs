@@ -281,7 +281,7 @@ async fn act(
     disk: &Arc<DiskNode>,
     action: Action,
 ) -> Result<(), Error> {
-    let request = Request { disk: Arc::clone(disk), action };
+    let request = Request { disk: Arc::clone(disk), action, last_look: None };
     Batch::run(&site.graph, change, vec![request]).await.map_err(|error| site.refused(&error))
 }
 

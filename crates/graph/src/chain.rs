@@ -159,7 +159,10 @@ impl<'a> ChainWalk<'a> {
         let shown: &Path = if active { &self.given } else { &path };
         let name = shown.display().to_string();
         let file = match active {
-            true => source.open(&name, &options.file, &options, writable).await?,
+            true => {
+                let ahead = &self.rules.locks_ahead;
+                source.open_active(ahead, &name, &options.file, &options, writable).await?
+            }
             false => source.open_shared(&self.rules.shared_files, &name, &options.file, &options).await?,
         };
         let format = format_of(&file, &options, writable).await?;

@@ -19,6 +19,7 @@ pub mod front;
 mod header_name;
 mod layers;
 mod limits;
+mod locks_ahead;
 mod map_memory;
 pub mod names;
 mod new_file;
@@ -47,6 +48,7 @@ pub use crate::extents::{ExtentFile, VmdkFiles};
 pub use crate::header_name::{file_name, part_name};
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
+pub use crate::locks_ahead::{LockAhead, LocksAhead};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
     AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,

@@ -1,12 +1,15 @@
 //! From options to an open disk: the chain is found from the top down and opened from the bottom up.
 
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use block::{Blame, Block};
 use parking_lot::Mutex;
 use qcow2::snapshot::SnapshotName;
 use qcow2::{Budget, Qcow2};
-use storage::Storage;
+use storage::{LockError, Storage, is_layers_directory};
 
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::{self, bitmaps_of, with_bitmaps};
@@ -21,8 +24,9 @@ use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
 use crate::layers::{Layer, LayerFiles, Layers, Own, Written};
+use crate::locks_ahead::LocksAhead;
 use crate::map_memory::default_map_memory;
-use crate::names::Policy;
+use crate::names::{Policy, Reason, Refused};
 use crate::nodes::Links;
 use crate::options::{DiskOptions, FilterOptions, OptionError, ThrottleOptions};
 use crate::probe::Format;
@@ -32,6 +36,11 @@ use crate::trace::Recorder;
 
 /// Images in a chain at most, unless said otherwise.
 pub const CHAIN_MAX_DEFAULT: usize = 1000;
+
+/// How often a chain is looked at whose layers are being merged. A layer that is missing for good is reported after all of it.
+const MERGED_TRIES: u32 = 20;
+/// Time between two looks.
+const MERGED_RETRY: Duration = Duration::from_millis(10);
 
 /// What holds for all images of a process.
 #[derive(Clone, Debug)]
@@ -48,6 +57,8 @@ pub struct OpenRules {
     pub fd_sets: FdSets,
     /// Files of layers that several disks read.
     pub shared_files: SharedFiles,
+    /// Locks of files that get the paths of disks.
+    pub locks_ahead: LocksAhead,
     /// Passwords of encrypted images; unless said otherwise the process's.
     pub secrets: Secrets,
     /// Where requests of all disks are recorded, if they are.
@@ -63,6 +74,7 @@ impl Default for OpenRules {
             map_budget: Budget::new(default_map_memory()),
             fd_sets: FdSets::default(),
             shared_files: SharedFiles::default(),
+            locks_ahead: LocksAhead::default(),
             secrets: Secrets::default(),
             trace: None,
         }
@@ -284,8 +296,36 @@ pub async fn open_luks_header(options: &DiskOptions) -> Result<BareImage, OpenEr
     Ok(BareImage { file: file.storage, format: Format::Luks, _origin: file.origin })
 }
 
-/// All images of the chain, the active one first.
+/// All images of the chain, the active one first. A merge of layers may remove one of them between the look at the image above it and its own open, and locks
+/// them for a moment: then the chain is another one, and is looked at again from its first image on.
 async fn find_chain(options: &DiskOptions, rules: &OpenRules) -> Result<Vec<FoundImage>, OpenError> {
+    for _ in 1..MERGED_TRIES {
+        match find_chain_once(options, rules).await {
+            Err(error) if is_of_merge(&error) => reactor::sleep(MERGED_RETRY).await,
+            found => return found,
+        }
+    }
+    find_chain_once(options, rules).await
+}
+
+/// Whether the layer of a lineage that was not opened is not there, or is locked.
+fn is_of_merge(error: &OpenError) -> bool {
+    let is_layer = |path: &Path| {
+        let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+        directory.is_some_and(|directory| is_layers_directory(&directory))
+    };
+    match error {
+        OpenError::Lock { path, source: LockError::Busy { .. } } => is_layer(path),
+        OpenError::Find { path, source } => source.kind() == io::ErrorKind::NotFound && is_layer(path),
+        OpenError::Refused(Refused { image, name, reason: Reason::Io(source), .. }) => {
+            let path = image.parent().unwrap_or(Path::new("")).join(name);
+            source.kind() == io::ErrorKind::NotFound && is_layer(&path)
+        }
+        _ => false,
+    }
+}
+
+async fn find_chain_once(options: &DiskOptions, rules: &OpenRules) -> Result<Vec<FoundImage>, OpenError> {
     let mut walk = ChainWalk::new(options, rules, DataFiles::Open)?;
     let mut chain: Vec<FoundImage> = Vec::new();
     while let Some(found) = walk.next(chain.last()).await? {

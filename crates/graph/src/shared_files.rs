@@ -99,7 +99,12 @@ impl SharedFiles {
 impl OpenLock {
     /// Of a file that has one user.
     pub(crate) fn alone(lock: FileLock) -> Self {
-        Self { lock: Arc::new(Mutex::new(lock)), share: None }
+        Self::of(Arc::new(Mutex::new(lock)))
+    }
+
+    /// As [`OpenLock::alone`], of one who has its lock already.
+    pub(crate) fn of(lock: FirstLock) -> Self {
+        Self { lock, share: None }
     }
 
     /// The lock.

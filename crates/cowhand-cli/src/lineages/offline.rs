@@ -1,7 +1,8 @@
 //! A lineage changed without a server.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use graph::OpenRules;
@@ -14,13 +15,22 @@ use crate::copying;
 use crate::failure::Failure;
 
 /// No process has the disk open: nothing is switched.
-struct Offline;
+struct Offline {
+    /// Images that are going to take the places of disks.
+    replacing: Vec<PathBuf>,
+    /// Keep other processes out of those.
+    locked: RefCell<Vec<LockedDisk>>,
+}
 
 impl Host for Offline {
     type Error = Failure;
 
     async fn make_overlay(&self, at: &Path, new: &NewOverlay) -> Result<(), Failure> {
-        Ok(checkpoints::make_overlay(at, new).await?)
+        checkpoints::make_overlay(at, new).await?;
+        if self.replacing.iter().any(|path| path == at) {
+            self.locked.borrow_mut().push(lock(at)?);
+        }
+        Ok(())
     }
 
     async fn switch(&self, _disks: &[Switched]) -> Result<(), Failure> {
@@ -35,7 +45,9 @@ impl Host for Offline {
 /// # Errors
 /// As [`Change::run`].
 pub fn run(change: Change, plan: Plan) -> Result<(), Failure> {
-    copying::reactor()?.run(change.run(plan, &Offline))
+    let replacing = plan.replacing().map(Path::to_owned).collect();
+    let host = Offline { replacing, locked: RefCell::default() };
+    copying::reactor()?.run(change.run(plan, &host))
 }
 
 /// A disk with a lock that keeps other writers out.

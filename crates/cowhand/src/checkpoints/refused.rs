@@ -82,7 +82,7 @@ fn kind_of(error: &Refused) -> ErrorKind {
         Refused::Unsealable { why: Unsealable::ReadOnly, .. } => ErrorKind::ReadOnly,
         Refused::Unsealable { why: Unsealable::Inactive, .. } => ErrorKind::InUse,
         Refused::Unsealable { .. } => ErrorKind::Unsupported,
-        Refused::Node(NodeError::InUse { .. }) | Refused::Moved => ErrorKind::InUse,
+        Refused::Node(NodeError::InUse { .. }) | Refused::Moved | Refused::Refused { .. } => ErrorKind::InUse,
         Refused::NotUndone { source, .. } => kind_of(source),
         Refused::Cancelled => ErrorKind::Cancelled,
         Refused::Node(_) | Refused::Image { .. } | Refused::Switch { .. } => kind_of_steps(error),

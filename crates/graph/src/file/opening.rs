@@ -9,33 +9,38 @@ use storage::{FileStorage, LockClock, LockedOpenError, Role as LockRole, Unlocke
 
 use crate::drivers::StorageDriver;
 use crate::error::OpenError;
+use crate::locks_ahead::LocksAhead;
 use crate::names::Located;
 use crate::options::{self, Aio, FileOptions, LayerOptions};
-use crate::shared_files::{Key, OpenLock, SharedFiles};
+use crate::shared_files::{FirstLock, Key, OpenLock, SharedFiles};
 
 /// Which lock keeps other users away from a file that is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Locking<'a> {
     /// The open itself: it takes the lock.
     Take,
-    /// The same; the file is only read, and the other disks that read it share it.
+    /// The same; a lock that was taken ahead is taken over.
+    TakeOver(&'a LocksAhead),
+    /// As the first; the file is only read, and the other disks that read it share it.
     Share(&'a SharedFiles),
     /// The lock is held, for what the file is opened for; `None` without locks.
     Held(Option<&'a OpenLock>),
 }
 
-/// Opens the file and looks at nothing but what kind of file it is.
+/// Opens the file and looks at nothing but what kind of file it is. One that was locked `ahead` is open already.
 fn open_file(
     located: &Located,
-    name: &str,
-    options: &FileOptions,
-    writable: bool,
+    ahead: Option<&FirstLock>,
+    (name, options, _, writable): How<'_>,
 ) -> Result<(UnlockedFile, &'static StorageDriver), OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let opened = match located.opened() {
-        Some((copy, _)) => copy,
-        None => rustix::fs::open(located.open_path(), flags, Mode::empty()).map_err(Into::into),
+    let opened = match (ahead, located.opened()) {
+        (Some(ahead), _) => Ok(Arc::clone(ahead.lock().fd())),
+        (None, Some((copy, _))) => copy.map(Arc::new),
+        (None, None) => {
+            rustix::fs::open(located.open_path(), flags, Mode::empty()).map(Arc::new).map_err(Into::into)
+        }
     };
     let fd = opened.map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
     let backend = match options.aio {
@@ -93,7 +98,16 @@ pub(super) async fn open_locally(
         let driver = fitting(name, options, storage.is_device())?;
         return Ok((storage, Some(held), driver));
     }
-    let (file, driver) = open_file(located, name, options, writable)?;
+    let is_locked = writable && options.locking != options::Locking::Off;
+    let ahead = match locking {
+        Locking::TakeOver(ahead) if is_locked => ahead.take_over(&located.identity()),
+        _ => None,
+    };
+    let (file, driver) = open_file(located, ahead.as_ref(), (name, options, layer, writable))?;
+    if let Some(lock) = ahead {
+        let storage = Arc::new(file.measured(Some(&lock.lock()))?);
+        return Ok((storage, Some(OpenLock::of(lock)), driver));
+    }
     if let Locking::Held(held) = locking {
         let lock = held.map(|held| held.lock().lock());
         return Ok((Arc::new(file.measured(lock.as_deref())?), held.cloned(), driver));

@@ -1,5 +1,6 @@
 //! Adding nodes.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::drive::OptionTree;
 use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
 use crate::layers::OpenedLayers;
+use crate::locks_ahead::LockAhead;
 use crate::open::{open, open_layers};
 use crate::options::DiskOptions;
 
@@ -182,6 +184,15 @@ impl Graph {
         let list = open_layers(&options, &self.rules, &tasks).await.map_err(failed)?;
         let bitmaps = list.first().and_then(|top| bitmaps_of(&*top.block));
         Ok(OpenedLayers { list, bitmaps, path, tree, links })
+    }
+
+    /// Locks a file as its writer does, before a path leads to it that this process is going to open: [`Graph::open_layers`] takes the lock over.
+    ///
+    /// # Errors
+    /// When it is not there, or another process uses it.
+    pub fn lock_ahead(&self, path: &Path) -> Result<LockAhead, NodeError> {
+        let failed = |source| NodeError::Open { path: path.to_owned(), source: Box::new(source) };
+        self.rules.locks_ahead.take(path).map_err(failed)
     }
 
     pub(super) async fn open_disk(&self, name: String, tree: OptionTree) -> Result<DiskNode, NodeError> {

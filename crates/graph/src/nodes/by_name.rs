@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::Block;
+use block::{Block, Error};
 
 use super::disk_node::RootOptions;
 use super::error::NodeError;
@@ -73,11 +73,11 @@ impl Graph {
         disk: &Arc<DiskNode>,
         overlay: OpenedLayers,
     ) -> Result<Replaced, ReplaceError> {
-        self.exchange_by_name(change, disk, Put::Over(overlay)).await
+        self.exchange_by_name(change, disk, Put::Over(overlay), async || Ok(())).await
     }
 
     /// Switches a disk to other layers, with no regard for what it holds: requests in flight finish on the old ones, later ones find the new. The disk keeps its
-    /// name.
+    /// name. `last_look` runs when no request does, just before the exchange.
     ///
     /// # Errors
     /// As [`Graph::replace`].
@@ -86,8 +86,9 @@ impl Graph {
         change: &Change<'_>,
         disk: &Arc<DiskNode>,
         layers: OpenedLayers,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
-        self.exchange_by_name(change, disk, Put::Opened(layers)).await
+        self.exchange_by_name(change, disk, Put::Opened(layers), last_look).await
     }
 
     async fn exchange_by_name(
@@ -95,11 +96,12 @@ impl Graph {
         change: &Change<'_>,
         disk: &Arc<DiskNode>,
         put: Put,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
         let by_user = !self.node(&disk.name())?.implicit;
         let own = Own { name: disk.name(), by_user, links: Links::default() };
-        let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
+        let replaced = self.replace(change, &disk.name(), Edge::Root, put, last_look).await?;
         self.rename(disk, &before, Some(own));
         Ok(replaced)
     }

@@ -72,7 +72,7 @@ fn a_disk_that_is_switched_keeps_its_name_and_what_it_was_is_free() {
         write(&disk, 0, 7).await;
         let other = opened(world, world.image_file("other", Value::Null).await).await;
         let change = world.graph.change().await;
-        let put = world.graph.switch_by_name(&change, &node, other).await.unwrap();
+        let put = world.graph.switch_by_name(&change, &node, other, async || Ok(())).await.unwrap();
         put.removed.close().await.unwrap();
         drop(change);
         assert_eq!((value_at(&disk, 0, 64 << 10).await, layer_names(&disk)), (0, vec!["other".to_owned()]));
@@ -99,7 +99,7 @@ fn a_disk_that_is_switched_back_is_called_and_reads_as_before() {
             let before = world.graph.before(&change, &node).unwrap();
             let put = match name {
                 "over" => world.graph.put_over_by_name(&change, &node, other).await,
-                _ => world.graph.switch_by_name(&change, &node, other).await,
+                _ => world.graph.switch_by_name(&change, &node, other, async || Ok(())).await,
             };
             let put = put.unwrap();
             assert!(layer_names(&disk)[0].ends_with(name), "it was switched");
@@ -112,5 +112,60 @@ fn a_disk_that_is_switched_back_is_called_and_reads_as_before() {
             disk.flush().await.unwrap();
             assert!(world.is_locked("d").await && !world.is_locked(name).await);
         }
+    });
+}
+
+/// Between the rename of a checkpoint's overlay over the disk and its open a second server came to write it.
+#[test]
+fn a_file_that_is_locked_ahead_is_no_moment_free_until_it_is_open_and_after() {
+    with_world(async |world| {
+        let path = |name: &str| world.directory.path().join(name);
+        let mut image = world.image_file("new", Value::Null).await;
+        let ahead = world.graph.lock_ahead(&path("new")).unwrap();
+        assert!(world.is_locked("new").await);
+        std::fs::rename(path("new"), path("d")).unwrap();
+        assert!(world.is_locked("d").await);
+        image["file"]["filename"] = json!(path("d"));
+        let mut missing = image.clone();
+        missing["backing"] =
+            json!({ "driver": "qcow2", "file": { "driver": "file", "filename": path("none") } });
+        missing.as_object_mut().unwrap().remove("node-name");
+        let change = world.graph.change().await;
+        let refused = world.graph.open_layers(&change, missing.as_object().unwrap()).await;
+        assert!(refused.is_err() && world.is_locked("d").await, "an open that fails gives it back");
+        drop(change);
+        let layers = opened(world, image.clone()).await;
+        let mut again = image.clone();
+        again.as_object_mut().unwrap().remove("node-name");
+        let change = world.graph.change().await;
+        let second = world.graph.open_layers(&change, again.as_object().unwrap()).await;
+        assert!(second.is_err(), "one open has it");
+        drop(change);
+        drop(ahead);
+        assert!(world.is_locked("d").await);
+        drop(layers);
+        assert!(!world.is_locked("d").await);
+    });
+}
+
+/// A merge locks layers for a moment, or removes one that was named a moment before: starts were refused.
+#[test]
+fn a_layer_that_is_busy_for_a_moment_is_waited_for() {
+    with_world(async |world| {
+        let path = |name: &str| world.directory.path().join(name);
+        std::fs::create_dir(path("layers")).unwrap();
+        std::os::unix::fs::symlink(".", path("layers/layers")).unwrap();
+        let mut below = world.image_file("layers/0123456789abcdef.qcow2", Value::Null).await;
+        below.as_object_mut().unwrap().remove("node-name");
+        let image = world.image_file("d", below).await;
+        let file = std::fs::File::open(path("layers/0123456789abcdef.qcow2")).unwrap();
+        let lock = storage::FileLock::acquire_role(&Arc::new(file.into()), storage::Role::Writer).unwrap();
+        reactor::spawn(async move {
+            reactor::sleep(std::time::Duration::from_millis(5)).await;
+            drop(lock);
+        })
+        .detach();
+        let disk = world.add(image).await;
+        assert_eq!(layer_names(&disk).len(), 2);
     });
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use checkpoints::Request;
+use checkpoints::{LastLook, Request};
 use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use graph::{Change, DiskNode};
 use lineage::{Action, CheckpointRef, DiskPlace, Error, FORKS_MAX, NewCheckpoint, Place, Survey, fork_paths};
@@ -138,11 +138,11 @@ impl<'a> Batch<'a> {
 }
 
 /// What is asked, as far as it can be said before the lineage is looked at, and what the command answers.
-fn request_of(
-    inventory: &Inventory,
+fn request_of<'a>(
+    inventory: &'a Inventory,
     kind: &str,
     arguments: Arguments<'_>,
-) -> Result<(Request, Value), QmpError> {
+) -> Result<(Request<'a>, Value), QmpError> {
     match kind {
         "cowhand-checkpoint" => checkpoint(inventory, arguments),
         "cowhand-rollback" => rollback(inventory, arguments),
@@ -150,7 +150,7 @@ fn request_of(
     }
 }
 
-fn checkpoint(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request, Value), QmpError> {
+fn checkpoint<'a>(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request<'a>, Value), QmpError> {
     let (node, disk) = sealable(inventory, arguments)?;
     if inventory.sandbox == Sandbox::On && !disk.place.is_lineage() {
         return Err(QmpError::generic(format!(
@@ -166,28 +166,34 @@ fn checkpoint(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Reques
     let new = NewCheckpoint::now(arguments.maybe_text("name"), &labels);
     let new = new.map_err(|error| refused(inventory, &error))?;
     let answer = json!({ "disk": disk.path(), "checkpoint": new.called(), "id": new.id.to_string() });
-    Ok((Request { disk: node, action: Action::Checkpoint { disk, new } }, answer))
+    Ok((Request { disk: node, action: Action::Checkpoint { disk, new }, last_look: None }, answer))
 }
 
-fn rollback(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request, Value), QmpError> {
+fn rollback<'a>(
+    inventory: &'a Inventory,
+    arguments: Arguments<'_>,
+) -> Result<(Request<'a>, Value), QmpError> {
     let (node, disk) = sealable(inventory, arguments)?;
     let to = checkpoint_of(arguments)?;
-    if !arguments.is_on("live") {
-        check_no_writer(inventory, &node)?;
-    }
+    // Files are made before the switch, and a client may connect meanwhile: it is looked for now, and again then.
+    let of = Arc::clone(&node);
+    let look: LastLook<'a> = Box::new(move || check_no_writer(inventory, &of));
+    let last_look = (!arguments.is_on("live")).then_some(look);
+    last_look.as_ref().map_or(Ok(()), |look| look()).map_err(QmpError::generic)?;
     let new = NewCheckpoint::now(None, &[]).map_err(|error| refused(inventory, &error))?;
     let answer = json!({ "disk": disk.path(), "checkpoint": to.to_string(), "left": new.id.to_string() });
-    Ok((Request { disk: node, action: Action::Rollback { of: disk.clone(), disk, to, new } }, answer))
+    let action = Action::Rollback { of: disk.clone(), disk, to, new };
+    Ok((Request { disk: node, action, last_look }, answer))
 }
 
-fn fork(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request, Value), QmpError> {
+fn fork<'a>(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request<'a>, Value), QmpError> {
     let (node, of) = disk_of(inventory, arguments)?;
     let count = arguments.maybe_whole("count").and_then(|count| u32::try_from(count).ok());
     let paths = fork_paths(Path::new(arguments.text("new")?), count);
     let disks = paths.iter().map(|path| DiskPlace::of(path)).collect::<Result<Vec<_>, _>>();
     let disks = disks.map_err(|error| refused(inventory, &error))?;
     let action = Action::Fork { of, to: checkpoint_of(arguments)?, disks };
-    Ok((Request { disk: node, action }, json!({ "disks": paths })))
+    Ok((Request { disk: node, action, last_look: None }, json!({ "disks": paths })))
 }
 
 /// What a lineage refuses: the sandbox may be the reason.
@@ -255,7 +261,7 @@ pub(super) fn checkpoint_of(arguments: Arguments<'_>) -> Result<CheckpointRef, Q
 }
 
 /// Refuses a rollback below a client that may write: what it has in its caches is of another disk then, and what it writes back destroys this one.
-fn check_no_writer(inventory: &Inventory, disk: &Arc<DiskNode>) -> Result<(), QmpError> {
+fn check_no_writer(inventory: &Inventory, disk: &Arc<DiskNode>) -> Result<(), String> {
     let name = disk.name();
     let reaches = |of: &Arc<DiskNode>| Arc::ptr_eq(of, disk) || inventory.graph.stands_on(&of.name(), &name);
     let exports = inventory.exports();
@@ -266,10 +272,10 @@ fn check_no_writer(inventory: &Inventory, disk: &Arc<DiskNode>) -> Result<(), Qm
         !export.entry.disk().read_only() && is_connected && reaches(&export.disk)
     });
     match writer {
-        Some(export) => Err(QmpError::generic(format!(
+        Some(export) => Err(format!(
             "a client of export {:?} may write: what it has in its caches is of another disk after a rollback; disconnect it, or give live (--live)",
             export.id
-        ))),
+        )),
         None => Ok(()),
     }
 }
