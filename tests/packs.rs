@@ -351,7 +351,7 @@ fn packs_and_lists_that_no_image_needs_are_removed_and_no_others() {
     ] {
         scene.store.put(key, bytes);
     }
-    let unused = scene.prune(&["--remove", "--unused-for", "0s"]);
+    let unused = scene.prune(&["--remove", "--force", "--unused-for", "0s"]);
     assert_eq!((&unused["unused"], &unused["packs"]), (&json!([]), &4.into()), "{unused}");
     // One that a later build has made may name any of them.
     scene.store.put("/images/vms/f.start", br#"{"format":"cowhand-start-list","version":2}"#);
@@ -364,7 +364,7 @@ fn packs_and_lists_that_no_image_needs_are_removed_and_no_others() {
     });
     let young = scene.prune(&["--remove"]);
     assert_eq!((&young["unused"], scene.packs()), (&json!([]), all.clone()), "{young}");
-    let gone = scene.prune(&["--remove", "--unused-for", "0s"]);
+    let gone = scene.prune(&["--remove", "--force", "--unused-for", "0s"]);
     let names: Vec<&str> =
         gone["unused"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
     let is_gone = |key: &str| names.contains(&&*key.replacen("/images/", "s3://images/", 1));
@@ -447,7 +447,7 @@ fn a_pack_that_is_killed_leaves_a_list_whose_packs_are_there() {
     assert!(killed > 0, "none was killed");
     scene.pack_again();
     // What was killed counts as a push that still runs, for as long as the user says.
-    scene.run(&["prune", "-q", "--remove", "--unused-for", "0s", FOLDER]).ok();
+    scene.run(&["prune", "-q", "--remove", "--force", "--unused-for", "0s", FOLDER]).ok();
     assert_eq!(scene.packs().len(), 3, "what no list names is gone");
     let taken = scene.start_in_turn(&[], NAME, &scene.disk(), &IN_TURN);
     assert_eq!((taken.count("/packs/"), taken.count("/chunks/")), (3, 2), "{:#?}", taken.requests);

@@ -208,6 +208,6 @@ fn on_server(args: &Args, server: &Path, out: &mut dyn Write) -> Result<ExitCode
 /// Makes an overlay that is backed by the image in the store. Asks no store.
 async fn create(new: &Path, source: &Source) -> Result<(), Failure> {
     let overlay = NewImage::overlay(source.size, source.backing(), Format::Raw);
-    let made = cowhand::create(new, overlay).await;
+    let made = cowhand::create_whole(new, overlay).await;
     made.map_err(|error| Failure::because(format!("cannot create {}", new.display()), &error))
 }

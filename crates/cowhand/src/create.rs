@@ -11,7 +11,11 @@ use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 use reactor::Backend;
-use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use storage::{
+    Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing, part_of,
+};
 use storage_luks::{Cipher, Hash, ITER_TIME_DEFAULT, NewVolume, Secret};
 
 use crate::error::Error;
@@ -89,6 +93,13 @@ pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
     apart(async move || make(&path, &image).await)
 }
 
+/// As [`create`], where nothing is: the file is made under another name beside, and gets its own when it is whole. A process that is killed leaves nothing at
+/// `path`; what it left beside goes with the next of this path.
+pub fn create_whole(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
+    let path = path.into();
+    apart(async move || make_whole(&path, &image).await)
+}
+
 /// Does `work` on a thread that ends with it.
 pub(crate) fn apart<T: Send + 'static>(
     work: impl AsyncFnOnce() -> Result<T, Error> + Send + 'static,
@@ -109,6 +120,23 @@ pub(crate) fn apart<T: Send + 'static>(
     };
     loops.send(HOME, Job::Work(Box::new(start)));
     pending
+}
+
+/// As [`make`], where nothing is: under another name, until it is whole.
+pub(crate) async fn make_whole(path: &Path, image: &NewImage) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::of_system(path.display().to_string(), error);
+    if path.symlink_metadata().is_ok() {
+        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+    }
+    let part = part_of(path).map_err(failed)?;
+    make(&part, &NewImage { existing: Existing::Replace, ..image.clone() }).await?;
+    let named = match renameat_with(CWD, &part, CWD, path, RenameFlags::NOREPLACE) {
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&part, path),
+        named => named.map_err(Into::into),
+    };
+    let named = named.map_err(failed).and_then(|()| keep_name(path));
+    named.inspect_err(|_| drop(std::fs::remove_file(&part)))
 }
 
 /// Makes an image at `path`.

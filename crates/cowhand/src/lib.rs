@@ -178,7 +178,7 @@ pub use crate::checkpoints::{
 };
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
 pub use crate::checkpoints::{Publish, Published, Push, Restore, Restored, restore};
-pub use crate::create::{Existing, NewImage, create};
+pub use crate::create::{Existing, NewImage, create, create_whole};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};
 #[cfg(feature = "jobs")]

@@ -21,7 +21,7 @@ use super::made::to_be_filled;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
-use storage::{FileAccess, create_beside};
+use storage::{FileAccess, create_beside, part_of};
 
 /// A file on its way.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl NewFile {
             true => Some(Replaced::lock(&place).map_err(|error| failed(&error))?),
             false => None,
         };
-        let path = beside(&place).map_err(|error| failed(&error))?;
+        let path = part_of(&place).map_err(|error| failed(&error))?;
         let access = replaced.as_ref().map(|replaced| &replaced.access);
         // It has the mode of what it replaces before anything is in it, and so has its data file.
         create_beside(&path, access).map_err(|error| failed(&error))?;
@@ -153,15 +153,6 @@ impl Replaced {
         let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
         Ok(Self { _lock: lock, access: FileAccess::of(&found) })
     }
-}
-
-/// A name of our own in the same directory: names inside the image mean the same there.
-fn beside(place: &Path) -> io::Result<PathBuf> {
-    let name = place.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
-    let mut own = std::ffi::OsString::from(".");
-    own.push(name);
-    own.push(format!(".part-{}", std::process::id()));
-    Ok(directory_of(place).join(own))
 }
 
 /// Renames a file, unless another process has taken the new name meanwhile.

@@ -23,6 +23,15 @@ impl MadeFile {
         Ok(Self { path, is_new })
     }
 
+    /// As [`MadeFile::make`], where nothing is: a server that is killed leaves nothing at the path.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn make_whole(path: &str, image: NewImage) -> Result<Self, Error> {
+        cowhand::create_whole(path, image).await?;
+        Ok(Self { path: PathBuf::from(path), is_new: true })
+    }
+
     /// Removes the file, if it was not there before.
     pub fn remove(&self) {
         if !self.is_new {

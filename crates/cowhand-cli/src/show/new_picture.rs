@@ -2,12 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-
-use graph::names::directory_of;
+use std::path::Path;
 
 use crate::failure::Failure;
-use storage::{FileAccess, create_beside};
+use storage::{FileAccess, create_beside, part_of};
 
 /// What every picture begins with, and no image does.
 const FIRST_BYTE: u8 = b'<';
@@ -25,7 +23,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     if file.symlink_metadata().is_ok() && !is_picture(file)? {
         return Err(io::Error::other("there is a file of that name that is no picture; it stays as it is"));
     }
-    let part = beside(file)?;
+    let part = part_of(file)?;
     let replaced = FileAccess::of_path(file)?;
     let written = fill(&part, replaced.as_ref(), text).and_then(|()| fs::rename(&part, file));
     written.inspect_err(|_| drop(fs::remove_file(&part)))
@@ -44,14 +42,6 @@ fn is_picture(file: &Path) -> io::Result<bool> {
     }
     let mut first = [0];
     Ok(File::open(file)?.read(&mut first)? == 1 && first == [FIRST_BYTE])
-}
-
-fn beside(file: &Path) -> io::Result<PathBuf> {
-    let name = file.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
-    let mut own = std::ffi::OsString::from(".");
-    own.push(name);
-    own.push(format!(".part-{}", std::process::id()));
-    Ok(directory_of(file).join(own))
 }
 
 #[cfg(test)]

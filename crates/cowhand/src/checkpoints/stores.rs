@@ -10,7 +10,7 @@ use graph::probe::Format;
 use storage_chunked::{ChunkSize, Compression};
 
 use super::{invalid, named};
-use crate::create::{NewImage, apart, make};
+use crate::create::{NewImage, apart, make_whole};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::jobs::{Job, Site, publish_of, push_of};
@@ -176,7 +176,7 @@ async fn restored(path: &Path, restore: &Restore) -> Result<Restored, Error> {
     let found = Source::find(source, at.as_deref(), key_secret.as_deref()).await;
     let found = found.map_err(|error: PublishError| Error::of_publishing(path, &error))?;
     let (backing, size_bytes) = (found.backing(), found.size);
-    make(path, &NewImage::overlay(size_bytes, backing.clone(), Format::Raw)).await?;
+    make_whole(path, &NewImage::overlay(size_bytes, backing.clone(), Format::Raw)).await?;
     Ok(Restored { image: found.name, backing, size_bytes })
 }
 

@@ -59,7 +59,8 @@ pub async fn restore(
         (Some(name), _) => name.to_owned(),
         (None, stem) => stem.unwrap_or_default().to_string_lossy().into_owned(),
     };
-    let made = MadeFile::make(new, NewImage::overlay(source.size, source.backing(), Format::Raw)).await;
+    let overlay = NewImage::overlay(source.size, source.backing(), Format::Raw);
+    let made = MadeFile::make_whole(new, overlay).await;
     let made = made.map_err(|error| QmpError::because(format!("cannot create {new}"), &error))?;
     let mut below = json!({ "driver": "raw", "file": { "driver": "chunked", "url": source.name } });
     if let Some(key) = source.key {
