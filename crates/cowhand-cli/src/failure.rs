@@ -68,6 +68,12 @@ impl Failure {
         Self { hint: Some(hint), ..self }
     }
 
+    /// The same with another hint, where it has one.
+    #[must_use]
+    pub fn with_other_hint(self, hint: &'static str) -> Self {
+        Self { hint: self.hint.map(|_| hint), ..self }
+    }
+
     /// The same of a file that was called `from` for a while and that the user calls `to`.
     #[must_use]
     pub fn renamed(self, from: &Path, to: &Path) -> Self {

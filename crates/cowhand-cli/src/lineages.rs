@@ -5,7 +5,9 @@ pub mod natural_order;
 pub mod offline;
 pub mod part;
 
-use lineage::Error;
+use std::path::Path;
+
+use lineage::{Error, LAYERS};
 use storage::LockError;
 
 use crate::failure::Failure;
@@ -14,13 +16,18 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let failure = Self::because(error.to_string(), &error);
         match &error {
-            Error::Busy { source: LockError::Busy { .. }, .. } => failure.with_hint(
+            // Not of the lineage's own locks: those are other commands'.
+            Error::Busy { path, source: LockError::Busy { .. } } if !is_in_layers(path) => failure.with_hint(
                 "the disk of a server is named by the server's control socket (cowhand serve --qmp)",
             ),
             Error::NoLineage { .. } => failure.with_hint("cowhand checkpoint DISK makes one"),
             _ => failure,
         }
     }
+}
+
+fn is_in_layers(path: &Path) -> bool {
+    path.parent().is_some_and(|directory| directory.ends_with(LAYERS))
 }
 
 impl From<checkpoints::Error> for Failure {

@@ -61,7 +61,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let arg = DiskArg::of(&args.disk);
     let done = match arg.served()? {
         Some(mut served) => {
-            if to.disk.as_os_str() != args.disk && !matches!(to.checkpoint, CheckpointRef::Id(_)) {
+            let is_id = matches!(to.checkpoint, CheckpointRef::Id(_));
+            if !is_id && !arg.is_same(&served, &to.disk())? {
                 let what = format!("{} is a checkpoint of another disk", args.checkpoint.to_string_lossy());
                 return Err(Failure::new(what).with_hint("name it by its id, which cowhand log shows"));
             }

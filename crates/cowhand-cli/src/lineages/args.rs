@@ -72,8 +72,24 @@ impl DiskArg {
     pub fn served(&self) -> Result<Option<Served>, Failure> {
         let Self::Served { socket, node } = self else { return Ok(None) };
         let mut remote = Remote::connect(socket)?;
-        let node = remote.disk_of_job(node.as_deref())?;
+        let named = remote.disk_of_job(node.as_deref());
+        let node = named.map_err(|failure| {
+            failure.with_other_hint("name it as SOCKET:NODE; cowhand status lists all of them")
+        })?;
         Ok(Some(Served { remote, node }))
+    }
+
+    /// Whether `other` is this disk, which is `served`: SOCKET and SOCKET:NODE may be one.
+    ///
+    /// # Errors
+    /// As [`DiskArg::served`].
+    pub fn is_same(&self, served: &Served, other: &Self) -> Result<bool, Failure> {
+        Ok(match (self, other) {
+            (Self::Served { socket: own, .. }, Self::Served { socket, .. }) if own == socket => {
+                other.served()?.is_some_and(|other| other.node == served.node)
+            }
+            _ => self == other,
+        })
     }
 
     /// Where the disk's image is.
