@@ -52,7 +52,7 @@ impl LocksAhead {
 }
 
 impl Drop for LockAhead {
-    /// Nobody takes it over from here on.
+    /// No open takes it over from here on.
     fn drop(&mut self) {
         let mut locks = self.locks.0.lock();
         if locks.get(&self.identity).is_some_and(|lock| Arc::ptr_eq(lock, &self.lock)) {

@@ -75,11 +75,11 @@ pub fn fork_paths(new: &Path, count: Option<u32>) -> Vec<PathBuf> {
     (1..=count).map(|number| new.with_file_name(format!("{stem}-{number}{extension}"))).collect()
 }
 
-/// Refuses an image that cannot be a layer, or that this user cannot seal: found behind the switch, that would leave a layer that nobody has sealed.
+/// Refuses an image that cannot be a layer, or that this user cannot seal: found behind the switch, that would leave a layer without a seal.
 fn check_sealable(active: &ImageFacts) -> Result<(), Error> {
     active.check_sealable()?;
     active.check_one_name()?;
-    let action = "cannot be sealed by this user, as only its owner and root set the mode of";
+    let action = "cannot be sealed: this user is not its owner";
     files().check_owned(&active.path).map_err(Error::io(action, &active.path))
 }
 

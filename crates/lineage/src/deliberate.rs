@@ -11,7 +11,7 @@ pub enum Bug {
     LayerNotAwaited,
     /// Guests write to an overlay whose name is not durable.
     OverlayNotAwaited,
-    /// A disk's path leads to an overlay that nobody has locked.
+    /// A disk's path leads to an overlay that no process has locked.
     #[cfg(test)]
     OverlayNotLocked,
     /// Files of merged layers go before the name of the merged one is durable.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,7 +230,8 @@ impl FileSystem for Kernel {
     }
 
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir(path)
+        std::fs::create_dir(path)?;
+        give_to_owner_of_directory(&File::open(path)?, path)
     }
 
     fn link_to(&self, leads_to: &Path, path: &Path) -> io::Result<()> {
@@ -309,10 +310,16 @@ fn open_to_lock(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
 }
 
-/// Opens a lock file, and makes it if it is not there. It is the directory's owner's: who may change the lineage may lock it, whoever did so first.
+/// Opens a lock file, and makes it if it is not there. It is the directory's owner's: who may change the lineage may lock it, also where root did so first.
 fn open_lock(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(path, flags, Mode::from_bits_truncate(0o644))?;
+    give_to_owner_of_directory(&file, path)?;
+    Ok(file)
+}
+
+/// What root makes at `path` is the owner's of the directory around it.
+fn give_to_owner_of_directory(file: impl AsFd, path: &Path) -> io::Result<()> {
     if geteuid().is_root() {
         let directory = path.parent().unwrap_or(Path::new(".")).metadata()?;
         let (owner, found) = ((directory.uid(), directory.gid()), fstat(&file)?);
@@ -320,7 +327,7 @@ fn open_lock(path: &Path) -> io::Result<OwnedFd> {
             fchown(&file, Some(owner.0), Some(owner.1))?;
         }
     }
-    Ok(file)
+    Ok(())
 }
 
 impl OpenFile for File {

@@ -85,22 +85,25 @@ mod tests {
         let first = lock(path.clone(), Duration::ZERO).unwrap();
         assert!(matches!(lock(path.clone(), Duration::ZERO), Err(Error::Busy { .. })));
         drop(first);
-        // One who waited in vain stands against nobody.
+        // One who waited in vain stands against no other.
         lock(path, Duration::ZERO).unwrap();
     }
 
     /// Root took the first checkpoint, and the owner of the disk took none after it.
     #[test]
-    fn a_lock_is_of_the_owner_of_its_directory_whoever_made_it() {
+    fn a_lock_that_root_makes_is_of_the_owner_of_its_directory() {
         const OWNER: u32 = 4711;
         if !rustix::process::geteuid().is_root() {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
         chown(directory.path(), Some(OWNER), Some(OWNER)).unwrap();
-        let path = directory.path().join("lock");
-        lock(path.clone(), Duration::ZERO).unwrap();
-        let found = path.metadata().unwrap();
-        assert_eq!((found.uid(), found.gid()), (OWNER, OWNER));
+        let layers = directory.path().join("layers");
+        files().make_directory(&layers).unwrap();
+        lock(layers.join("lock"), Duration::ZERO).unwrap();
+        for path in [layers.join("lock"), layers] {
+            let found = path.metadata().unwrap();
+            assert_eq!((found.uid(), found.gid()), (OWNER, OWNER), "{}", path.display());
+        }
     }
 }

@@ -198,7 +198,7 @@ impl FileLock {
         match fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_WRLCK, TURN) {
             Ok(_) => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                // Whoever has the file, rather than who tries as this one does.
+                // The one that has the file, rather than who tries as this one does.
                 test(fd, role.wanted(), role.shared())?;
                 let conflict = Conflict::Used(Permissions::WRITE);
                 return Err(LockError::Busy { conflict, holders: holders(fd, TURN) });

@@ -155,7 +155,9 @@ fn a_layer_that_is_busy_for_a_moment_is_waited_for() {
         let path = |name: &str| world.directory.path().join(name);
         std::fs::create_dir(path("layers")).unwrap();
         std::os::unix::fs::symlink(".", path("layers/layers")).unwrap();
-        let mut below = world.image_file("layers/0123456789abcdef.qcow2", Value::Null).await;
+        let mut below = world.image_file("below", Value::Null).await;
+        std::fs::rename(path("below"), path("layers/0123456789abcdef.qcow2")).unwrap();
+        below["file"]["filename"] = json!(path("layers/0123456789abcdef.qcow2"));
         below.as_object_mut().unwrap().remove("node-name");
         let image = world.image_file("d", below).await;
         let file = std::fs::File::open(path("layers/0123456789abcdef.qcow2")).unwrap();
