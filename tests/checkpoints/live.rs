@@ -135,7 +135,7 @@ fn a_client_that_connects_before_the_switch_of_a_rollback_refuses_it() {
     lineage.is_sound();
 }
 
-/// The path of a disk led for a moment to an overlay that nobody had locked: a second writer came in, and what it had flushed was gone.
+/// The path of a disk led for a moment to an overlay without a lock: a second writer came in, and what it had flushed was gone.
 #[test]
 fn no_second_writer_comes_in_while_a_disk_is_switched() {
     const ROUNDS: usize = 12;

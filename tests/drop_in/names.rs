@@ -93,7 +93,7 @@ fn strict_rules_let_no_content_decide_the_format_of_a_backing_file() {
     drop(info.ok());
 }
 
-/// Whoever is refused by the rules learns where the administrator changes them.
+/// A user whom the rules refuse learns where the administrator changes them.
 #[test]
 fn help_and_refusals_name_the_administrators_rules() {
     const RULES: &str = "/etc/cowhand/policy.d";

@@ -16,11 +16,13 @@
 mod alone;
 mod below;
 mod change;
+mod commas;
 mod json;
 mod path;
 mod quotes;
 mod shown;
 
+pub use self::commas::split_commas;
 pub(crate) use self::path::{PATH_PROTOCOLS, split_protocol};
 pub use self::path::{names_device, path_of, place_of, unknown_protocol};
 pub use self::shown::shown;
@@ -390,29 +392,6 @@ fn looks_like_url(bytes: &[u8]) -> bool {
 
 fn has_option_behind_comma(bytes: &[u8]) -> bool {
     split_commas(bytes).skip(1).any(|part| first_key(&part).is_some_and(is_option_name))
-}
-
-/// The parts between single commas; a doubled comma stands for one inside a part.
-pub fn split_commas(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let mut rest = Some(bytes);
-    std::iter::from_fn(move || {
-        let mut bytes = rest.take()?;
-        let mut part = Vec::new();
-        loop {
-            let Some(comma) = bytes.iter().position(|&byte| byte == b',') else {
-                part.extend_from_slice(bytes);
-                return Some(part);
-            };
-            part.extend_from_slice(&bytes[..comma]);
-            bytes = &bytes[comma + 1..];
-            let Some(after) = bytes.strip_prefix(b",") else {
-                rest = Some(bytes);
-                return Some(part);
-            };
-            part.push(b',');
-            bytes = after;
-        }
-    })
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub struct Policy {
     options: Vec<OptionTree>,
     /// Backing files are followed to any regular file and block device of this machine.
     follows_backing: bool,
-    /// A backing file whose format nobody says is not opened.
+    /// A backing file whose format neither the header nor the user says is not opened.
     wants_format: bool,
 }
 

@@ -16,7 +16,7 @@ struct Occurrence {
 
 /// What is left of a command line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct RemainingWords {
     /// Its words.
     pub words: Vec<OsString>,
     /// The options that stood there more than once.
@@ -24,7 +24,7 @@ pub struct Kept {
 }
 
 /// `words`, the program's name before them, without options of `command` that stand again later; `None` if there are none.
-pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<Kept> {
+pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<RemainingWords> {
     let (mut command, mut first) = (command.clone(), 1);
     while let Some((at, found)) = subcommand(&command, words, first) {
         (command, first) = (found, at + 1);
@@ -47,7 +47,7 @@ pub fn without_replaced(command: &Command, words: &[OsString]) -> Option<Kept> {
     }
     let is_changed = kept != words;
     let kept = kept.into_iter().enumerate().filter(|(at, _)| !dropped.contains(at));
-    is_changed.then(|| Kept { words: kept.map(|(_, word)| word).collect(), repeated })
+    is_changed.then(|| RemainingWords { words: kept.map(|(_, word)| word).collect(), repeated })
 }
 
 /// The first of `words`, from `first` on, that is a command below `command`.

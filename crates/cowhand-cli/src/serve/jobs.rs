@@ -69,8 +69,8 @@ pub struct Job {
     cancelled: Cell<bool>,
     /// It does not begin.
     withdrawn: Cell<bool>,
-    /// Clients were told that it is ready. After a pause it is so again, and they are not told again.
-    told_ready: Cell<bool>,
+    /// Clients were notified that it is ready. After a pause it is so again, without a second notice.
+    notified_ready: Cell<bool>,
 }
 
 /// A layer that a job has for itself.
@@ -185,7 +185,7 @@ impl Jobs {
                 outcome: RefCell::default(),
                 cancelled: Cell::new(false),
                 withdrawn: Cell::new(false),
-                told_ready: Cell::new(false),
+                notified_ready: Cell::new(false),
             }
         });
         inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
@@ -349,7 +349,7 @@ fn tell(events: &Events, id: &str, kind: &str, job: &Weak<Job>, notice: Notice) 
             events.emit("JOB_STATUS_CHANGE", &json!({ "status": status.name(), "id": id }));
             let Some(job) = job.upgrade().filter(|job| job.is_of_disk) else { return };
             match status {
-                Status::Ready if !job.life.is_paused() && !job.told_ready.replace(true) => {
+                Status::Ready if !job.life.is_paused() && !job.notified_ready.replace(true) => {
                     events.emit("BLOCK_JOB_READY", &job.event_data());
                 }
                 Status::Pending if job.life.terms().waits_for_finalize => {

@@ -29,7 +29,7 @@ pub fn assignment(part: &str, is_known: impl Fn(&str) -> bool) -> (String, Strin
     (name.to_owned(), value.to_owned())
 }
 
-/// Warns of options that are given more than once; under QEMU's names nobody looks for that.
+/// Warns of options that are given more than once; under QEMU's names no caller looks for that.
 pub fn warn_of_repeated(assignments: impl Iterator<Item = (String, String)>) {
     let mut met = BTreeSet::new();
     for (name, _) in assignments {
