@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::fs::File as StdFile;
 use std::future::Future;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::rc::Rc;
@@ -64,7 +65,7 @@ fn thousands_of_tasks_all_run_and_give_their_output() {
 fn more_operations_than_the_rings_hold_all_complete() {
     on_both(async || {
         let bytes: Vec<u8> = (0..=255).collect();
-        let file = File::new(scratch(&bytes).into(), Backend::Ring);
+        let file = File::new(OwnedFd::from(scratch(&bytes)), Backend::Ring);
         let reads: Vec<_> = (0..6000u64)
             .map(|number| {
                 let file = file.clone();
@@ -249,7 +250,7 @@ fn completions_are_seen_while_tasks_are_always_ready() {
 #[test]
 fn a_dropped_read_keeps_its_buffer_until_the_kernel_is_done() {
     on_both(async || {
-        let file = File::new(scratch(&[0x5a; 1 << 20]).into(), Backend::Ring);
+        let file = File::new(OwnedFd::from(scratch(&[0x5a; 1 << 20])), Backend::Ring);
         for _ in 0..50 {
             let mut reads: Vec<_> =
                 (0..8).map(|_| Box::pin(file.read_at(0, IoBuf::zeroed(1 << 20)))).collect();
@@ -402,7 +403,7 @@ fn a_blocking_call_does_not_hold_up_the_loop() {
 fn a_file_is_written_synced_and_read_back() {
     for own in [Backend::Ring, Backend::Threads] {
         on_both(async || {
-            let file = File::new(scratch(b"").into(), own);
+            let file = File::new(OwnedFd::from(scratch(b"")), own);
             let mut data = IoVec::new();
             data.push(IoBytes::copy_from(b"abc"));
             data.push(IoBytes::copy_from(b"defg"));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -38,7 +39,7 @@ fn pair() -> (Stream, Stream) {
 fn assert_works(reactor: &Reactor) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"bytes of a disk").unwrap();
-    let file = File::new(file.into(), Backend::Ring);
+    let file = File::new(OwnedFd::from(file), Backend::Ring);
     reactor.run(async {
         let (read, buf) = file.read_at(0, IoBuf::zeroed(15)).await;
         assert_eq!((read.unwrap(), &buf[..]), (15, &b"bytes of a disk"[..]));
