@@ -251,7 +251,7 @@ mod tests {
             ("refcount_bits=3", "-o refcount_bits is \"3\"; allowed: 1, 2, 4, 8, 16, 32, 64"),
             ("cluster-size=4k", "-o cluster-size: unknown option; -o help lists all"),
             ("lazyrefcounts=on", "-o lazyrefcounts: unknown option; did you mean lazy_refcounts?"),
-            ("size", "-o size: no value; write size=VALUE (-o help lists all)"),
+            ("size", "-o size is \"on\"; allowed: SIZE"),
         ];
         for (text, error) in table {
             assert_eq!(AmendOptions::parse(&[text.to_owned()]), Err(BadOption(error.to_owned())), "{text}");

@@ -8,7 +8,7 @@ const SHORT: [(&str, &str); 16] = [
     ("overlay", "Serve IMAGE over DRIVE, which is only read"),
     ("format", "qcow2 or raw [default: what the first bytes say]"),
     ("read_only", "Refuse every write"),
-    ("allow_path", "Let names in images, and commands, lead under DIR (also: /etc/cowhand/policy.d)"),
+    ("allow_path", "Let names in images lead under DIR (also: /etc/cowhand/policy.d)"),
     ("export", "Name of the export, if there is one DRIVE"),
     ("socket", "Listen for NBD on a Unix socket [default: a private one]"),
     ("listen", "Listen for NBD on TCP; PORT alone is on 127.0.0.1"),
