@@ -287,7 +287,7 @@ fn numbers() -> BTreeMap<&'static str, i64> {
     numbers! {
         SYS_brk SYS_chmod SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close SYS_copy_file_range SYS_epoll_create1 SYS_epoll_ctl
         SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_exit SYS_exit_group SYS_fadvise64 SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fchown SYS_fcntl SYS_fdatasync SYS_flock SYS_fstat SYS_fstatfs
-        SYS_fsync SYS_ftruncate SYS_futex SYS_get_mempolicy SYS_getcwd SYS_getdents64 SYS_getpid SYS_getrandom SYS_gettid SYS_io_uring_enter
+        SYS_fsync SYS_ftruncate SYS_futex SYS_get_mempolicy SYS_getcwd SYS_getdents64 SYS_geteuid SYS_getpid SYS_getrandom SYS_gettid SYS_io_uring_enter
         SYS_io_uring_register SYS_io_uring_setup SYS_ioctl SYS_kill SYS_link SYS_linkat SYS_lseek SYS_lstat SYS_madvise SYS_mkdir SYS_mkdirat SYS_mlock SYS_mmap SYS_mprotect SYS_mremap
         SYS_munlock SYS_munmap SYS_newfstatat SYS_open SYS_openat SYS_poll SYS_ppoll SYS_prctl SYS_pread64 SYS_preadv SYS_preadv2 SYS_prlimit64
         SYS_pwrite64 SYS_pwritev SYS_pwritev2 SYS_read SYS_readlink SYS_readlinkat SYS_readv SYS_rename SYS_renameat SYS_renameat2 SYS_rseq SYS_rt_sigaction SYS_rt_sigprocmask
