@@ -211,7 +211,7 @@ pub fn formats() -> impl TypedValueParser<Value = Format> {
     formats_of(&Format::ALL.map(Format::name))
 }
 
-/// The names of all formats, as values of an option for a new image: only those that are made are suggested.
+/// The names of all formats, as values of an option for a new image: only formats that can be made are suggested.
 pub fn made_formats() -> impl TypedValueParser<Value = Format> {
     formats_of(&MADE)
 }

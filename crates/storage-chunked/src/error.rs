@@ -47,7 +47,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// No chunk of the image is among those that were named.
+    /// None of the chunks that were named has data in the image.
     #[error("{image}: none of what is read has data there: there is nothing to pack")]
     NothingToPack {
         /// The image.

@@ -78,7 +78,7 @@ impl Place {
     /// The start list that is there; `None` if there is none.
     ///
     /// # Errors
-    /// When the store does not answer, or what is there is no start list.
+    /// When the store does not answer, or the object of that name is no start list.
     pub(crate) async fn start_list(&self) -> Result<Option<StartList>, Error> {
         let object = self.start_object();
         let Some(Reply { body, .. }) = self.get(&object, START_LIST_BYTES_MAX).await? else {
@@ -132,7 +132,7 @@ impl Packing<'_> {
         &self.manifest
     }
 
-    /// Packs `chunks`, in the order in which a start reads them, and makes them the image's start list; chunks of zeroes, and those that the disk has not, are left
+    /// Packs `chunks`, in the order in which a start reads them, and makes them the image's start list; chunks of zeroes, and numbers beyond the disk, are left
     /// out. [`Place::end_push`] follows, whatever came of it. Packs are written before the list, so a crash leaves the list that was there. Memory: a pack, and as
     /// many chunks as are fetched at a time.
     ///

@@ -1,4 +1,4 @@
-//! How objects are made: compressed, encrypted, and what is there already.
+//! How objects are made: compressed, encrypted, and when one that exists is kept.
 
 use std::sync::Arc;
 

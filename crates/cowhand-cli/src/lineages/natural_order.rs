@@ -5,7 +5,7 @@
 pub enum Part<'a> {
     /// Neither digits nor a number.
     Text(&'a str),
-    /// A number, and its digits for those that differ in zeroes alone.
+    /// A number, and its digits: numbers may differ in leading zeroes alone.
     Number(u64, &'a str),
 }
 

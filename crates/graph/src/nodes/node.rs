@@ -101,7 +101,7 @@ impl Links {
         self.files.retain(|used| !less.files.contains(used));
     }
 
-    /// Those that belong neither to `new` nor to one of the layers `others`.
+    /// The names that belong neither to `new` nor to one of the layers `others`.
     pub(super) fn without<'a>(
         &'a self,
         others: impl Iterator<Item = &'a Arc<Layer>>,
