@@ -194,13 +194,14 @@ impl ImageFacts {
         let mut names: Vec<String> = Vec::new();
         let mut next = self.bare_backing().map(str::to_owned);
         while let Some(name) = next.take().filter(|name| !names.contains(name)) {
-            let named = names_in_base(&place.directory().join(&name))?;
+            let path = place.directory().join(&name);
+            let named = names_in_base(&path)?;
             names.push(name);
             let Some(Named { backing, data_file }) = named else { break };
             for name in [backing.as_ref(), data_file.as_ref()].into_iter().flatten() {
                 let is_layer = name.starts_with(&format!("{LAYERS}/"));
                 if !(is_bare(name) || name.starts_with('/') || has_protocol(name) || is_layer) {
-                    return Err(self.base_leads_elsewhere(names.last()));
+                    return Err(leads_elsewhere(&path));
                 }
             }
             names.extend(data_file.filter(|name| is_bare(name)));
@@ -214,17 +215,6 @@ impl ImageFacts {
                 ),
             }),
             None => Ok(names),
-        }
-    }
-
-    fn base_leads_elsewhere(&self, base: Option<&String>) -> Error {
-        let base = base.map_or("", String::as_str);
-        Error::Unsupported {
-            path: self.path.clone(),
-            reason: format!(
-                "its base {base:?} names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives the base an \
-                 absolute name in the disk"
-            ),
         }
     }
 
@@ -309,15 +299,19 @@ fn names_in_base(path: &Path) -> Result<Option<Named>, Error> {
     let names_others = is_vmdk && (!start.starts_with(b"KDMV") || has(b"parentFileNameHint"))
         || is_old_qcow && start.get(8..16) != Some(&[0; 8]);
     if names_others {
-        let reason = "it names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives it an absolute name \
-             in the disk";
-        return Err(Error::Unsupported { path: path.to_owned(), reason: reason.to_owned() });
+        return Err(leads_elsewhere(path));
     }
     if is_old_qcow {
         return Ok(None);
     }
     let header = read_header(path, &*file)?;
     Ok(header.map(|header| Named { backing: header.backing, data_file: header.extensions.data_file }))
+}
+
+/// Why the disk over the base at `path` cannot be sealed.
+fn leads_elsewhere(path: &Path) -> Error {
+    let reason = "it names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives it an absolute name in the disk";
+    Error::Unsupported { path: path.to_owned(), reason: reason.to_owned() }
 }
 
 fn is_bare(name: &str) -> bool {
