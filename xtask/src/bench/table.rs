@@ -88,6 +88,16 @@ impl Verdict {
         Self::new(what.into(), format!("at most {}{unit}", number(bound)), found, unit, missed)
     }
 
+    /// As [`Verdict::at_most`]; a figure whose `limit` is 0.9 of it or more is met, too: the machine itself takes that.
+    pub fn at_most_or_limit(what: impl Into<String>, found: f64, bound: f64, unit: &str, limit: f64) -> Self {
+        let mut verdict = Self::at_most(what, found, bound, unit);
+        verdict.found += &format!(", the limit {}", number(limit));
+        if limit / found >= OF_LIMIT {
+            (verdict.met, verdict.missed_percent) = (Some(true), 0.0);
+        }
+        verdict
+    }
+
     /// A figure that this run could not measure.
     pub fn unknown(what: impl Into<String>, target: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {

@@ -1,6 +1,7 @@
 //! Table S: checkpoints, forks and merges, beside what qemu-storage-daemon has for them.
 
 mod density;
+mod least;
 mod merges;
 mod published;
 mod taken;

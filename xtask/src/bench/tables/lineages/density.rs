@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Part, row};
 use crate::bench::image::{Shape, remove};
-use crate::bench::sample::at_percent;
+use crate::bench::sample::{at_percent, median};
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::MIB;
 use crate::bench::tables::jobs::daemon::{Program, Steered, disk};
@@ -15,6 +15,8 @@ use crate::bench::{Bench, process};
 
 const SHAPE: Shape =
     Shape { disk_bytes: 256 * MIB, cluster_bytes: 64 << 10, extended: false, allocated: false };
+/// How often each query is asked; the median counts.
+const ASKED: usize = 9;
 const QUERIES: [&str; 3] = ["query-block", "query-named-block-nodes", "query-blockstats"];
 
 /// What a program was seen to take.
@@ -100,21 +102,28 @@ fn forks(bench: &Bench, program: Program, count: usize) -> Result<Forked, String
     }
     let mut query_ms = [0.0; 3];
     for (ms, query) in query_ms.iter_mut().zip(QUERIES) {
-        let begun = Instant::now();
-        let arguments = match query {
-            "query-named-block-nodes" => json!({ "flat": true }),
-            // QEMU's storage daemon has no devices, whose figures there would be otherwise.
-            "query-blockstats" => json!({ "query-nodes": true }),
-            _ => json!({}),
-        };
-        let found: Value = steered.ok(query, arguments)?;
-        if query != "query-block" && found.as_array().is_none_or(|found| found.len() < count) {
-            return Err(format!("{query} does not show {count} disks"));
-        }
-        *ms = begun.elapsed().as_secs_f64() * 1e3;
+        let asked: Vec<f64> =
+            (0..ASKED).map(|_| query_took(&mut steered, query, count)).collect::<Result<_, _>>()?;
+        *ms = median(&asked);
     }
     let (resident_kib, descriptors) = taken(&steered);
     Ok(Forked { each_ms, resident_mib: resident_kib / 1024.0, descriptors, query_ms })
+}
+
+/// Milliseconds of one query.
+fn query_took(steered: &mut Steered, query: &str, count: usize) -> Result<f64, String> {
+    let begun = Instant::now();
+    let arguments = match query {
+        "query-named-block-nodes" => json!({ "flat": true }),
+        // QEMU's storage daemon has no devices, whose figures there would be otherwise.
+        "query-blockstats" => json!({ "query-nodes": true }),
+        _ => json!({}),
+    };
+    let found: Value = steered.ok(query, arguments)?;
+    if query != "query-block" && found.as_array().is_none_or(|found| found.len() < count) {
+        return Err(format!("{query} does not show {count} disks"));
+    }
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 
 /// What a server with the forks was seen to take.
