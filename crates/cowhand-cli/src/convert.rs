@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use block::{Block, SECTOR_BYTES};
 use graph::Disk;
@@ -37,6 +38,7 @@ use crate::drive::{
     BackingFormat, OpenArgs, backing_formats, cache_modes, formats, made_formats, parse_bytes,
 };
 use crate::failure::{Failure, warn};
+use crate::io::report::size;
 use crate::numbers::between;
 use crate::progress::Progress;
 use crate::voice;
@@ -165,7 +167,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "64M")]
     memory_limit: u64,
 
-    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere), and how much is durable at the end
     #[arg(short = 'p')]
     progress: bool,
 
@@ -222,11 +224,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::prepare(args, target, &plan)?;
-    let from = Source { disk: &*source, bitmaps, passing: Passing::of(&opened) };
-    match &plan.image.foreign {
-        Some(image) => whole::to_file(args, &reactor, &rules, &watch, &from, target, (&plan, image))?,
-        None => convert(args, &reactor, &rules, &watch, &from, target, &plan)?,
-    }
+    // What is written as qemu-img does it leaves the page cache as qemu-img does.
+    let passing = if target.is_left_to_kernel() { Passing::none() } else { Passing::of(&opened) };
+    let from = Source { disk: &*source, bitmaps, passing };
+    let copied = match &plan.image.foreign {
+        Some(image) => whole::to_file(args, &reactor, &rules, &watch, &from, &target, (&plan, image))?,
+        None => convert(args, &reactor, &rules, &watch, &from, &target, &plan)?,
+    };
+    watch.check()?;
+    keep(args, target, &copied, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -293,9 +299,9 @@ fn convert(
     rules: &graph::OpenRules,
     watch: &Watch,
     Source { disk: source, bitmaps, passing }: &Source<'_>,
-    target: Target,
+    target: &Target,
     plan: &Plan,
-) -> Result<(), Failure> {
+) -> Result<job::Progress, Failure> {
     let doing = format!("convert {}", source.name());
     let was_written = Cell::new(false);
     let copied = reactor.run(async {
@@ -319,8 +325,18 @@ fn convert(
         let verified = reactor.run(same_as(args, rules, *source, target.options.clone()));
         verified.map_err(|failure| target.explain(failure, was_written.get()))?;
     }
-    watch.check()?;
-    target.keep()
+    Ok(copied)
+}
+
+/// Gives the target its name. Says with -p what of it is durable, and how long the end of that took.
+fn keep(args: &Args, target: Target, copied: &job::Progress, out: &mut dyn Write) -> Result<(), Failure> {
+    let begun = Instant::now();
+    target.keep()?;
+    if args.progress && !args.quiet && !args.no_create && !voice::is_qemu() {
+        let (written, took) = (size(copied.written), begun.elapsed().as_secs_f64());
+        writeln!(out, "{written} written, all of it durable: the last of it {took:.2} s after the copy")?;
+    }
+    Ok(())
 }
 
 /// Whether a request was made that may have changed the disk. One that failed may have written a part.

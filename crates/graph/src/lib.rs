@@ -49,7 +49,7 @@ pub use crate::header_name::{file_name, part_name};
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::locks_ahead::{LockAhead, LocksAhead};
-pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
+pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory, memory_of_process};
 pub use crate::nodes::{
     AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,
     FileToFill, FilterNode, Graph, Hold, JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView,

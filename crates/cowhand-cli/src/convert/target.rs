@@ -11,6 +11,7 @@ use super::plan::Plan;
 use crate::copying::made::Made;
 use crate::drive::disk_options;
 use crate::failure::Failure;
+use crate::voice;
 
 /// The target.
 #[derive(Debug)]
@@ -29,7 +30,12 @@ impl Target {
     pub fn prepare(args: &Args, name: &OsString, plan: &Plan) -> Result<Self, Failure> {
         let new = match args.no_create {
             true => None,
-            false => Some(Made::make(Path::new(name), &plan.image, plan.size)?),
+            false => {
+                let made = Made::make(Path::new(name), &plan.image, plan.size)?;
+                // qemu-img's default is "unsafe".
+                let unsafe_mode = args.target_cache.is_none_or(|mode| mode.no_flush);
+                Some(if voice::is_qemu() && unsafe_mode { made.left_to_kernel() } else { made })
+            }
         };
         let mut options = match &new {
             Some(made) => made.options(),
@@ -39,6 +45,11 @@ impl Target {
             options.set_cache(mode);
         }
         Ok(Self { options, new })
+    }
+
+    /// Whether nothing of it is flushed.
+    pub fn is_left_to_kernel(&self) -> bool {
+        self.new.as_ref().is_some_and(Made::is_left_to_kernel)
     }
 
     /// How a disk that is there is opened.

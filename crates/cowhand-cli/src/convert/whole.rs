@@ -29,9 +29,9 @@ pub fn to_file(
     rules: &OpenRules,
     watch: &Watch,
     source: &Source<'_>,
-    target: Target,
+    target: &Target,
     (plan, image): (&Plan, &formats::sink::NewImage),
-) -> Result<(), Failure> {
+) -> Result<job::Progress, Failure> {
     let named = args.names.last().map_or(Path::new(""), |name| Path::new(name));
     let sink = foreign::sink(image, named)?;
     let copied = reactor.run(async {
@@ -51,8 +51,7 @@ pub fn to_file(
         let verified = reactor.run(same_as(args, rules, source.disk, target.options.clone()));
         verified.map_err(|failure| target.explain(failure, true))?;
     }
-    watch.check()?;
-    target.keep()
+    Ok(copied)
 }
 
 /// Copies `source` into an image that goes through a pipe.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use graph::memory_of_process;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use job::{Content, Counters};
@@ -18,6 +19,9 @@ use crate::create::{check_creatable, foreign};
 use crate::drive::new_path;
 use crate::failure::Failure;
 use crate::voice;
+
+/// With less memory Linux writes the pages of a full container a few at a time: minutes for what takes a second.
+const MEMORY_TO_SPARE: u64 = 1 << 30;
 
 /// How an image that is being made is opened to be filled.
 pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&String>) -> DiskOptions {
@@ -67,6 +71,23 @@ impl Made {
         }
     }
 
+    /// Leaves a file to the kernel, as qemu-img does: nothing is flushed, and a power cut soon after may lose the copy. What is no file of its own stays durable,
+    /// and so does a file where there is little memory.
+    #[must_use]
+    pub fn left_to_kernel(mut self) -> Self {
+        if let Self::File(file) = &mut self
+            && memory_of_process() >= MEMORY_TO_SPARE
+        {
+            file.leave_to_kernel();
+        }
+        self
+    }
+
+    /// Whether it is.
+    pub fn is_left_to_kernel(&self) -> bool {
+        matches!(self, Self::File(file) if !file.is_durable())
+    }
+
     /// How it is opened to be filled.
     pub fn options(&self) -> DiskOptions {
         match self {
@@ -96,6 +117,9 @@ impl Made {
         counters: &Counters,
         filling: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        if self.is_left_to_kernel() {
+            return filling.await;
+        }
         let file = match self {
             Self::File(file) => file.file(),
             Self::Device(device) => {
@@ -118,11 +142,12 @@ impl Made {
         }
     }
 
-    /// Makes it durable and gives it its name.
+    /// Makes it durable, unless it is left to the kernel, and gives it its name.
     ///
     /// # Errors
     /// When either is not possible. It is then removed, or is no image.
     pub fn keep(self) -> Result<(), Failure> {
+        let left_to_kernel = self.is_left_to_kernel();
         let file = match &self {
             Self::File(file) => Arc::clone(file.file()),
             Self::Device(device) => Arc::clone(device.file()),
@@ -134,8 +159,10 @@ impl Made {
             Self::Device(device) => device.keep()?,
             Self::Elsewhere(_) => {}
         }
-        // What was written last is durable now, too. Advice that is not taken changes nothing.
-        let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        if !left_to_kernel {
+            // What was written last, too. Advice that is not taken changes nothing.
+            let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        }
         Ok(())
     }
 

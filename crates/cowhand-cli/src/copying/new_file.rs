@@ -41,6 +41,8 @@ pub struct NewFile {
     replaced: Option<Replaced>,
     /// For the last flush: an error of writing back is seen by a descriptor that was open then.
     file: Arc<File>,
+    /// It gets its name when everything in it is durable.
+    durable: bool,
 }
 
 #[derive(Debug)]
@@ -86,12 +88,32 @@ impl NewFile {
         let file = file.inspect_err(|_| removing(&made)).map_err(|failure| failure.renamed(&path, name))?;
         let key_secret = image.encryption.as_ref().and_then(|encryption| encryption.key_secret.clone());
         let (name, format) = (name.to_owned(), image.format);
-        Ok(Self { name, place, path, format, key_secret, made, replaced, file: Arc::new(file) })
+        Ok(Self {
+            name,
+            place,
+            path,
+            format,
+            key_secret,
+            made,
+            replaced,
+            file: Arc::new(file),
+            durable: true,
+        })
     }
 
     /// Says of a failure what the user calls the file: the name that it has now is gone when the failure is read.
     pub fn explain(&self, failure: Failure) -> Failure {
         failure.renamed(&self.path, &self.name)
+    }
+
+    /// Flushes nothing: the kernel writes it back when it does, and a power cut before may leave anything under its name.
+    pub fn leave_to_kernel(&mut self) {
+        self.durable = false;
+    }
+
+    /// Whether it is durable when it gets its name.
+    pub fn is_durable(&self) -> bool {
+        self.durable
     }
 
     /// How it is opened to be filled.
@@ -107,7 +129,7 @@ impl NewFile {
         &self.file
     }
 
-    /// It is whole: makes it durable and gives it its name.
+    /// It is whole: makes it durable, unless it is left to the kernel, and gives it its name.
     ///
     /// # Errors
     /// When either is not possible. It is then removed.
@@ -122,16 +144,23 @@ impl NewFile {
             if let Some(Replaced { access, .. }) = &self.replaced {
                 access.give_to(&file)?;
             }
-            file.sync_all()?;
+            if self.durable {
+                file.sync_all()?;
+            }
         }
-        // Errors of writing back are seen by this descriptor.
-        self.file.sync_all()?;
+        if self.durable {
+            // Errors of writing back are seen by this descriptor.
+            self.file.sync_all()?;
+        }
         match self.replaced {
             Some(_) => std::fs::rename(&self.path, &self.place)?,
             None => rename_new(&self.path, &self.place)?,
         }
         self.made.clear();
-        File::open(directory_of(&self.place))?.sync_all()
+        if self.durable {
+            File::open(directory_of(&self.place))?.sync_all()?;
+        }
+        Ok(())
     }
 }
 

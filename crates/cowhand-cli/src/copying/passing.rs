@@ -33,6 +33,11 @@ impl Passing {
         Self(files)
     }
 
+    /// No file.
+    pub fn none() -> Self {
+        Self(Vec::new())
+    }
+
     /// Runs `reading`.
     pub async fn while_read<T>(&self, reading: impl Future<Output = T>) -> T {
         let read = match select(pin!(reading), pin!(self.let_go_again_and_again())).await {
@@ -44,6 +49,9 @@ impl Passing {
     }
 
     async fn let_go_again_and_again(&self) -> Infallible {
+        if self.0.is_empty() {
+            return std::future::pending().await;
+        }
         loop {
             reactor::sleep(LET_GO).await;
             self.let_go().await;
