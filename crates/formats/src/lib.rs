@@ -7,6 +7,7 @@
 
 mod fields;
 mod image;
+mod kind;
 mod pages;
 mod pieces;
 pub mod qcow1;
@@ -19,6 +20,7 @@ pub mod vmdk;
 mod vpc;
 
 pub use image::Image;
+pub use kind::Kind;
 pub use vdi_check::Finding;
 
 use block::{Block, Error};
@@ -28,47 +30,6 @@ use storage::Storage;
 pub use vdi::SIGNATURE as VDI_SIGNATURE;
 pub use vdi::SIGNATURE_OFFSET as VDI_SIGNATURE_OFFSET;
 pub use vpc::COOKIE as VPC_COOKIE;
-
-/// A format of this crate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// VirtualBox's.
-    Vdi,
-    /// Virtual PC's and Hyper-V's older one (VHD).
-    Vpc,
-    /// VMware's.
-    Vmdk,
-    /// QEMU's first copy-on-write format, version 1.
-    Qcow,
-    /// Hyper-V's newer one.
-    Vhdx,
-}
-
-impl Kind {
-    /// QEMU's name of the format.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vdi => "vdi",
-            Self::Vpc => "vpc",
-            Self::Vmdk => "vmdk",
-            Self::Qcow => "qcow",
-            Self::Vhdx => "vhdx",
-        }
-    }
-
-    /// The format of that name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        [
-            Self::Vdi, //
-            Self::Vpc,
-            Self::Vmdk,
-            Self::Qcow,
-            Self::Vhdx,
-        ]
-        .into_iter()
-        .find(|kind| kind.name() == name)
-    }
-}
 
 /// Opens the image in `file` for reading, whose disk is in that file alone. Reads its headers; of a vmdk the descriptor, too.
 ///

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use crate::LuksError;
 use crate::error::shortened;
-use crate::{LuksError, SECTOR_BYTES};
+
+/// Bytes of a sector: places are counted in sectors, and each sector is ciphered by itself.
+pub const SECTOR_BYTES: u64 = 512;
 
 const CIPHERS: &str = "aes";
 const MODES: &str = "xts-plain64, xts-plain, cbc-plain64, cbc-plain, cbc-essiv:sha256, xts-essiv:sha256";

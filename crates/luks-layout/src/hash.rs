@@ -3,7 +3,10 @@
 use secret::wiped_stack;
 
 use crate::error::shortened;
-use crate::{DERIVATION_STACK_BYTES, LuksError, Secret, primitives};
+use crate::{LuksError, Secret, primitives};
+
+/// Of the stack is overwritten behind a derivation of keys: it goes a few KiB deep.
+pub(crate) const DERIVATION_STACK_BYTES: usize = 32 << 10;
 
 /// The hash of a header: keys are made and key material is spread with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,9 @@
 //! The header of LUKS version 1 (specification, 2.3): bytes <-> checked values.
 
-use crate::{Cipher, Hash, KeySlot, LuksError};
+use crate::{Cipher, Hash, KeySlot, LuksError, SECTOR_BYTES};
 
 /// The first bytes of every LUKS header.
 pub const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
-/// Bytes of a sector: places are counted in sectors, and each sector is ciphered by itself.
-pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 592;
 /// Key slots of a header.
@@ -19,6 +17,9 @@ pub const STRIPES: u32 = 4000;
 /// What all active slots and the key's digest may cost together, as [`Hash::pbkdf2_cost`] counts it: a wrong password costs them all. Eight slots of two
 /// seconds each, as cryptsetup and QEMU make them, cost half of it at most on the machines of today; all of it takes a minute, about, on one core.
 pub const PBKDF2_COST_MAX: u64 = 1 << 27;
+
+/// What [`PBKDF2_COST_MAX`] bounds, in errors.
+pub(crate) const PBKDF2_COST: &str = "the sum of all iterations (times the digests of each)";
 
 const VERSION: u16 = 1;
 const UUID_BYTES: usize = 40;
@@ -88,7 +89,7 @@ impl Header {
         let slots = active.map(|slot| cost(slot.iterations, self.cipher.key_bytes())).sum::<u64>();
         let sum = slots + cost(self.digest_iterations, DIGEST_BYTES);
         if sum > PBKDF2_COST_MAX {
-            return Err(out_of_range(crate::PBKDF2_COST, sum, &format!("at most {PBKDF2_COST_MAX}")));
+            return Err(out_of_range(PBKDF2_COST, sum, &format!("at most {PBKDF2_COST_MAX}")));
         }
         self.slots.iter().enumerate().try_for_each(|(index, slot)| self.check_slot(index, slot, length))?;
         self.check_apart()

@@ -24,19 +24,13 @@ mod primitives;
 mod sectors;
 mod split;
 
-/// Of the stack is overwritten behind a derivation of keys: it goes a few KiB deep.
-const DERIVATION_STACK_BYTES: usize = 32 << 10;
-
-/// What [`PBKDF2_COST_MAX`] bounds, in errors.
-const PBKDF2_COST: &str = "the sum of all iterations (times the digests of each)";
-
 pub use calibrate::{ITERATIONS_MIN, calibrate};
-pub use cipher::{Algorithm, Cipher, Iv, Mode, SectorSize};
+pub use cipher::{Algorithm, Cipher, Iv, Mode, SECTOR_BYTES, SectorSize};
 pub use error::LuksError;
+pub(crate) use hash::DERIVATION_STACK_BYTES;
 pub use hash::Hash;
-pub use header::{
-    DIGEST_BYTES, HEADER_BYTES, Header, MAGIC, PBKDF2_COST_MAX, SALT_BYTES, SECTOR_BYTES, SLOTS, STRIPES,
-};
+pub(crate) use header::PBKDF2_COST;
+pub use header::{DIGEST_BYTES, HEADER_BYTES, Header, MAGIC, PBKDF2_COST_MAX, SALT_BYTES, SLOTS, STRIPES};
 pub use key_slot::{KeySlot, NewHeader, NewSlot, area_bytes};
 pub use secret::Secret;
 pub use sectors::SectorCipher;

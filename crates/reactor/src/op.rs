@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::inner::Inner;
+use crate::slots::count;
 use crate::work::Work;
 
 /// Where an operation is carried out.
@@ -58,9 +59,4 @@ impl Drop for Op {
             self.inner.abandon(key);
         }
     }
-}
-
-/// The kernel's result: a count, or a negative errno.
-pub(crate) fn count(result: i32) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()))
 }

@@ -1,9 +1,9 @@
 //! The operations in flight, by key.
 
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::task::{Context, Waker};
 
-use crate::op::count;
 use crate::work::Work;
 
 /// The address lists of a vectored operation: the kernel reads them until it has completed.
@@ -192,6 +192,11 @@ fn close_accepted(work: &Work, result: i32) {
         // SAFETY: a completed accept gives a fresh descriptor, and its only taker has gone.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
+}
+
+/// The kernel's result: a count, or a negative errno.
+pub(crate) fn count(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()))
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@
 use block::{Blame, Error};
 use storage::Storage;
 
-use super::MIB;
 use super::crc::sum_but;
 use crate::fields::Fields;
 
 /// What a file begins with.
 pub const SIGNATURE: &[u8; 8] = b"vhdxfile";
+
+/// What places and lengths of regions are multiples of.
+pub(super) const MIB: u64 = 1 << 20;
 
 const HEADERS: [u64; 2] = [64 << 10, 128 << 10];
 const HEADER_BYTES: usize = 4096;

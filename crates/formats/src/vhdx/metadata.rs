@@ -5,8 +5,7 @@
 use block::{Blame, Error};
 use storage::Storage;
 
-use super::MIB;
-use super::header::{Region, guid};
+use super::header::{MIB, Region, guid};
 use crate::fields::Fields;
 
 const TABLE_BYTES: usize = 64 << 10;

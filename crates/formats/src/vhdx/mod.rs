@@ -18,7 +18,7 @@ use storage::Storage;
 
 pub use self::crc::sum_but as checksum;
 pub use self::header::SIGNATURE;
-use self::header::{Header, Region, Regions};
+use self::header::{Header, MIB, Region, Regions};
 use self::metadata::Metadata;
 use self::replay::Replayed;
 use crate::Kind;
@@ -28,7 +28,6 @@ use crate::pieces::{Disk, Layout, Piece, Place};
 /// An open vhdx image.
 pub type Vhdx = Disk<HyperV>;
 
-const MIB: u64 = 1 << 20;
 const ENTRY_BYTES: u64 = 8;
 /// Sectors of the disk that a bitmap's block describes.
 const BITMAP_SECTORS: u64 = 1 << 23;

@@ -7,7 +7,7 @@ use buffer::{ALIGNMENT, IoBuf};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::ReadWriteFlags;
 
-use super::Kind;
+use super::kind::Kind;
 use crate::medium::DirectRequests;
 
 /// The largest sector that Linux lets a device have (BLK_MAX_BLOCK_SIZE).

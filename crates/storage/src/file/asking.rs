@@ -9,8 +9,9 @@ use rustix::fs::{AtFlags, IFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::alignment::{self, DirectAlignment, Stated};
-use super::open::{kind_of, length_of};
-use super::{Kind, OpenError, extent};
+use super::extent;
+use super::kind::{Kind, kind_of, length_of};
+use super::open_error::{OpenError, failed};
 use crate::medium::{Answer, DirectRequests, Medium, XFS};
 
 /// The end of a file in which a hole is looked for: few extents, so that looking is cheap whatever the file.
@@ -22,7 +23,7 @@ const TAIL: u64 = 64 << 10;
 /// If it is neither a regular file nor a block device, or has no length.
 pub fn ask_medium(fd: impl AsFd, name: &str) -> Result<Medium, OpenError> {
     let kind = kind_of(&fd, name)?;
-    let length = length_of(&fd, kind).map_err(|errno| super::open::failed(name, "open", errno))?;
+    let length = length_of(&fd, kind).map_err(|errno| failed(name, "open", errno))?;
     let is_direct =
         rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));
     Ok(match is_direct {

@@ -7,8 +7,9 @@ use buffer::{IoBuf, IoVec};
 use reactor::fs::may_call_inline;
 use rustix::io::ReadWriteFlags;
 
+use super::Shared;
+use super::calls::{check_range, is_transient, no_progress};
 use super::write_queue::Data;
-use super::{Shared, check_range};
 use crate::{Answer, Hints};
 
 impl Shared {
@@ -102,13 +103,3 @@ impl Shared {
 /// Larger writes are left to the kernel's workers: copying takes them longer than a loop's other
 /// tasks should wait.
 const INLINE_BYTES_MAX: usize = 128 << 10;
-
-/// Errors after which the same call is simply made again.
-pub(super) fn is_transient(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
-}
-
-/// The system took no byte and gave no reason.
-pub(super) fn no_progress(offset: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::WriteZero, format!("no byte could be written at {offset}"))
-}

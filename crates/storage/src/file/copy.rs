@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::buffered::is_transient;
+use super::Shared;
+use super::calls::{check_range, is_transient};
 use super::copy_queue::Copy;
-use super::{Kind, Shared, check_range};
+use super::kind::Kind;
 use crate::Answer;
 
 /// Bytes of one call: a copy that no task awaits any more ends soon.

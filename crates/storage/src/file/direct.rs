@@ -13,9 +13,10 @@ use std::task::{Context, Poll};
 use buffer::{IoBuf, IoVec};
 use reactor::Task;
 
+use super::Shared;
 use super::alignment::DirectAlignment;
-use super::buffered::{is_transient, no_progress};
-use super::{Kind, Shared};
+use super::calls::{is_transient, no_progress};
+use super::kind::Kind;
 use crate::range_lock::{RangeGuard, RangeMode};
 
 impl Shared {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::{Kind, Shared};
+use super::Shared;
+use super::kind::Kind;
 use crate::{Extent, ExtentKind};
 
 impl Shared {

@@ -1,6 +1,7 @@
 //! Durability.
 
-use super::{Kind, Shared};
+use super::Shared;
+use super::kind::Kind;
 use crate::IoFuture;
 
 impl Shared {

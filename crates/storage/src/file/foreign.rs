@@ -7,10 +7,10 @@ use std::sync::Arc;
 use buffer::{ForeignBytes, IoBuf};
 use reactor::fs::{File, may_call_inline};
 
+use super::Shared;
 use super::alignment::DirectAlignment;
-use super::buffered::{is_transient, no_progress};
+use super::calls::{check_range, is_transient, no_progress};
 use super::write_queue::Data;
-use super::{Shared, check_range};
 use crate::range_lock::RangeMode;
 use crate::{Answer, Hints};
 

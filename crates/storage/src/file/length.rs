@@ -11,8 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::open::length_of;
-use super::{Kind, Shared, check_range};
+use super::Shared;
+use super::calls::check_range;
+use super::kind::{Kind, length_of};
 use crate::range_lock::RangeMode;
 
 impl Shared {

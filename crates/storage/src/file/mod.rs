@@ -3,6 +3,7 @@
 mod alignment;
 mod asking;
 mod buffered;
+mod calls;
 mod copy;
 mod copy_queue;
 mod description;
@@ -11,8 +12,10 @@ mod extent;
 mod flush;
 mod foreign;
 mod inline;
+mod kind;
 mod length;
 mod open;
+mod open_error;
 mod outcome;
 mod space;
 mod turns;
@@ -34,21 +37,15 @@ use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Reach, St
 use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
+use calls::check_range;
 use copy_queue::CopyQueue;
 pub use description::is_same_description;
 use inline::InlineWrites;
-pub use open::{FileOptions, OpenError};
+use kind::Kind;
+pub use open::FileOptions;
+pub use open_error::OpenError;
 pub use unlocked::UnlockedFile;
 use write_queue::{Data, WriteQueue};
-
-/// What kind of file it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Regular,
-    BlockDevice,
-    /// One of which a seek finds the end.
-    CharacterDevice,
-}
 
 /// An open file or block device, through the page cache or (with O_DIRECT) beside it. Operations go
 /// to the loop of the thread that awaits them; any number of loops may share one.
@@ -145,15 +142,6 @@ impl Shared {
             Some(alignment) => self.write_direct(alignment, offset, data).await,
         }
     }
-}
-
-/// The end of a range that the kernel's signed offsets can express.
-fn check_range(offset: u64, len: u64) -> io::Result<u64> {
-    let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
-    end.ok_or_else(|| {
-        let message = format!("{len} bytes at {offset} go beyond {}, the most a file can have", i64::MAX);
-        io::Error::new(io::ErrorKind::InvalidInput, message)
-    })
 }
 
 impl Storage for FileStorage {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use buffer::{IoBytes, IoVec};
 
-use super::{Kind, Shared};
+use super::Shared;
+use super::kind::Kind;
 use crate::range_lock::{RangeGuard, RangeMode};
 use crate::{Allocation, Hints, Zeroing};
 
@@ -164,7 +165,7 @@ impl Shared {
         loop {
             match self.file.fallocate(mode, offset, len).await {
                 Ok(()) => return Ok(self.noted(mode, true)),
-                Err(error) if super::buffered::is_transient(&error) => {}
+                Err(error) if super::calls::is_transient(&error) => {}
                 Err(error) if is_unsupported(&error) => return Ok(self.noted(mode, false)),
                 Err(error) => return Err(error),
             }

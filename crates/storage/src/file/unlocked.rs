@@ -15,11 +15,14 @@ use rustix::io::Errno;
 
 use super::alignment;
 use super::asking::{self, Tried};
+use super::calls::retry;
 use super::copy_queue::CopyQueue;
 use super::inline::InlineWrites;
-use super::open::{failed, kind_of, length_of, retry, set_flags};
+use super::kind::{Kind, kind_of, length_of};
+use super::open::{FileOptions, set_flags};
+use super::open_error::{OpenError, failed};
 use super::write_queue::WriteQueue;
-use super::{FileOptions, FileStorage, Kind, OpenError, Shared, extent};
+use super::{FileStorage, Shared, extent};
 use crate::flushes::Flushes;
 use crate::opening::Unlocked;
 use crate::range_lock::RangeLocks;

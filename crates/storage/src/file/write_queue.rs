@@ -14,7 +14,7 @@ use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::buffered::{is_transient, no_progress};
+use super::calls::{is_transient, no_progress};
 use super::outcome::{Outcome, Reported};
 use super::turns::{TOGETHER_MAX, Turns};
 use crate::Hints;
