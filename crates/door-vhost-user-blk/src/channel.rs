@@ -10,7 +10,7 @@ use buffer::IoBytes;
 use reactor::net::Stream;
 
 use crate::message;
-use crate::server::VhostExport;
+use crate::shown_disk::VhostExport;
 
 /// The socket for them, if the front-end gave one.
 #[derive(Debug, Default)]

@@ -18,8 +18,9 @@ use crate::channel::Channel;
 use crate::handed::{HandedFrontEnd, Said};
 use crate::limits::{MESSAGE_DESCRIPTORS_MAX, MESSAGE_PATIENCE, PREDECESSOR_PATIENCE};
 use crate::message::{self, HEADER_BYTES, Header, Message, MessageError};
-use crate::server::{Server, VhostExport};
+use crate::server::Server;
 use crate::session::{Answer, Refused, Session};
+use crate::shown_disk::VhostExport;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use crate::memory::{DirtyLog, Memory};
 use crate::message::RingAddress;
 use crate::request::{ID_BYTES, SECTOR_BYTES, Takes};
 use crate::ring::RingFeatures;
-use crate::server::VhostExport;
+use crate::shown_disk::VhostExport;
 
 /// One front-end's device. The connection changes it; queues look at it for each request.
 #[derive(Debug)]

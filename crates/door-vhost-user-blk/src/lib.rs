@@ -31,9 +31,11 @@ pub mod request;
 pub mod ring;
 mod server;
 mod session;
+mod shown_disk;
 mod state;
 mod work;
 
 pub use handed::{HandedFrontEnd, NotResumed, Said};
 pub use mapping::FilePolicy;
-pub use server::{DeviceOptions, OptionsError, Server, VhostExport};
+pub use server::Server;
+pub use shown_disk::{DeviceOptions, OptionsError, VhostExport};

@@ -22,7 +22,8 @@ use crate::limits::{MEMORY_SLOTS_MAX, MESSAGE_PATIENCE};
 use crate::mapping::is_unix_socket;
 use crate::memory::{DirtyLog, MemoryError};
 use crate::message::{self, Area, ConfigRange, InflightInfo, Message, RegionInfo};
-use crate::server::{Server, VhostExport};
+use crate::server::Server;
+use crate::shown_disk::VhostExport;
 use crate::state::{State, StateError, Transfer};
 
 /// Why a message was not done.
