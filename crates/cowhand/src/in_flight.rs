@@ -177,7 +177,7 @@ impl Shared {
     async fn end_jobs(&self) {
         let site = self.site.lock().take();
         if let Some(site) = site {
-            crate::jobs::end_jobs(&site).await;
+            site.end_jobs().await;
         }
     }
 

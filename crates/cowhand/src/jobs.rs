@@ -6,6 +6,7 @@ mod begin;
 mod options;
 mod run;
 mod site;
+mod state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +19,12 @@ use self::begin::Started;
 pub(crate) use self::begin::merge_of;
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
 pub(crate) use self::begin::{publish_of, push_of};
+pub(crate) use self::options::Target;
 pub use self::options::{Backup, Commit, Copied, Mirror, Stream};
-pub(crate) use self::run::end_jobs;
-use self::run::{Running, State};
 pub(crate) use self::site::Site;
 use self::site::Uses;
+pub use self::state::JobInfo;
+use self::state::{Running, State};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "checkpoints")]
@@ -37,19 +39,6 @@ use crate::request::Job as Work;
 pub struct Job {
     shared: Arc<Shared>,
     state: Arc<State>,
-}
-
-/// How far a job is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobInfo {
-    /// Where it is in its life, as QEMU has it.
-    pub status: JobStatus,
-    /// Bytes that are done.
-    pub done_bytes: u64,
-    /// Bytes that are to be done in all. They may become more while the disk is written.
-    pub total_bytes: u64,
-    /// Bytes a second at most; 0 is no limit.
-    pub speed_bytes: u64,
 }
 
 impl Disk {

@@ -148,6 +148,7 @@
 mod buffer;
 #[cfg(feature = "checkpoints")]
 mod checkpoints;
+mod completions;
 mod create;
 mod disk;
 mod error;
@@ -178,6 +179,7 @@ pub use crate::checkpoints::{
 };
 #[cfg(all(feature = "checkpoints", feature = "s3"))]
 pub use crate::checkpoints::{Publish, Published, Push, Restore, Restored, restore};
+pub use crate::completions::Completion;
 pub use crate::create::{Existing, NewImage, create, create_whole};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};
@@ -186,7 +188,7 @@ pub use crate::jobs::{Backup, Commit, Copied, Job, JobInfo, JobStatus, Mirror, S
 pub use crate::loops::Loops;
 pub use crate::options::{Cache, MapMemory, OpenOptions, map_memory, set_map_memory_max};
 pub use crate::pending::Pending;
-pub use crate::queue::{Completion, Queue};
+pub use crate::queue::Queue;
 pub use crate::request::Request;
 pub use crate::secrets::{add_secret, remove_secret};
 

@@ -191,23 +191,16 @@ async fn open_here(options: &DiskOptions, rules: &OpenRules) -> Result<Arc<graph
     Ok(disk)
 }
 
-/// The image that a job copies to.
-#[cfg(feature = "jobs")]
-pub(crate) struct Target {
-    pub(crate) options: DiskOptions,
-    pub(crate) tree: OptionTree,
-}
-
 #[cfg(feature = "jobs")]
 impl OpenOptions {
     /// For a job, which opens it by the rules of its own disk.
-    pub(crate) fn for_job(self) -> Result<Target, Error> {
+    pub(crate) fn for_job(self) -> Result<crate::jobs::Target, Error> {
         if self.loops.is_some() || !self.allowed.is_empty() || !self.allowed_names.is_empty() {
             let text = "a job opens its target on the loop and by the rules of its disk: give these there";
             return Err(Error::said(ErrorKind::Invalid, text));
         }
         let tree = self.tree?;
-        Ok(Target { options: DiskOptions::of_tree(tree.clone())?, tree })
+        Ok(crate::jobs::Target { options: DiskOptions::of_tree(tree.clone())?, tree })
     }
 }
 

@@ -5,10 +5,10 @@ use block::{Hints, ZeroOptions};
 use buffer::{ForeignBytes, IoVec};
 
 use crate::buffer::Buffer;
+use crate::completions::QueueReply;
 use crate::error::{Error, ErrorKind, Place};
 use crate::in_flight::Inside;
 use crate::pending::Reply;
-use crate::queue::QueueReply;
 
 /// What is asked of a disk. Offsets and lengths are in bytes, of any alignment; two requests on overlapping ranges that are in
 /// flight at a time have no order.

@@ -7,11 +7,10 @@ use graph::{Change, CommitError, DiskNode, ReplaceError, StepError, tracking_uni
 use job::{BackupPace, BeforeWrite, Ended, Life, MirrorJob, Over, Pivot, Task, Tracked, What};
 use qcow2::Qcow2;
 
-use super::options::{Backup, Commit, Copied, Mirror, Stream};
+use super::options::{Backup, Commit, Copied, Mirror, Stream, Target};
 use super::run::Host;
 use super::site::Site;
 use crate::error::{Error, ErrorKind};
-use crate::options::Target;
 
 /// What a job does.
 pub(super) enum Work {

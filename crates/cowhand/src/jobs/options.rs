@@ -1,5 +1,8 @@
 //! How jobs are begun.
 
+use graph::drive::OptionTree;
+use graph::options::DiskOptions;
+
 /// What of a disk is copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copied {
@@ -52,4 +55,10 @@ pub struct Backup {
     pub break_writes: bool,
     /// Bytes a second at most; 0 is no limit.
     pub speed_bytes: u64,
+}
+
+/// The image that a job copies to.
+pub(crate) struct Target {
+    pub(crate) options: DiskOptions,
+    pub(crate) tree: OptionTree,
 }

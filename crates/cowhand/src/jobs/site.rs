@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use graph::drive::OptionTree;
 use graph::{DiskNode, Graph, OpenRules};
+use job::End;
 use parking_lot::Mutex;
 
-use super::run::State;
+use super::state::{Running, State};
 use crate::error::{Error, ErrorKind};
+use crate::pending::Pending;
 
 /// What a job has to do with the layers of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +101,18 @@ impl Site {
         self.jobs.lock().retain(|(_, job)| !Arc::ptr_eq(job, state));
     }
 
-    /// The jobs at work.
-    pub(super) fn jobs(&self) -> Vec<Arc<State>> {
-        self.jobs.lock().iter().map(|(_, job)| Arc::clone(job)).collect()
+    /// Ends the jobs of a disk that closes, by force, and waits until they have cleaned up. On the disk's loop.
+    pub(crate) async fn end_jobs(&self) {
+        let jobs: Vec<_> = self.jobs.lock().iter().map(|(_, job)| Arc::clone(job)).collect();
+        for running in jobs.iter().filter_map(|state| Running::of(state)) {
+            // One that has ended refuses.
+            let _ = running.life.ask_to_end(End::Force);
+        }
+        for state in jobs {
+            let (reply, ended) = Pending::new();
+            state.when_ended(reply);
+            // Whatever it ended with.
+            let _ = ended.await;
+        }
     }
 }
