@@ -1,6 +1,7 @@
 //! `cowhand backup`: full and incremental backups in a directory, which plain qemu-img can read.
 
 mod forget;
+mod full;
 mod image;
 mod manifest;
 mod new_point;
@@ -20,7 +21,8 @@ use graph::size::human_size;
 use serde::Serialize;
 use serde_json::json;
 
-use self::manifest::{POINT_JSON, Point, Store};
+use self::full::FullBecause;
+use self::manifest::{BITMAP_PREFIX, POINT_JSON, Point, Store};
 use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats};
@@ -96,49 +98,6 @@ pub struct Args {
     report: ReportArgs,
 }
 
-/// Why a point is a full one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FullBecause {
-    /// It is the first.
-    First,
-    /// The user wants it.
-    Asked,
-    /// An earlier build took one of the points that the last one needs.
-    EarlierBuild,
-    /// There is no record of what changed since the last point.
-    NoBitmap,
-    /// What was to tell missed changes.
-    NotTrusted,
-}
-
-impl FullBecause {
-    /// As JSON has it.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Asked => "asked",
-            Self::EarlierBuild => "earlier-build",
-            Self::NoBitmap => "no-bitmap",
-            Self::NotTrusted => "bitmap-missed-changes",
-        }
-    }
-
-    const fn reported(self) -> Option<&'static str> {
-        match self {
-            Self::First | Self::Asked => None,
-            Self::EarlierBuild => Some(
-                "an earlier build took the last points and may have left zeroes out of them (docs/reference/advisory-copies.md): this point is a full backup",
-            ),
-            Self::NoBitmap => {
-                Some("no bitmap has what changed since the last point: this one is a full backup")
-            }
-            Self::NotTrusted => {
-                Some("the bitmap of the last point missed changes: this point is a full backup")
-            }
-        }
-    }
-}
-
 /// What the actions print beside [`Point`].
 const JSON: &str = "\
 With --list a list of points, each with:
@@ -162,21 +121,6 @@ struct Taken<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     full_because: Option<&'static str>,
 }
-
-/// Whether the next point must be a full one. `recording`: there is the bitmap of the last point, and whether it has all changes.
-fn why_full(store: &Store, asked: bool, recording: Option<bool>) -> Option<FullBecause> {
-    match (store.points().is_empty(), asked, recording) {
-        (true, _, _) => Some(FullBecause::First),
-        (false, true, _) => Some(FullBecause::Asked),
-        _ if !store.is_chain_trusted() => Some(FullBecause::EarlierBuild),
-        (false, false, None) => Some(FullBecause::NoBitmap),
-        (false, false, Some(false)) => Some(FullBecause::NotTrusted),
-        (false, false, Some(true)) => None,
-    }
-}
-
-/// What the bitmaps of all backups begin with.
-const BITMAP_PREFIX: &str = "cowhand-backup-";
 
 /// Whether a bitmap is one of these backups': clients are not shown it unless they ask, so that it can be removed.
 pub fn is_own_bitmap(name: &str) -> bool {

@@ -20,10 +20,10 @@ use storage::Storage;
 
 use self::dry_run::DryRun;
 use self::report::{CheckReport, code};
-use crate::cli::DRIVE_HELP;
 use crate::compat;
 use crate::copying;
 use crate::copying::watch::Watch;
+use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::exit_codes;
 use crate::failure::Failure;

@@ -13,22 +13,6 @@ use crate::{
     snapshot, status, stream, throttle, top, verify,
 };
 
-/// What stands under every subcommand's help.
-pub const DRIVE_HELP: &str = "\
-A DRIVE is one of:
-  disk.qcow2                                  a path (anything that exists is a path)
-  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's syntax; a comma in a value is doubled
-  file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
-  nbd://host:10809/export                     an NBD server's; nbd+unix:///export?socket=PATH
-  nbds://host/export?tls-certificates=DIR     with TLS; DIR/ca-cert.pem signed the server's
-  https://host/disk.qcow2                     a file on an HTTP server; http:// too
-  s3://bucket/key                             an object of a store
-  gs://bucket/key                             of Google's; az://account/container/blob of Azure's
-  chunked:s3://bucket/folder/name             what cowhand push makes; of gs, az and https too
-  rbd:pool/image                              an image of a Ceph cluster
-  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
-cowhand serve --drive-options lists the options.";
-
 /// Where an option of all commands stands in the help of each: behind the command's own, before `--help`.
 const LAST: usize = 900;
 

@@ -11,6 +11,7 @@ mod io;
 pub mod keyval;
 pub mod last_wins;
 pub mod links;
+mod names;
 mod nbd;
 mod objects;
 pub mod storage_daemon;
@@ -22,29 +23,15 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
+pub use self::names::QEMU_VERSION;
 use crate::failure::{FAILED, Failure, usage};
 use crate::policy;
-
-macro_rules! qemu_version {
-    () => {
-        "11.1.0"
-    };
-}
-
-/// QEMU's version whose options and forms the programs have.
-pub const QEMU_VERSION: &str = qemu_version!();
-/// What the programs call themselves: that version, and ours.
-pub const VERSION: &str = concat!("version ", qemu_version!(), " (cowhand ", env!("CARGO_PKG_VERSION"), ")");
-/// What qemu-nbd calls itself: programs read the second word as the version's number.
-const NBD_VERSION: &str = concat!(qemu_version!(), " (cowhand ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]
 pub struct Program {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
-    pub about: &'static str,
     /// Its command line.
     pub command: fn() -> clap::Command,
     /// The exit code of wrong usage, by the words and what is wrong with them.
@@ -54,30 +41,11 @@ pub struct Program {
 
 /// All of them.
 pub static PROGRAMS: [Program; 4] = [
+    Program { name: names::IMG.name, command: img::command, usage_code: img::usage_code, run: img::run },
+    Program { name: names::IO.name, command: io::command, usage_code: |_, _| FAILED, run: io::run },
+    Program { name: names::NBD.name, command: nbd::command, usage_code: |_, _| FAILED, run: nbd::run },
     Program {
-        name: "qemu-img",
-        about: "the image tools",
-        command: img::command,
-        usage_code: img::usage_code,
-        run: img::run,
-    },
-    Program {
-        name: "qemu-io",
-        about: "requests on a disk, one by one",
-        command: io::command,
-        usage_code: |_, _| FAILED,
-        run: io::run,
-    },
-    Program {
-        name: "qemu-nbd",
-        about: "one disk over NBD",
-        command: nbd::command,
-        usage_code: |_, _| FAILED,
-        run: nbd::run,
-    },
-    Program {
-        name: "qemu-storage-daemon",
-        about: "disks over NBD, steered by QMP",
+        name: names::STORAGE_DAEMON.name,
         command: storage_daemon::command,
         usage_code: |_, _| FAILED,
         run: storage_daemon::run,

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap_complete::{Shell, generate};
 
-use crate::cli;
 use crate::failure::Failure;
 
 /// Arguments of `cowhand completion`.
@@ -20,10 +19,10 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+/// Prints the script for `cli`, the program's command line.
+pub fn run(args: &Args, mut cli: clap::Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    generate(args.shell, &mut cli::command(), "cowhand", &mut script);
+    generate(args.shell, &mut cli, "cowhand", &mut script);
     out.write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! The arguments that every tool takes to name an image, and what they mean together.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,11 +13,26 @@ use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
-use crate::copying::new_device::is_device;
 use crate::create::options::MADE;
 use crate::failure::Failure;
 use crate::policy::policy;
 use crate::voice;
+
+/// What stands under every subcommand's help.
+pub const DRIVE_HELP: &str = "\
+A DRIVE is one of:
+  disk.qcow2                                  a path (anything that exists is a path)
+  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's syntax; a comma in a value is doubled
+  file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
+  nbd://host:10809/export                     an NBD server's; nbd+unix:///export?socket=PATH
+  nbds://host/export?tls-certificates=DIR     with TLS; DIR/ca-cert.pem signed the server's
+  https://host/disk.qcow2                     a file on an HTTP server; http:// too
+  s3://bucket/key                             an object of a store
+  gs://bucket/key                             of Google's; az://account/container/blob of Azure's
+  chunked:s3://bucket/folder/name             what cowhand push makes; of gs, az and https too
+  rbd:pool/image                              an image of a Ceph cluster
+  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
+cowhand serve --drive-options lists the options.";
 
 /// How an image is named and opened by a tool.
 #[derive(Clone, Debug, Args)]
@@ -179,6 +195,11 @@ pub fn new_path(name: &Path) -> Result<PathBuf, Failure> {
 pub fn check_backing_name(image: &Path, name: &str) -> Result<(), Failure> {
     check_protocol(name.as_ref())?;
     check_device(name.as_ref(), &beside(image, name))
+}
+
+/// Whether `name` leads to a block device.
+pub fn is_device(name: &Path) -> bool {
+    name.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
 fn check_device(name: &OsStr, path: &Path) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ pub use self::human::{show_snapshots, show_specific};
 pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
 pub use self::name::json_name;
 pub use self::read::{full_name, limits, named_in_header, snapshot_info, specific};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use graph::cache_mode::CacheMode;
 
 use crate::drive::{DriveArgs, cache_modes};

@@ -20,8 +20,8 @@ use graph::OpenRules;
 
 use self::opening::Manner;
 use self::session::Session;
-use crate::cli::DRIVE_HELP;
 use crate::copying;
+use crate::drive::DRIVE_HELP;
 use crate::drive::{NamesArgs, drivers, option_tree};
 use crate::failure::{FAILED, Failure};
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use crate::cli::{self, DRIVE_HELP};
+use crate::drive::DRIVE_HELP;
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::serve::metrics::table;
@@ -57,9 +57,9 @@ impl Page {
     }
 }
 
-/// Writes them.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let tools = tools();
+/// Writes those of `cli`, the program's command line.
+pub fn run(args: &Args, cli: clap::Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let tools = tools(cli);
     match &args.directory {
         None => out.write_all(args.markdown.unwrap_or(Page::Tools).text(&tools).as_bytes())?,
         Some(directory) => write_pages(directory, &tools)?,
@@ -79,8 +79,8 @@ fn write_pages(directory: &Path, tools: &[clap::Command]) -> Result<(), Failure>
 }
 
 /// The program and every command of it, in the order of `--help`; what has commands of its own stands before them.
-fn tools() -> Vec<clap::Command> {
-    let mut cli = cli::command().disable_help_subcommand(true);
+fn tools(cli: clap::Command) -> Vec<clap::Command> {
+    let mut cli = cli.disable_help_subcommand(true);
     cli.build();
     let mut tools = Vec::new();
     collect(&cli, &mut tools);
@@ -120,18 +120,19 @@ fn takes_drive(tool: &clap::Command) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli;
 
     #[test]
     fn the_page_of_tools_begins_as_the_document_does() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/tools.md");
         let found = std::fs::read_to_string(&path).unwrap();
         let (begins, _) = found.split_once("\n<!-- what follows is made by the program").unwrap();
-        assert!(!begins.is_empty() && markdown::document(&tools()).starts_with(begins));
+        assert!(!begins.is_empty() && markdown::document(&tools(cli::command())).starts_with(begins));
     }
 
     #[test]
     fn every_example_belongs_to_a_command() {
-        let tools = tools();
+        let tools = tools(cli::command());
         for (name, _) in examples::sections() {
             assert!(tools.iter().any(|tool| words(tool) == format!("cowhand {name}")), "{name}");
         }
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_with_all_its_options() {
-        for tool in tools() {
+        for tool in tools(cli::command()) {
             let page = String::from_utf8(page::page(&tool).unwrap()).unwrap();
             let shown = tool.get_arguments().filter(|argument| !argument.is_hide_set());
             for option in shown.filter_map(clap::Arg::get_long) {

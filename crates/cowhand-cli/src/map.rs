@@ -17,8 +17,8 @@ use reactor::Reactor;
 
 use self::extent::{Extent, Joined};
 use self::show::Printer;
-use crate::cli::DRIVE_HELP;
 use crate::copying::is_same_file;
+use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::info::named_in_header;

@@ -10,7 +10,7 @@ use door_fuse::mount::AllowOther;
 use graph::probe::Format;
 
 use crate::background::{Background, Side, absolute};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::formats;
 use crate::failure::Failure;
 use crate::serve::args::Args as ServeArgs;

@@ -73,3 +73,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         Cow::Owned(text) => Cow::Owned(control::text::shown(&text).into_owned()),
     }
 }
+/// A number with its noun: one disk, two disks.
+pub fn counted(count: u64, noun: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{end}")
+}

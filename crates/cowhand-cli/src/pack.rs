@@ -11,15 +11,13 @@ use graph::drivers::object_store;
 use graph::size::human_size;
 use graph::trace::{Plan, PlanRequest, ReadError, disks, plan};
 use serde::Serialize;
-use storage_chunked::{Error, Packed, Place, split_key};
+use storage_chunked::{Error, Packed, Place, split_key, without_prefix};
 
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, with_json, write_json};
 
-/// What may stand before the name.
-const PREFIX: &str = "chunked:";
 /// Disks of a trace that a message names at most.
 const DISKS_SHOWN_MAX: usize = 10;
 
@@ -115,7 +113,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 impl Args {
     /// Where the image is. Asks no store.
     async fn place(&self) -> Result<Place, Failure> {
-        let (_, name) = split_key(self.name.strip_prefix(PREFIX).unwrap_or(&self.name));
+        let (_, name) = split_key(without_prefix(&self.name));
         let cannot = || format!("cannot pack {}", graph::drive::shown(name.as_ref()));
         match object_store(name).await {
             Some(Ok((store, key))) => Ok(Place::in_bucket(Arc::new(store), &key)),

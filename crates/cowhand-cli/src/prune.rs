@@ -7,15 +7,13 @@ use std::sync::Arc;
 use graph::drivers::object_store;
 use graph::size::human_size;
 use serde::Serialize;
-use storage_chunked::{Error, Folder, Removal, Survey, Unused};
+use storage_chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};
 
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, with_json, write_json};
 
-/// What stands before the name in a DRIVE.
-const PREFIX: &str = "chunked:";
 /// Less of it is refused without `--force`: a push that runs would count as killed.
 const UNUSED_FOR_MIN_S: u64 = 3600;
 /// Default of `--unused-for`: longer than any push takes.
@@ -237,7 +235,7 @@ impl Args {
 /// The folder, which is that of any image in it.
 async fn folder(args: &Args) -> Result<Folder, Failure> {
     const IMAGE: &str = "x";
-    let name = args.folder.strip_prefix(PREFIX).unwrap_or(&args.folder);
+    let name = without_prefix(&args.folder);
     let image = format!("{}/{IMAGE}", name.trim_end_matches('/'));
     match object_store(&image).await {
         Some(Ok((store, key))) => Ok(Folder::new(Arc::new(store), key.strip_suffix(IMAGE).unwrap_or(&key))),

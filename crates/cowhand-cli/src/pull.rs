@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use graph::probe::Format;
-use storage_chunked::split_key;
+use storage_chunked::{PREFIX, split_key, without_prefix};
 
 use crate::convert;
 use crate::drive::{formats, parse_bytes};
@@ -83,9 +83,9 @@ struct Words {
 
 /// Pulls.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let url = args.name.strip_prefix("chunked:").unwrap_or(&args.name);
+    let url = without_prefix(&args.name);
     let name = match &args.encrypt_key_secret {
-        None => format!("chunked:{url}"),
+        None => format!("{PREFIX}{url}"),
         Some(id) => {
             let (_, url) = split_key(url);
             // A comma in a value is two.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use self::lineage::LineagePicture;
 use self::terminal::Canvas;
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
 use crate::info::keys::{BITMAPS_JSON, SNAPSHOTS_JSON};

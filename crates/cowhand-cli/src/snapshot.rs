@@ -13,7 +13,7 @@ use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use reactor::Reactor;
 use serde_json::json;
 
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::{Failure, warn};
 use crate::info::keys::SNAPSHOTS_JSON;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::map_figures;
 use crate::medium::MEDIUM_JSON;
-use crate::output::{self, OutputFormat, with_json, write_json};
+use crate::output::{self, OutputFormat, counted, with_json, write_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
 use crate::serve::qmp;
@@ -148,12 +148,6 @@ fn write_disk<'a>(
         writeln!(out, "  export    {name:?}, {mode}, {connections}")?;
     }
     Ok(())
-}
-
-/// A number with its noun: one disk, two disks.
-pub fn counted(count: u64, noun: &str) -> String {
-    let end = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{end}")
 }
 
 /// Names may come from an image's path: a terminal would obey control characters in them.

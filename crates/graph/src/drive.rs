@@ -22,7 +22,7 @@ mod path;
 mod quotes;
 mod shown;
 
-pub use self::commas::split_commas;
+pub use self::commas::{split_commas, split_text};
 pub(crate) use self::path::{PATH_PROTOCOLS, split_protocol};
 pub use self::path::{names_device, path_of, place_of, unknown_protocol};
 pub use self::shown::shown;

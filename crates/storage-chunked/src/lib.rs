@@ -41,7 +41,7 @@ pub use error::Error;
 pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
 pub use manifest::{Compression, DISK_BYTES_MAX, Manifest, ManifestError, TABLE_CHUNKS};
 pub use packing::{Packed, Packing};
-pub use place::{Place, Published, split_key};
+pub use place::{PREFIX, Place, Published, split_key, without_prefix};
 pub use start_list::{PACK_BYTES_MAX, Pack, PackedChunk, START_CHUNKS_MAX, StartList, StartListError};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;

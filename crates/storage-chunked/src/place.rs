@@ -105,7 +105,7 @@ impl Place {
 
     /// The image that is called so, if it is in the same folder of a bucket. `chunked:` may stand before its name, and `encrypted=ID:` behind that.
     pub fn beside(&self, image: &str) -> Option<Self> {
-        let (_, image) = split_key(image.strip_prefix("chunked:").unwrap_or(image));
+        let (_, image) = split_key(without_prefix(image));
         let image = image.trim_end_matches('/');
         let (own, (folder, name)) = (self.image(), image.rsplit_once('/')?);
         let is_here = own.rsplit_once('/').is_some_and(|(own, _)| own == folder);
@@ -314,6 +314,14 @@ impl Place {
             Folder::Server { url, .. } => beside(url, object).name(),
         }
     }
+}
+
+/// What the name of an image begins with where names of other drivers may stand.
+pub const PREFIX: &str = "chunked:";
+
+/// The name of an image, without [`PREFIX`] if it begins with that.
+pub fn without_prefix(name: &str) -> &str {
+    name.strip_prefix(PREFIX).unwrap_or(name)
 }
 
 /// The id of the key that a name of an image begins with, if it does (`encrypted=ID:URL`), and the rest.

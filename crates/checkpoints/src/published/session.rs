@@ -11,7 +11,7 @@ use graph::drivers::{image_key, object_store};
 use job::Dirty;
 use serde::{Deserialize, Serialize};
 use storage_chunked::{
-    ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing,
+    ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing, without_prefix,
 };
 
 use super::error::PublishError;
@@ -23,8 +23,6 @@ use super::upload::{Figures, Upload, UploadError};
 const LOOKS: Duration = Duration::from_millis(100);
 /// A store that does not answer has been waited for before.
 const REPORTED_WITHIN: Duration = Duration::from_secs(5);
-/// What precedes the name where a drive is named.
-pub(super) const PREFIX: &str = "chunked:";
 
 /// Where an image goes, and how its objects are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl Target {
         let image = || self.image.clone();
         let settings = |source| PublishError::Settings { doing, image: image(), source };
         let key = self.key_secret.as_deref().map(image_key).transpose().map_err(settings)?;
-        match object_store(self.image.strip_prefix(PREFIX).unwrap_or(&self.image)).await {
+        match object_store(without_prefix(&self.image)).await {
             Some(Ok((store, object))) => {
                 let place = Place::in_bucket(Arc::new(store), &object).with_key(key);
                 // Disks that were restored from it are backed by it.

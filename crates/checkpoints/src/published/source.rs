@@ -1,10 +1,9 @@
 //! A published checkpoint, of which a disk is to begin.
 
 use graph::drivers::chunked_place;
-use storage_chunked::{Error, KeyId, Place, Published};
+use storage_chunked::{Error, KeyId, PREFIX, Place, Published, without_prefix};
 
 use super::error::PublishError;
-use super::session::PREFIX;
 
 /// A disk ends with a sector.
 const SECTOR_BYTES: u64 = 512;
@@ -47,7 +46,7 @@ impl Source {
         key: Option<&str>,
         is_copied: bool,
     ) -> Result<Self, PublishError> {
-        let name = name.strip_prefix(PREFIX).unwrap_or(name);
+        let name = without_prefix(name);
         // Its query may be a signature.
         let image = || graph::drive::shown(format!("{PREFIX}{name}").as_ref()).to_string();
         let failed =

@@ -1,5 +1,6 @@
 //! `-o name=value,...` to what changes: qemu-img's names and values.
 
+use graph::drive::split_text;
 use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
@@ -8,7 +9,7 @@ use qcow2_layout::Header;
 
 use super::keys;
 use crate::compat::img::option_list;
-use crate::create::options::{BadOption, assignment, split_commas, switch, version, warn_of_repeated};
+use crate::create::options::{BadOption, assignment, switch, version, warn_of_repeated};
 use crate::numbers::whole;
 use crate::voice;
 
@@ -163,7 +164,7 @@ pub fn each(
         let key = name.strip_prefix(keys::ENCRYPT).unwrap_or(name);
         KNOWN.iter().any(|known| known.name == name) || keys::KNOWN.iter().any(|known| known.name == key)
     };
-    let parts = texts.iter().flat_map(|text| split_commas(text));
+    let parts = texts.iter().flat_map(|text| split_text(text));
     let given: Vec<_> = parts.map(|part| assignment(&part, is_known)).collect();
     warn_of_repeated(given.iter().cloned());
     given.iter().try_for_each(|(name, value)| put(name, value))

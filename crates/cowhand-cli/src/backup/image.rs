@@ -13,9 +13,9 @@ use job::{Content, CopyOptions, Counters, Dirty, Marked};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use reactor::Reactor;
 
+use super::full::{FullBecause, why_full};
 use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
-use super::{FullBecause, why_full};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::failure::{Failure, warn};

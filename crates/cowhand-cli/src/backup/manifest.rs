@@ -9,9 +9,11 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::BITMAP_PREFIX;
 use crate::failure::Failure;
 use storage::{FileAccess, create_beside};
+
+/// What the bitmaps of all backups begin with.
+pub(super) const BITMAP_PREFIX: &str = "cowhand-backup-";
 
 /// The file that names the points.
 const NAME: &str = "backup.json";

@@ -8,9 +8,10 @@ use std::path::Path;
 use reactor::Reactor;
 use serde_json::{Value, json};
 
+use super::full::{FullBecause, why_full};
+use super::manifest::BITMAP_PREFIX;
 use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
-use super::{BITMAP_PREFIX, FullBecause, why_full};
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::failure::{Failure, warn};

@@ -9,7 +9,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::Aio;
 use graph::size::parse_size;
 
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
 use crate::numbers::{between, whole};

@@ -14,7 +14,7 @@ use reactor::Reactor;
 use super::advice::{self, Advice, FormBytes, Settled};
 use super::curve;
 use super::replay::{self, Played};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, with_json, write_json};

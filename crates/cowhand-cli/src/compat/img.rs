@@ -16,10 +16,12 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use graph::probe::Format;
 
-use super::{VERSION, objects};
+use super::names::VERSION;
+use super::objects;
 use crate::cli::{self, Cli};
 use crate::compare::code;
 use crate::deferred::with_arguments;
+use crate::dispatch;
 use crate::failure::{FAILED, Failure};
 use crate::{
     amend, bench, bitmap, commit, compare, convert, dd, info, map, measure, rebase, resize, snapshot,
@@ -117,7 +119,7 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     }
     let command = cli::Command::from_arg_matches(matches)
         .map_err(|error| Failure::because("the command line is not understood", &error))?;
-    crate::run(command, out)
+    dispatch::run(command, out)
 }
 
 #[cfg(test)]

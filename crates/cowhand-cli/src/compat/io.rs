@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 
-use super::{VERSION, objects};
+use super::names::VERSION;
+use super::objects;
 use crate::failure::Failure;
 use crate::io::{self, Args};
 use crate::warnings;

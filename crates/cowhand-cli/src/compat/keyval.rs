@@ -1,10 +1,10 @@
 //! `key=value,...` as QEMU's servers take it, to the arguments of a command of the control socket. Of several equal keys the last counts.
 
 use control::{Argument, Kind};
+use graph::drive::split_text;
 use graph::size::parse_size;
 use serde_json::{Map, Value};
 
-use crate::create::options::split_commas;
 use crate::failure::Failure;
 
 /// Parts of one key: as many as a drive may have.
@@ -37,7 +37,7 @@ fn read(
             .map_err(|error| Failure::because(format!("{option}: no JSON object"), &error));
     }
     let mut object = Map::new();
-    for (index, part) in split_commas(text).iter().enumerate() {
+    for (index, part) in split_text(text).enumerate() {
         let (key, value) = match part.split_once('=') {
             Some(pair) => pair,
             None if index == 0 && !implied.is_empty() => (implied, part.as_str()),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::PROGRAMS;
+use super::names::NAMES;
 use crate::failure::Failure;
 
 /// Commands of `cowhand compat`.
@@ -44,7 +44,7 @@ pub enum Command {
 pub fn run(command: &Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
         Command::List => {
-            for program in &PROGRAMS {
+            for program in &NAMES {
                 writeln!(out, "{:<20} {}", program.name, program.about)?;
             }
         }
@@ -58,7 +58,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> Result<ExitCode, Failure> 
 fn install(directory: &Path, force: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let target = ourselves()?;
     let mut wanted = Vec::new();
-    for program in &PROGRAMS {
+    for program in &NAMES {
         let link = directory.join(program.name);
         if leads_to(&link, &target) {
             continue;
@@ -90,7 +90,7 @@ fn replace(link: &Path, target: &Path) -> io::Result<()> {
 
 fn remove(directory: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     let target = ourselves()?;
-    for program in &PROGRAMS {
+    for program in &NAMES {
         let link = directory.join(program.name);
         if leads_to(&link, &target) {
             fs::remove_file(&link)

@@ -10,10 +10,10 @@ use filter::{Mismatch, on_mismatch};
 use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
-use super::VERSION;
 use super::chardev::{Chardev, chardev, monitor};
 use super::daemon::Daemon;
 use super::keyval::{parse, parse_with_switches};
+use super::names::VERSION;
 use crate::background::{Background, Side, absolute};
 use crate::failure::Failure;
 use crate::output::tell;

@@ -8,7 +8,7 @@ use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
 use qcow2_layout::Version;
 
-use super::Args;
+use super::args::Args;
 use super::plan::Plan;
 use crate::failure::{Failure, warn};
 

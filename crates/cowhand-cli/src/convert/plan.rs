@@ -7,10 +7,10 @@ use graph::probe::Format;
 use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
 use qcow2::Preallocation;
 
-use super::Args;
-use crate::copying::new_device::is_device;
+use super::args::Args;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::create::options::NewImage;
+use crate::drive::is_device;
 use crate::failure::Failure;
 use crate::voice;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use graph::options::{Discard, DiskOptions};
 use job::{Content, Counters};
 
-use super::Args;
+use super::args::Args;
 use super::plan::Plan;
 use crate::copying::made::Made;
 use crate::drive::disk_options;

@@ -3,8 +3,9 @@
 use block::Block;
 use job::{Content, Copy, CopyOptions, Counters, Order, Zeroes};
 
+use super::args::Args;
 use super::plan::Plan;
-use super::{Args, warn_of_unreadable, whole};
+use super::{warn_of_unreadable, whole};
 use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
 use crate::failure::Failure;

@@ -12,8 +12,9 @@ use qcow2::{CreateOptions, DataClusters, InOrder};
 use reactor::Reactor;
 use storage_s3::{Present, Service, Upload, UploadSize};
 
+use super::args::Args;
 use super::plan::Plan;
-use super::{Args, same_as, warn_of_unreadable};
+use super::{same_as, warn_of_unreadable};
 use crate::copying::object::{ObjectTarget, Shape, hinted};
 use crate::copying::watch::Watch;
 use crate::drive::disk_options;

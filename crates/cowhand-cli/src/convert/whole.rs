@@ -7,9 +7,10 @@ use graph::OpenRules;
 use job::{Content, Copy, CopyOptions, Counters, Order};
 use reactor::Reactor;
 
+use super::args::Args;
 use super::plan::Plan;
 use super::target::Target;
-use super::{Args, Source, same_as, warn_of_unreadable};
+use super::{Source, same_as, warn_of_unreadable};
 use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
 use crate::copying::whole_image::WholeImage;

@@ -10,13 +10,13 @@ use job::{Content, Counters};
 use rustix::fs::{Advice, fadvise};
 
 use super::fixed_name::fixed_name;
-use super::new_device::{NewDevice, is_device};
+use super::new_device::NewDevice;
 use super::new_elsewhere::NewElsewhere;
 use super::new_file::NewFile;
 use super::write_behind::writing_behind;
 use crate::create::options::NewImage;
 use crate::create::{check_creatable, foreign};
-use crate::drive::new_path;
+use crate::drive::{is_device, new_path};
 use crate::failure::Failure;
 use crate::voice;
 

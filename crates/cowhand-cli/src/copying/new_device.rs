@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use reactor::blocking;
 use super::made::to_be_filled;
 use crate::create::make;
 use crate::create::options::NewImage;
+use crate::drive::is_device;
 use crate::failure::Failure;
 
 /// The magic of an image stands at the start.
@@ -33,11 +34,6 @@ pub struct NewDevice {
     file: Arc<File>,
     magic: [u8; MAGIC_BYTES],
     whole: bool,
-}
-
-/// Whether `name` leads to a block device.
-pub fn is_device(name: &Path) -> bool {
-    name.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
 impl NewDevice {

@@ -14,7 +14,7 @@ use graph::names::directory_of;
 use ring::rand::{SecureRandom, SystemRandom};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
-use crate::copying::new_device::is_device;
+use crate::drive::is_device;
 use crate::failure::Failure;
 
 /// Starts an image whose file will be called `name`.

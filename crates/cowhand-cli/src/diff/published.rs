@@ -5,15 +5,12 @@ use std::path::Path;
 
 use checkpoints::{Part, Says};
 use graph::drivers::{chunked_place, elsewhere};
-use storage_chunked::{Comparison, Content, Difference, Place};
+use storage_chunked::{Comparison, Content, Difference, Place, without_prefix};
 
 use super::Printer;
 use crate::copying;
 use crate::failure::Failure;
 use crate::output::printable;
-
-/// What may stand before the name.
-const PREFIX: &str = "chunked:";
 
 /// The names of two published disks.
 pub struct Pair<'a> {
@@ -72,7 +69,7 @@ fn name_of(text: &OsStr) -> Option<&str> {
 
 /// Where the image is; behind an `@` is the name or the id of a checkpoint that was published to the name before it.
 async fn place(name: &str, key: Option<&str>) -> Result<Place, Failure> {
-    let name = name.strip_prefix(PREFIX).unwrap_or(name);
+    let name = without_prefix(name);
     let cannot = || format!("cannot compare {}", printable(&graph::drive::shown(name.as_ref())));
     let (image, checkpoint) = match name.rsplit_once('@') {
         Some((image, checkpoint)) if !checkpoint.contains('/') => (image, Some(checkpoint)),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use block::{Block, SECTOR_BYTES};
 use formats::Kind;
 use graph::FoundImage;
+use graph::drivers::{STORAGE, StorageDriver, StorageKind};
 use graph::probe::Format;
 use qcow2::Qcow2;
 use qcow2_layout::{
@@ -103,10 +104,9 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
 
 /// Whether a driver keeps its bytes in files of this machine; of others QEMU reports no figures of files.
 fn is_file(driver: &str) -> bool {
-    !matches!(
-        driver,
-        "nbd" | "http" | "https" | "s3" | "gs" | "az" | "chunked" | "rbd" | "null-co" | "null-aio"
-    )
+    let is_elsewhere =
+        |known: &StorageDriver| known.name == driver && matches!(known.kind, StorageKind::Elsewhere(_));
+    !STORAGE.iter().any(|known| is_elsewhere(known))
 }
 
 /// Limits of requests that reach `file`.

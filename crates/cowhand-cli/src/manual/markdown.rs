@@ -1,7 +1,7 @@
 //! All commands as one document: the book's page of the tools, of which docs/reference/tools.md is the beginning.
 
 use super::{examples, notes, takes_drive, words};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 
 const INTRODUCTION: &str = "\
 # The tools

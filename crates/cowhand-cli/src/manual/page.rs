@@ -6,7 +6,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use super::{examples, notes, page_name, takes_drive, words};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 
 /// The page, as `man` reads it.
 ///

@@ -15,7 +15,7 @@ use super::help;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use super::socket_mode::{SocketMode, parse_socket_mode};
-use crate::cli::DRIVE_HELP;
+use crate::drive::DRIVE_HELP;
 use crate::drive::formats;
 
 /// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.

@@ -14,7 +14,7 @@ use super::sandbox::Sandbox;
 use super::socket_mode::parse_socket_mode;
 use crate::drive::parse_format;
 use crate::failure::Failure;
-use crate::status::counted;
+use crate::output::counted;
 
 /// Bytes of a configuration at most: a typing error must not read a disk.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

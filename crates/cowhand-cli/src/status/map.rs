@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use graph::size::human_size;
 use serde_json::Value;
 
-use super::{counted, percent};
+use super::percent;
 use crate::map_figures::{ADVICE, CountsIn, FORMS, MAP_FIGURES};
+use crate::output::counted;
 use crate::remote::figures::{DiskFigures, MapFigures};
 
 /// Writes both, where there are some.

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use graph::size::human_size;
 use serde_json::Value;
 
-use super::{counted, printable};
+use super::printable;
+use crate::output::counted;
 
 /// Writes them. An older server reports none.
 pub fn write(out: &mut dyn Write, remotes: &Value) -> io::Result<()> {

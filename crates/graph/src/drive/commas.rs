@@ -22,3 +22,28 @@ pub fn split_commas(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         }
     })
 }
+
+/// As [`split_commas`], of text.
+pub fn split_text(text: &str) -> impl Iterator<Item = String> {
+    // A comma is no part of another letter: what was text before stays text.
+    split_commas(text.as_bytes()).map(|part| String::from_utf8_lossy(&part).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doubled_comma_stands_for_one_and_any_other_ends_a_part() {
+        for (text, parts) in [
+            ("", &[""][..]),
+            ("a,b", &["a", "b"]),
+            ("a,,b,c", &["a,b", "c"]),
+            ("a,,,b", &["a,", "b"]),
+            (",a,", &["", "a", ""]),
+            ("größe,,ö,ü", &["größe,ö", "ü"]),
+        ] {
+            assert_eq!(split_text(text).collect::<Vec<_>>(), parts, "{text}");
+        }
+    }
+}

@@ -10,7 +10,8 @@ use http_wire::Url;
 use storage::{IoFuture, Storage};
 use storage_cache::CachedStorage;
 use storage_chunked::{
-    ChunkedStorage, ImageKey, KeyId, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, Place, split_key,
+    ChunkedStorage, ImageKey, KeyId, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, PREFIX, Place,
+    split_key, without_prefix,
 };
 use storage_http::{Client, ClientOptions, Fixed};
 use storage_luks::Secret;
@@ -28,9 +29,6 @@ use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, OptionError, Reader};
 use crate::secrets::Secrets;
 
-/// What its file names begin with; a URL follows.
-const PREFIX: &str = "chunked:";
-
 /// What a URL may be.
 const ALLOWED: &str =
     "s3://BUCKET/FOLDER/NAME (or gs, or az), http://HOST/FOLDER/NAME or https://HOST/FOLDER/NAME";
@@ -42,7 +40,7 @@ pub(super) const CHUNKED: StorageDriver = StorageDriver {
         specs: || CHUNKED_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
         shown: |name| {
-            let (key, url) = split_key(name.strip_prefix(PREFIX).unwrap_or(name));
+            let (key, url) = split_key(without_prefix(name));
             named(key, http_wire::shown(url))
         },
         read,
@@ -168,7 +166,7 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
 );
 
 fn options_of(name: &str) -> Result<OptionTree, String> {
-    let (key, url) = split_key(name.strip_prefix(PREFIX).unwrap_or(name));
+    let (key, url) = split_key(without_prefix(name));
     Image::parse(url).map_err(|allowed| format!("{PREFIX}URL with {allowed}"))?;
     let mut tree = OptionTree::default();
     if let Some(key) = key {

@@ -12,7 +12,7 @@ use graph::options::{Aio, DiskOptions};
 use graph::probe::Format;
 use qcow2::snapshot::SnapshotName;
 
-use crate::compat::NBD_VERSION;
+use crate::compat::names::NBD_VERSION;
 use crate::convert::snapshot;
 use crate::drive::{cache_modes, formats, option_tree, parse_bytes};
 use crate::failure::Failure;

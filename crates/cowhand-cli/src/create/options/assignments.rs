@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BadOption, is_known};
+use graph::drive::split_text;
+
+use super::definition::BadOption;
+use super::is_known;
 use crate::voice;
 
 /// Options and their values, as they were written.
@@ -15,7 +18,7 @@ pub fn assignments(texts: &[String]) -> Assignments {
 
 /// Each option with its value, as they stand.
 pub(super) fn in_order(texts: &[String]) -> impl Iterator<Item = (String, String)> + '_ {
-    let parts = texts.iter().flat_map(|text| split_commas(text)).filter(|part| !part.is_empty());
+    let parts = texts.iter().flat_map(|text| split_text(text)).filter(|part| !part.is_empty());
     parts.map(|part| assignment(&part, is_known))
 }
 
@@ -49,20 +52,6 @@ pub(super) fn check_lists(texts: &[String]) -> Result<(), BadOption> {
 
 /// Whether `text` begins and ends with an option.
 fn is_list(text: &str) -> bool {
-    let parts = split_commas(text);
+    let parts: Vec<_> = split_text(text).collect();
     [parts.first(), parts.last()].into_iter().flatten().all(|part| !part.is_empty())
-}
-
-/// Parts between single commas; a doubled one stands for itself.
-pub fn split_commas(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        if letter == ',' && letters.next_if_eq(&',').is_none() {
-            parts.push(String::new());
-        } else if let Some(part) = parts.last_mut() {
-            part.push(letter);
-        }
-    }
-    parts
 }

@@ -3,8 +3,8 @@
 use formats::sink::{Adapter, NewImage as Foreign, VmdkOptions, VmdkSubformat, VpcOptions, VpcSubformat};
 use graph::probe::Format;
 
+use super::definition::{Formats, NewImage, OptionDef, Sets, known};
 use super::values::switch;
-use super::{Formats, NewImage, OptionDef, Sets, known};
 use crate::create::encryption::named;
 
 /// Formats of images that are made.

@@ -1,9 +1,11 @@
 //! The list of options that `-o help` prints.
 
+use graph::drive::split_text;
 use graph::probe::Format;
 
+use super::definition::Sets;
 use super::foreign::SWITCH;
-use super::{Sets, options_of, split_commas};
+use super::options_of;
 use crate::compat::img::option_list;
 use crate::voice;
 
@@ -30,7 +32,7 @@ fn listed(format: Format) -> impl Iterator<Item = option_list::Listed<'static>> 
 /// Whether the user asks for the list instead. A text that is no list of options is an error, whatever else is in it.
 pub fn asks_for_help(texts: &[String]) -> bool {
     texts.iter().all(|text| is_list(text))
-        && texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
+        && texts.iter().flat_map(|text| split_text(text)).any(|part| part == "help" || part == "?")
 }
 
 /// Whether no option at either end is empty. Two commas stand for one inside a value.

@@ -3,9 +3,9 @@
 use graph::probe::Format;
 use storage_luks::{Algorithm, Hash, Iv, Mode};
 
+use super::definition::{Formats, OptionDef, Sets, known};
 use super::foreign::SWITCH;
 use super::values::{compression, preallocation, switch, version};
-use super::{Formats, OptionDef, Sets, known};
 use crate::create::encryption::{Encryption, IV_HASHES, named};
 use crate::numbers::whole;
 use crate::voice;
