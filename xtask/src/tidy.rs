@@ -6,6 +6,7 @@
 mod arrows;
 mod book;
 mod changelog;
+mod circles;
 mod columns;
 mod commands;
 mod names;
@@ -30,8 +31,9 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     ("arrows between rooms", arrows::complaints),
+    ("circles of files", circles::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("pages of the book", book::complaints),
