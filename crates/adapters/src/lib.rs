@@ -1,5 +1,7 @@
 //! cowhand's disks as the storage traits of virtual machine monitors: a module for each, behind a feature of its name.
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "vm-memory")]
 pub mod guest_memory;
 #[cfg(feature = "imago")]

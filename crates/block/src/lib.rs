@@ -6,6 +6,7 @@
 //!
 //! [`storage::Storage`] is the other contract: the bytes of a medium, below a block.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod contract;

@@ -7,6 +7,8 @@
 //! keeps none ([`keep_none_on_this_thread`]). [`ForeignBytes`] is memory of others, such as a guest's, that an operation
 //! fills or reads in place.
 
+#![warn(missing_docs)]
+
 mod allocation;
 mod buf;
 mod bytes;

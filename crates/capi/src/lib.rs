@@ -3,6 +3,8 @@
 //! A function of the interface checks what came from C (null pointers, texts, handles, flags), calls the library `cowhand`, and turns
 //! the result into a number and words. No panic crosses the border, and no handle is followed that is not one of ours.
 
+#![warn(missing_docs)]
+
 // A function's comment becomes the header's, which speaks of C: what pointers must be is said at its beginning.
 
 mod blocking;

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
+// No doc comment: clap would take it for the whole help, and lose `long_about`.
 pub enum Command {
     #[command(
         about = "Say what the map of an image takes in memory, here and in QEMU, and which options to give"

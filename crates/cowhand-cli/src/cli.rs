@@ -46,7 +46,7 @@ pub struct Cli {
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
+// No doc comment: clap would take it for the whole help, and lose `long_about`.
 pub enum Command {
     #[command(about = "Serve disks over NBD, vhost-user-blk and as files")]
     Serve(Deferred<Box<serve::args::Args>>),

@@ -27,7 +27,7 @@ Limits are written in any of these ways, which may be mixed:
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
+// No doc comment: clap would take it for the whole help, and lose `long_about`.
 pub enum Command {
     #[command(about = "Say in sentences what limits mean, and draw what they let through")]
     Explain(explain::Args),

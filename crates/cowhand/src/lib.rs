@@ -143,6 +143,7 @@
 //! NBD servers only where [`OpenOptions::allow_name`] says so. Nothing is
 //! allocated in proportion to what an image says before that is checked; damage is an [`ErrorKind::Corrupt`].
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod buffer;

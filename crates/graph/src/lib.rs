@@ -1,6 +1,7 @@
 //! Disks and their names: the user's options, the images' headers, the rules between the two, and the graph
 //! of nodes.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod background;

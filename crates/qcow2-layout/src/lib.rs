@@ -5,6 +5,7 @@
 //! written and gives a value that cannot be wrong, or an error that names the field, what it held
 //! and what is allowed. `encode` gives the bytes back, so that `decode(encode(x)) == x`.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 

@@ -7,6 +7,7 @@
 //! What others call and wait for returns a boxed future. An `async fn` would be compiled again in each crate that calls it, with all that it
 //! waits for: the engine's tests alone took a minute longer to build.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 // The harness of the simulation, which `deliberate_bugs` shares with the tests outside, has this name for the engine.

@@ -4,6 +4,7 @@
 //! password, [`NewVolume`] makes a header, [`add_key`] and [`remove_key`] change who may open it. [`read_volume`] and [`open_volume`] do it
 //! with files of their own, whose header may be of version 2 too, which is only read.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod around;

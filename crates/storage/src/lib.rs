@@ -8,6 +8,8 @@
 //! and [`MemoryStorage`]. [`FileLock`] keeps QEMU and us out of each other's images: an [`UnlockedFile`] becomes
 //! storage under its lock ([`open_locked`]).
 
+#![warn(missing_docs)]
+
 mod contract;
 mod file;
 mod file_access;

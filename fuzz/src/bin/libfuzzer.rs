@@ -2,7 +2,6 @@
 //! runs this.
 
 #![no_main]
-#![expect(missing_docs, reason = "the entry points are libFuzzer's")]
 
 use std::sync::OnceLock;
 
