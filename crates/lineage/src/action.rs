@@ -7,11 +7,11 @@ use storage::FileAccess;
 
 use crate::change::Change;
 use crate::checkpoint_name::{CheckpointName, CheckpointRef};
+use crate::entry::Seal;
 use crate::error::Error;
 use crate::files::files;
 use crate::image::{ImageFacts, Shape};
 use crate::layer_id::LayerId;
-use crate::manifest::Seal;
 use crate::place::DiskPlace;
 use crate::plan::{CHAIN_MAX, FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
 use crate::survey::Survey;

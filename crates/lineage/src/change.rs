@@ -9,12 +9,13 @@ use storage::{LockError, Role};
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::deliberate::{Bug, has};
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::files::files;
 use crate::forget::UNKNOWN_DISK;
 use crate::layer_id::LayerId;
 use crate::lock::Lock;
-use crate::manifest::{Entry, Manifest};
+use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::recover::{Recovered, recover};

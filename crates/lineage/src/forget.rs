@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Outcome};
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::image::Backing;
 use crate::keep::Keep;
 use crate::layer_id::LayerId;
 use crate::lock::PATIENCE;
-use crate::manifest::Entry;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::steps::Step;

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::checkpoint_name::CheckpointName;
 use crate::deliberate::{Bug, has};
+use crate::entry::{Entry, Recorded};
 use crate::error::Error;
 use crate::files::{FileFacts, OpenFile, Purpose, files, remove_if_there};
 use crate::forget::Policy;
-use crate::labels::Labels;
+use crate::kept;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};
 
@@ -24,91 +23,11 @@ const VERSION_WITHOUT_POLICY: u64 = 1;
 /// A larger file is none of ours: an entry takes some 250 bytes, 10 KiB with all labels.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The entries, by layer. A copy shares them until one of the two changes: the steps of a command have several.
+/// The entries, by layer. A copy shares them until one of the two changes, and those that have not changed after that: the steps of a command have several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    layers: Arc<BTreeMap<LayerId, Entry>>,
+    layers: Arc<BTreeMap<LayerId, Arc<Recorded>>>,
     policy: Option<Policy>,
-}
-
-/// What is recorded of a layer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Entry {
-    /// The layer.
-    pub id: LayerId,
-    /// The layer that it is backed by, if that is one of the lineage.
-    pub parent: Option<LayerId>,
-    /// The file name of the disk whose active layer it was.
-    pub disk: String,
-    /// What its user calls it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<CheckpointName>,
-    /// When it was sealed, in seconds since 1970.
-    pub time_sec: u64,
-    /// And the part of a second: a sandbox takes several in one.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub time_nsec: u32,
-    /// Words of its user.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    pub labels: Labels,
-    /// Its file when it was sealed; `None` before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seal: Option<Seal>,
-    /// Its user has no use for it: it goes when nothing is backed by it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub deleted: bool,
-}
-
-impl Entry {
-    /// When it was sealed, since 1970.
-    pub fn time(&self) -> Duration {
-        // A manifest may say anything: more than a second is cut off.
-        Duration::new(self.time_sec, self.time_nsec.min(999_999_999))
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// What a sealed file looks like from outside. `cp -a` and `rsync -a` keep it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Seal {
-    /// Its length.
-    pub bytes: u64,
-    /// When it was last written, in seconds since 1970.
-    pub modified_sec: i64,
-    /// And the part of a second.
-    pub modified_nsec: i64,
-}
-
-impl Seal {
-    /// That of the file that `found` describes.
-    pub fn of(found: &FileFacts) -> Self {
-        let FileFacts { bytes, modified_sec, modified_nsec, .. } = *found;
-        Self { bytes, modified_sec, modified_nsec }
-    }
-
-    /// Why the file that `found` describes is another one.
-    pub fn difference(&self, found: &FileFacts) -> Option<String> {
-        let now = Self::of(found);
-        if now.bytes != self.bytes {
-            return Some(format!("it has {} bytes, and had {}", now.bytes, self.bytes));
-        }
-        // File systems and archives keep parts of a second to 100 ns, to 1 us, or not at all.
-        let is_rounded = |unit: i64| now.modified_nsec == self.modified_nsec - self.modified_nsec % unit;
-        let is_same = now.modified_sec == self.modified_sec
-            && [1, 100, 1_000, 1_000_000_000].into_iter().any(is_rounded);
-        (!is_same).then(|| {
-            format!(
-                "it was written at {}.{:09} (seconds since 1970), and before at {}.{:09}",
-                now.modified_sec, now.modified_nsec, self.modified_sec, self.modified_nsec
-            )
-        })
-    }
 }
 
 /// The file, read.
@@ -130,23 +49,16 @@ struct Version {
     cowhand_lineage: Option<u64>,
 }
 
-/// The file, to be written.
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct NewText<'a> {
-    cowhand_lineage: u64,
-    layers: Vec<&'a Entry>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<&'a Policy>,
-}
-
 impl Manifest {
-    /// Reads that of the lineage; `None` where there is no file.
+    /// Reads that of the lineage; `None` where there is no file. Costs a look where it is the file that this process wrote last.
     ///
     /// # Errors
     /// When it is of a newer version, or no manifest.
     pub fn read(place: &Place) -> Result<Option<Self>, Error> {
         let path = place.manifest();
+        if let Some(manifest) = kept::unchanged(&path) {
+            return Ok(Some(manifest));
+        }
         let text = match files().read(&path, BYTES_MAX + 1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(Error::io("cannot read", &path))?,
@@ -203,28 +115,46 @@ impl Manifest {
     /// Writes it: beside, durably, and then in place of the one before.
     pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
-        let policy = self.policy.as_ref();
-        let version = if policy.is_some() { MANIFEST_VERSION } else { VERSION_WITHOUT_POLICY };
-        let text = NewText { cowhand_lineage: version, layers: self.layers.values().collect(), policy };
-        let mut text = serde_json::to_vec(&text).map_err(io::Error::other)?;
-        text.push(b'\n');
+        let text = self.text().map_err(io::Error::other)?;
         let file = new_beside(&beside, &place.manifest())?;
-        file.write_at(&text, 0)?;
+        file.write_at(text.as_bytes(), 0)?;
         if !has(Bug::ManifestNotAwaited) {
             file.sync()?;
         }
         files().rename(&beside, &place.manifest())?;
-        files().sync(&place.layers())
+        files().sync(&place.layers())?;
+        kept::keep(place.manifest(), file, self);
+        Ok(())
+    }
+
+    /// The file's content. Costs the entries that have changed, and a copy of the others.
+    fn text(&self) -> serde_json::Result<String> {
+        let version = if self.policy.is_some() { MANIFEST_VERSION } else { VERSION_WITHOUT_POLICY };
+        let mut text = format!(r#"{{"cowhand-lineage":{version},"layers":["#);
+        for (at, recorded) in self.layers.values().enumerate() {
+            if at > 0 {
+                text.push(',');
+            }
+            text.push_str(recorded.text()?);
+        }
+        text.push(']');
+        if let Some(policy) = &self.policy {
+            text.push_str(",\"policy\":");
+            text.push_str(&serde_json::to_string(policy)?);
+        }
+        text.push_str("}\n");
+        Ok(text)
     }
 
     /// The entry of a layer.
     pub fn entry(&self, id: LayerId) -> Option<&Entry> {
-        self.layers.get(&id)
+        self.layers.get(&id).map(|recorded| recorded.entry())
     }
 
     /// The entry of a layer, to be changed.
     pub(crate) fn entry_mut(&mut self, id: LayerId) -> Option<&mut Entry> {
-        Arc::make_mut(&mut self.layers).get_mut(&id)
+        let recorded = Arc::make_mut(&mut self.layers).get_mut(&id)?;
+        Some(Arc::make_mut(recorded).entry_mut())
     }
 
     /// What is to be kept of the lineage.
@@ -237,18 +167,20 @@ impl Manifest {
     }
 
     /// All entries.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.layers.values()
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.layers.values().map(|recorded| recorded.entry())
     }
 
     /// Puts an entry in; gives the one that was there.
     pub fn put(&mut self, entry: Entry) -> Option<Entry> {
-        Arc::make_mut(&mut self.layers).insert(entry.id, entry)
+        let before = Arc::make_mut(&mut self.layers).insert(entry.id, Arc::new(Recorded::new(entry)));
+        before.map(Arc::unwrap_or_clone).map(Recorded::into_entry)
     }
 
     /// Takes an entry out.
     pub(crate) fn take(&mut self, id: LayerId) -> Option<Entry> {
-        Arc::make_mut(&mut self.layers).remove(&id)
+        let before = Arc::make_mut(&mut self.layers).remove(&id);
+        before.map(Arc::unwrap_or_clone).map(Recorded::into_entry)
     }
 }
 
@@ -271,10 +203,11 @@ fn new_beside(path: &Path, old: &Path) -> io::Result<Box<dyn OpenFile>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
+    use crate::entry::Seal;
+    use crate::labels::Labels;
 
     #[test]
     fn a_new_manifest_is_no_more_open_than_the_one_before() {
@@ -347,30 +280,10 @@ mod tests {
         for (policy, version) in [(None, 1), (Some(policy), 2)] {
             manifest.set_policy(policy);
             manifest.write(&place).unwrap();
+            kept::forget_all();
             assert_eq!(Manifest::read(&place).unwrap().as_ref(), Some(&manifest));
             let text = std::fs::read_to_string(place.manifest()).unwrap();
             assert!(text.starts_with(&format!("{{\"cowhand-lineage\":{version},")), "{text}");
         }
-    }
-
-    /// A copy by rsync of an older version keeps whole seconds, and the lineage did not open any more.
-    #[test]
-    fn a_copy_that_keeps_times_is_the_same_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("f");
-        std::fs::write(&path, "abc").unwrap();
-        let file = File::options().write(true).open(&path).unwrap();
-        let set = |nsec: u32| {
-            let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000, nsec);
-            file.set_modified(time).unwrap();
-            FileFacts::from(path.metadata().unwrap())
-        };
-        let seal = Seal::of(&set(123_456_789));
-        for kept in [123_456_789, 123_456_700, 123_456_000, 0] {
-            assert_eq!(seal.difference(&set(kept)), None, "{kept}");
-        }
-        assert!(seal.difference(&set(123_456_788)).is_some());
-        file.set_len(4).unwrap();
-        assert!(seal.difference(&path.metadata().unwrap().into()).unwrap().contains("4 bytes"));
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::change::{Change, is_unused};
 use crate::deliberate::{Bug, has};
+use crate::entry::Seal;
 use crate::error::Error;
 use crate::files::{LockGuard, remove_if_there};
 use crate::forget::{Merge, is_for_one_layer, merges};
 use crate::layer_id::LayerId;
 use crate::lock::lock;
-use crate::manifest::Seal;
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::steps::{MergedLayer, Step};

@@ -8,11 +8,12 @@ use storage::FileAccess;
 
 use crate::checkpoint_name::CheckpointName;
 use crate::deliberate::{Bug, has};
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::image::{Backing, ImageFacts, Shape};
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
-use crate::manifest::{Entry, Manifest};
+use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
 use crate::steps::{NewOverlay, Step, Switched};
 

@@ -8,13 +8,14 @@ use storage::Role;
 
 use crate::change::check_lock;
 use crate::deliberate::{Bug, has};
+use crate::entry::{Entry, Seal};
 use crate::error::Error;
 use crate::files::{FileFacts, files};
 use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
 use crate::lock::{Lock, lock};
-use crate::manifest::{Entry, Manifest, Seal};
+use crate::manifest::Manifest;
 use crate::place::Place;
 use crate::steps::seal;
 use crate::survey::Survey;
@@ -42,8 +43,8 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     let place = locked.place();
     let before = Manifest::read(place)?;
     let mut found = Recovered { manifest: before.clone().unwrap_or_default(), ..Recovered::default() };
-    let mut ids = Vec::new();
-    for name in names(place)? {
+    let (mut ids, others) = listed(place)?;
+    for name in others {
         let path = place.layers().join(&name);
         // A layer that is being made of several is left to its command, if that is alive.
         let is_merged = Place::is_being_merged(&name)
@@ -54,14 +55,8 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
         if is_left {
             files().remove(&path).map_err(Error::io("cannot remove", &path))?;
             found.removed.push(path);
-        } else {
-            ids.extend(LayerId::of_file_name(&name));
         }
     }
-    let is_complete = |manifest: &Manifest, id| match manifest.entry(id) {
-        Some(entry) => entry.seal.is_some(),
-        None => has(Bug::NothingAdopted),
-    };
     let incomplete: Vec<LayerId> =
         ids.iter().copied().filter(|id| !is_complete(&found.manifest, *id)).collect();
     if !incomplete.is_empty() && !has(Bug::FoundNotAwaited) {
@@ -70,27 +65,44 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
             files().sync(path).map_err(Error::io("cannot make durable", path))?;
         }
     }
+    // Each layer has an entry: where there are as many of these, none is of a layer that has gone.
+    let is_all_there = incomplete.is_empty() && ids.len() == found.manifest.entries().len();
     for id in incomplete {
         complete(place, id, &mut found)?;
     }
+    if !is_all_there {
+        forget_gone(place, &mut ids, &mut found.manifest)?;
+    }
+    if before.as_ref() != Some(&found.manifest) {
+        found.manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))?;
+    }
+    Ok(found)
+}
+
+/// Whether a layer is sealed, and recorded.
+fn is_complete(manifest: &Manifest, id: LayerId) -> bool {
+    match manifest.entry(id) {
+        Some(entry) => entry.seal.is_some(),
+        None => has(Bug::NothingAdopted),
+    }
+}
+
+/// Takes out entries of layers that were deleted, or that did not come to be. `ids` are those of the files that were there.
+fn forget_gone(place: &Place, ids: &mut Vec<LayerId>, manifest: &mut Manifest) -> Result<(), Error> {
     // Only what was incomplete may have gone: a look at each of a thousand layers takes as long as the checkpoint.
-    ids.retain(|id| is_complete(&found.manifest, *id) || files().look_at_name(&place.layer(*id)).is_ok());
-    ids.sort_unstable();
+    ids.retain(|id| is_complete(manifest, *id) || files().look_at_name(&place.layer(*id)).is_ok());
     let is_gone = |entry: &&Entry| ids.binary_search(&entry.id).is_err();
     // One that was sealed and that its user did not delete is missed.
-    let gone = found.manifest.entries().filter(is_gone).filter(|entry| entry.deleted || entry.seal.is_none());
+    let gone = manifest.entries().filter(is_gone).filter(|entry| entry.deleted || entry.seal.is_none());
     let gone: Vec<LayerId> = gone.map(|entry| entry.id).collect();
     if !gone.is_empty() && !has(Bug::GoneNotAwaited) {
         // What a killed command removed may come back with a power cut: without its entry it would be a checkpoint.
         files().sync(&place.layers()).map_err(Error::io("cannot make durable", &place.layers()))?;
     }
     for id in gone {
-        found.manifest.take(id);
+        manifest.take(id);
     }
-    if before.as_ref() != Some(&found.manifest) {
-        found.manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))?;
-    }
-    Ok(found)
+    Ok(())
 }
 
 /// Completes what is recorded of a layer, or removes a name that its command did not come to use.
@@ -145,11 +157,18 @@ fn is_a_disk(place: &Place, file: &FileFacts) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Names in the directory of the layers that could be ours.
-pub(crate) fn names(place: &Place) -> Result<Vec<String>, Error> {
+/// What is in the directory of the layers and could be ours: the layers, and names of other files, both in order.
+pub(crate) fn listed(place: &Place) -> Result<(Vec<LayerId>, Vec<String>), Error> {
     let layers = place.layers();
     let found = files().names(&layers).map_err(Error::io("cannot list", &layers))?;
-    let mut names: Vec<String> = found.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    names.sort_unstable();
-    Ok(names)
+    let (mut ids, mut others) = (Vec::with_capacity(found.len()), Vec::new());
+    for name in found.into_iter().filter_map(|name| name.into_string().ok()) {
+        match LayerId::of_file_name(&name) {
+            Some(id) => ids.push(id),
+            None => others.push(name),
+        }
+    }
+    ids.sort_unstable();
+    others.sort_unstable();
+    Ok((ids, others))
 }

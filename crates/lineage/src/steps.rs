@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use storage::{FileAccess, LockError, Role};
 
+use crate::entry::Seal;
 use crate::error::Error;
 use crate::files::{Purpose, files, remove_if_there};
 use crate::image::{Shape, name_parent_from_layers};
 use crate::layer_id::LayerId;
-use crate::manifest::{Manifest, Seal};
+use crate::manifest::Manifest;
 use crate::place::{LAYERS, Place};
 
 /// What of a mode a sealed layer keeps.

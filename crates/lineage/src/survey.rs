@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint_name::CheckpointRef;
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::files::files;
 use crate::forget::Policy;
 use crate::image::{Backing, ImageFacts};
 use crate::layer_id::LayerId;
-use crate::manifest::{Entry, Manifest};
+use crate::manifest::Manifest;
 use crate::place::{DiskPlace, LAYERS, Place};
-use crate::recover::names;
+use crate::recover::listed;
 
 /// A lineage that was looked at. Headers count; the manifest adds names and times.
 #[derive(Clone, Debug)]
@@ -84,12 +85,14 @@ impl Survey {
     /// When the directories cannot be listed.
     pub fn take(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
         let mut survey = Self { policy: manifest.policy().cloned(), ..Self::empty(place) };
-        for name in names(place)? {
+        let (ids, others) = listed(place)?;
+        for id in ids {
+            let layer = survey.read(&place.layer(id), || Layer::read(place, manifest, id));
+            survey.layers.extend(layer.map(|layer| (id, layer)));
+        }
+        for name in others {
             let path = place.layers().join(&name);
-            if let Some(id) = LayerId::of_file_name(&name) {
-                let layer = survey.read(&path, || Layer::read(place, manifest, id));
-                survey.layers.extend(layer.map(|layer| (id, layer)));
-            } else if !Place::is_own(&name) && !is_link_to_base(place, &path) {
+            if !Place::is_own(&name) && !is_link_to_base(place, &path) {
                 let image = survey.read(&path, || ImageFacts::read(place, &path));
                 survey.others.extend(image.map(|image| Disk { name: format!("{LAYERS}/{name}"), image }));
             }

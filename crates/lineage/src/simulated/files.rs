@@ -71,6 +71,7 @@ thread_local! {
 
 /// What commands on this thread use from now on.
 pub fn mount(files: Option<Files>) {
+    crate::kept::forget_all();
     MOUNTED.set(files);
 }
 
@@ -230,6 +231,9 @@ impl Files {
     pub fn begin_process(&self) -> bool {
         let mut state = self.state();
         state.fate = None;
+        if state.is_dead {
+            crate::kept::forget_all();
+        }
         std::mem::take(&mut state.is_dead)
     }
 
@@ -244,6 +248,7 @@ impl Files {
 
     /// All processes have ended before.
     pub fn cut_power(&self) {
+        crate::kept::forget_all();
         let mut state = self.state();
         let State { tree, rng, .. } = &mut *state;
         tree.cut_power(rng);

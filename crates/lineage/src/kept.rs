@@ -1,0 +1,99 @@
+//! Manifests that this process wrote: its next command reads none again that no other program has changed since.
+
+use std::path::{Path, PathBuf};
+
+use crate::files::{FileFacts, OpenFile, files};
+use crate::manifest::Manifest;
+
+/// Lineages whose manifest is kept, each with an open file: a thousand entries take some 500 KiB.
+const KEPT_MAX: usize = 8;
+
+/// A manifest, as it was written.
+struct Kept {
+    path: PathBuf,
+    found: FileFacts,
+    manifest: Manifest,
+    /// While it is open, no other file has its number.
+    _file: Box<dyn OpenFile>,
+}
+
+/// Keeps the manifest at `path`, whose file is `file`. Of more than eight that which was written first goes.
+pub(crate) fn keep(path: PathBuf, file: Box<dyn OpenFile>, manifest: &Manifest) {
+    let found = file.found();
+    with(|all| {
+        all.retain(|kept| kept.path != path);
+        if let Ok(found) = found {
+            all.truncate(KEPT_MAX - 1);
+            all.insert(0, Kept { path, found, manifest: manifest.clone(), _file: file });
+        }
+    });
+}
+
+/// The manifest at `path`, if its file is the one that this process wrote, and was not written since. Programs of ours put another file in its place.
+pub(crate) fn unchanged(path: &Path) -> Option<Manifest> {
+    let now = files().look(path).ok()?;
+    with(|all| {
+        let kept = all.iter().find(|kept| kept.path == path)?;
+        let written =
+            |found: &FileFacts| (found.identity, found.bytes, found.modified_sec, found.modified_nsec);
+        (written(&kept.found) == written(&now)).then(|| kept.manifest.clone())
+    })
+}
+
+#[cfg(not(test))]
+fn with<T>(work: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+    use std::sync::{Mutex, PoisonError};
+
+    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+    work(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A simulation has a thread of its own.
+#[cfg(test)]
+fn with<T>(work: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+    use std::cell::RefCell;
+
+    thread_local! {
+        static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+    }
+    KEPT.with_borrow_mut(work)
+}
+
+/// The process has ended.
+#[cfg(test)]
+pub(crate) fn forget_all() {
+    with(Vec::clear);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forget::Policy;
+    use crate::place::Place;
+
+    #[test]
+    fn what_another_program_wrote_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::of(directory.path()).unwrap();
+        std::fs::create_dir(place.layers()).unwrap();
+        let path = place.manifest();
+        let mut own = Manifest::default();
+        own.set_policy(Some(Policy { depth_max: Some(7), ..Policy::default() }));
+        own.write(&place).unwrap();
+        assert_eq!(unchanged(&path), Some(own.clone()));
+        // Another file in its place, as long and of the same time.
+        let (text, time) = (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+        let other = path.with_extension("other");
+        std::fs::write(&other, String::from_utf8(text).unwrap().replace('7', "8")).unwrap();
+        std::fs::File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        let found = Manifest::read(&place).unwrap().unwrap();
+        assert_eq!(found.policy().unwrap().depth_max, Some(8));
+        // The file itself, written.
+        own.write(&place).unwrap();
+        std::fs::write(&path, "{}").unwrap();
+        Manifest::read(&place).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Manifest::read(&place).unwrap(), None);
+    }
+}
