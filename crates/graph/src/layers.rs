@@ -2,9 +2,9 @@
 
 mod again;
 mod removed;
+mod search;
 mod written;
 
-use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -14,6 +14,7 @@ use qcow2::{Compressing, Qcow2};
 use storage::Storage;
 
 pub use self::removed::RemovedLayers;
+use self::search::Search;
 pub(crate) use self::written::Written;
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
@@ -158,12 +159,10 @@ pub struct OpenedLayers {
 }
 
 impl Layers {
-    /// `top`, whose layers are in `list`, perhaps among others.
-    pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Option<Qcow2>) -> Self {
-        let by_block: HashMap<_, _> =
-            list.iter().rev().map(|layer| (Arc::as_ptr(&layer.block).addr(), layer)).collect();
-        let of =
-            |block: Arc<dyn Block>| by_block.get(&Arc::as_ptr(&block).addr()).map(|layer| Arc::clone(layer));
+    /// `top`, whose layers are in `lists`, perhaps among others: each list from the upper to the lower.
+    pub(crate) fn new(top: Arc<dyn Block>, lists: &[&[Arc<Layer>]], bitmaps: Option<Qcow2>) -> Self {
+        let mut search = Search::of(lists, |layer| Arc::as_ptr(&layer.block).addr());
+        let of = |block: Arc<dyn Block>| search.find(Arc::as_ptr(&block).addr()).cloned();
         let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
         Self { cached: top.capabilities().cached, top, bitmaps, list, unflushed: Mutex::default() }
     }
@@ -215,9 +214,10 @@ impl Layers {
 
     /// Those of `old` that are not among these.
     pub(crate) fn missing(&self, old: &Self) -> RemovedLayers {
-        let own: HashSet<_> = self.list.iter().map(Arc::as_ptr).collect();
-        let stays = |layer: &Arc<Layer>| own.contains(&Arc::as_ptr(layer));
-        RemovedLayers::of(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
+        let own = [&*self.list];
+        let mut search = Search::of(&own, |layer| Arc::as_ptr(layer).addr());
+        let goes = |layer: &&Arc<Layer>| search.find(Arc::as_ptr(layer).addr()).is_none();
+        RemovedLayers::of(old.list.iter().filter(goes).cloned().collect())
     }
 
     /// Waits until the work that requests left behind has ended.

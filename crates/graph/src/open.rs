@@ -122,7 +122,7 @@ async fn open_images(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, O
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };
     let bitmaps = bitmaps_of(&*top);
-    Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
+    Ok(Disk::new(Layers::new(top, &[&list], bitmaps), options, rules))
 }
 
 async fn put_filter_over(
@@ -172,7 +172,7 @@ pub(crate) fn layers_over(block: Arc<dyn Block>, image: Option<Qcow2>, rules: &O
         files: None,
         compressing: OnceLock::new(),
     };
-    Layers::new(block, &[Arc::new(layer)], image)
+    Layers::new(block, &[&[Arc::new(layer)]], image)
 }
 
 /// The disk that `disk`, which is open for reading, was at the snapshot `name`. `disk` holds the locks of the files: it is to be kept for as long.

@@ -64,7 +64,7 @@ impl Graph {
                 return replaced;
             }
         };
-        let layers = Layers::new(Arc::clone(&first.block), &images, bitmaps_of(&*first.block));
+        let layers = Layers::new(Arc::clone(&first.block), &[&images], bitmaps_of(&*first.block));
         let opened = Arc::new(Disk::new(layers, &options, self.rules()));
         let RootOptions { path, tree } = before.asked;
         let kept = DiskNode::new(before.name.clone(), path, tree, Arc::clone(&opened));

@@ -73,7 +73,10 @@ impl NodeList {
         // Taken first: a name that changes while the others are gathered counts as changed afterwards.
         let now = Renames::now();
         if self.index.as_of != Some(now) {
-            self.index = Index { as_of: Some(now), ..Index::default() };
+            // They keep their memory: there are mostly as many names as before.
+            self.index.own.clear();
+            self.index.parts.clear();
+            self.index.as_of = Some(now);
             self.nodes.iter().for_each(|node| self.index.add(node));
         }
     }

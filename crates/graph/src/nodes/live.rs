@@ -20,7 +20,7 @@ use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::Child;
-use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
+use crate::layers::{Layer, LayerFiles, Layers, OpenedLayers, Own};
 use crate::options::LayerOptions;
 use crate::runtime::OpenedAs;
 
@@ -303,6 +303,7 @@ impl Graph {
         let mut nodes = self.nodes.lock();
         let Some(node) = nodes.iter().find(|node| node.is_of(disk)).cloned() else { return };
         let (old, new) = (before.first(), now.first());
+        let removed = now.missing(before);
         let mut links = node.links.lock();
         if old != new {
             if let Some(old) = old {
@@ -310,7 +311,7 @@ impl Graph {
                 // The new one has the name.
                 let is_passed_on = own.as_ref().is_some_and(|own| own.name == node.name());
                 if slot.is_none() || is_passed_on {
-                    let others = now.list.iter().chain(&before.list).filter(|layer| *layer != old);
+                    let others = now.list.iter().chain(removed.layers()).filter(|layer| *layer != old);
                     let links = links.without(others, own.as_ref());
                     *slot = Some(match is_passed_on {
                         true => Own { links, ..self.made_own() },
@@ -330,7 +331,7 @@ impl Graph {
             }
         }
         let mut taken_out = Vec::new();
-        for layer in now.missing(before).layers() {
+        for layer in removed.layers() {
             let files = layer.files.as_ref().map(|files| {
                 let LayerOptions { file, data_file, luks_header, bitmaps, .. } = &files.options;
                 [file, &**data_file, &**luks_header, &**bitmaps]
@@ -349,8 +350,13 @@ impl Graph {
         let name = node.name();
         links.parts.retain(|part| *part != name);
         let known: HashSet<&str> = links.parts.iter().chain(&links.uses).map(String::as_str).collect();
-        let own = now.list.iter().filter(|layer| Some(*layer) != new).filter_map(|layer| layer.own_name());
-        let unknown: Vec<String> = own.filter(|own| !known.contains(own.as_str())).collect();
+        let unknown = |layer: &Arc<Layer>| {
+            let own = layer.own.lock();
+            let name = &own.as_ref()?.name;
+            (!known.contains(name.as_str())).then(|| name.clone())
+        };
+        let below = now.list.iter().filter(|layer| Some(*layer) != new);
+        let unknown: Vec<String> = below.filter_map(unknown).collect();
         links.parts.extend(unknown);
         drop(links);
         for own in taken_out {

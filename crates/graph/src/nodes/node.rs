@@ -78,6 +78,12 @@ impl DerefMut for LockedLinks<'_> {
 }
 
 impl Links {
+    /// There is none.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { parts, uses, files } = self;
+        parts.is_empty() && uses.is_empty() && files.is_empty()
+    }
+
     /// Those of `more`, too.
     pub(super) fn add(&mut self, more: Self) {
         self.parts.extend(more.parts);

@@ -194,14 +194,13 @@ impl Graph {
         for (still, (_, backing)) in still.iter().rev().zip(&backings) {
             still.set_backing(backing.clone()).map_err(ReplaceError::Before)?;
         }
-        let list: Vec<Arc<Layer>> = old.list.iter().chain(&found.list).cloned().collect();
-        let layers = Layers::new(top, &list, bitmaps);
+        let layers = Layers::new(top, &[&old.list, &found.list], bitmaps);
         let removed = layers.missing(old);
         // What is put over the uppermost image, but for one whose place it takes.
         let layers = match (&found.over, backings.first()) {
             (Some((_, Under::There)), _) => layers.over(node.disk.layers()),
             (Some((_, Under::BelowFilter)), Some((_, Some(below)))) => {
-                let below = Layers::new(Arc::clone(below), &old.list, None);
+                let below = Layers::new(Arc::clone(below), &[&old.list], None);
                 layers.over(Arc::new(below))
             }
             _ => layers,
@@ -219,7 +218,10 @@ impl Graph {
             nodes.remove(gone);
         }
         if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
-            node.links.lock().add(found.links.clone());
+            // A name that did not change is not looked for anew.
+            if !found.links.is_empty() {
+                node.links.lock().add(found.links.clone());
+            }
         }
     }
 
