@@ -9,7 +9,7 @@ use crate::manifest::Manifest;
 const KEPT_MAX: usize = 8;
 
 /// A manifest, as it was written.
-struct Kept {
+struct WrittenManifest {
     path: PathBuf,
     found: FileFacts,
     manifest: Manifest,
@@ -24,7 +24,7 @@ pub(crate) fn keep(path: PathBuf, file: Box<dyn OpenFile>, manifest: &Manifest) 
         all.retain(|kept| kept.path != path);
         if let Ok(found) = found {
             all.truncate(KEPT_MAX - 1);
-            all.insert(0, Kept { path, found, manifest: manifest.clone(), _file: file });
+            all.insert(0, WrittenManifest { path, found, manifest: manifest.clone(), _file: file });
         }
     });
 }
@@ -41,20 +41,20 @@ pub(crate) fn unchanged(path: &Path) -> Option<Manifest> {
 }
 
 #[cfg(not(test))]
-fn with<T>(work: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+fn with<T>(work: impl FnOnce(&mut Vec<WrittenManifest>) -> T) -> T {
     use std::sync::{Mutex, PoisonError};
 
-    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+    static KEPT: Mutex<Vec<WrittenManifest>> = Mutex::new(Vec::new());
     work(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A simulation has a thread of its own.
 #[cfg(test)]
-fn with<T>(work: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+fn with<T>(work: impl FnOnce(&mut Vec<WrittenManifest>) -> T) -> T {
     use std::cell::RefCell;
 
     thread_local! {
-        static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+        static KEPT: RefCell<Vec<WrittenManifest>> = const { RefCell::new(Vec::new()) };
     }
     KEPT.with_borrow_mut(work)
 }
