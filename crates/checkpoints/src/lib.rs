@@ -29,5 +29,5 @@ pub use crate::published::{
     Follow, LivePush, NoParent, Outcome, Publication, PublishError, PushTarget, Sent, Session, Source,
     Target, changed,
 };
-pub use crate::sealable::{Unsealable, place_of, sealable};
+pub use crate::sealable::{Unsealable, path_of, place_of, sealable};
 pub use crate::sealed::{Sealed, options_of};

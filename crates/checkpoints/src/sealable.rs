@@ -1,5 +1,6 @@
 //! Which disks of a graph can have checkpoints.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use graph::options::{Backing, LayerOptions};
@@ -9,11 +10,14 @@ use lineage::DiskPlace;
 use crate::error::Error;
 
 /// Why a disk has no active layer that could be sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsealable {
-    /// Its image is at a store, or its path leads elsewhere by now.
+    /// Its image is at a store, or is no file that has a name.
     #[error("has an image that is no file with a path of its own")]
     NoPath,
+    /// Its path leads elsewhere by now.
+    #[error("was opened as {path}, which leads to another file now, or to none: a directory that has moved below its server leaves its disks without paths", path = .0.display())]
+    Elsewhere(PathBuf),
     /// Its files are another process's for a while.
     #[error("is inactive: another process may write its files; activate it first (blockdev-set-active)")]
     Inactive,
@@ -37,9 +41,22 @@ pub enum Unsealable {
 /// # Errors
 /// When it is no file of this machine with a path of its own.
 pub fn place_of(graph: &Graph, disk: &DiskNode) -> Result<DiskPlace, Error> {
-    let path = graph.path_of_image(&disk.name())?;
-    let path = path.ok_or_else(|| Error::Unsealable { disk: disk.name(), why: Unsealable::NoPath })?;
-    Ok(DiskPlace::of(&path)?)
+    Ok(DiskPlace::of(&path_of(graph, disk)?)?)
+}
+
+/// The path of the image of a disk, links resolved.
+///
+/// # Errors
+/// As [`place_of`].
+pub fn path_of(graph: &Graph, disk: &DiskNode) -> Result<PathBuf, Error> {
+    let name = disk.name();
+    match graph.path_of_image(&name)? {
+        Some(path) => Ok(path),
+        None => {
+            let why = graph.opened_path(&name)?.map_or(Unsealable::NoPath, Unsealable::Elsewhere);
+            Err(Error::Unsealable { disk: name, why })
+        }
+    }
 }
 
 /// Where the image of a disk is, if its active layer can be sealed.

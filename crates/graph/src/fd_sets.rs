@@ -25,7 +25,7 @@ pub const DESCRIPTORS_MAX: usize = 1000;
 pub const OPAQUE_BYTES_MAX: usize = 1024;
 
 /// What names of sets begin with.
-const PREFIX: &str = "/dev/fdset/";
+pub(crate) const PREFIX: &str = "/dev/fdset/";
 
 /// The sets of a process. Clones are handles of the same.
 #[derive(Clone, Debug, Default)]

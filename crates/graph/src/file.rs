@@ -250,6 +250,11 @@ impl Origin {
         self.source.identity()
     }
 
+    /// Whether it is a file of this machine, whatever storage is over it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.source.is_local()
+    }
+
     /// Options by which the file is found again: `options` as they are where they name it.
     pub(crate) fn options(&self, options: &FileOptions) -> FileOptions {
         let mut options = options.clone();

@@ -81,6 +81,7 @@ fn kind_of(error: &Refused) -> ErrorKind {
         Refused::Lineage(error) => kind_of_lineage(error),
         Refused::Unsealable { why: Unsealable::ReadOnly, .. } => ErrorKind::ReadOnly,
         Refused::Unsealable { why: Unsealable::Inactive, .. } => ErrorKind::InUse,
+        Refused::Unsealable { why: Unsealable::Elsewhere(_), .. } => ErrorKind::NotFound,
         Refused::Unsealable { .. } => ErrorKind::Unsupported,
         Refused::Node(NodeError::InUse { .. }) | Refused::Moved | Refused::Refused { .. } => ErrorKind::InUse,
         Refused::NotUndone { source, .. } => kind_of(source),

@@ -12,6 +12,7 @@ use super::live::place;
 use super::node::Links;
 use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
 use super::{Change, DiskNode, Graph};
+use crate::fd_sets;
 use crate::layers::{Layers, OpenedLayers, Own};
 use crate::names::Located;
 
@@ -113,13 +114,24 @@ impl Graph {
     pub fn path_of_image(&self, name: &str) -> Result<Option<PathBuf>, NodeError> {
         let layers = self.disk(name)?.disk.layers();
         let files = layers.first().and_then(|layer| layer.files.as_ref());
-        let path = files.map(|files| PathBuf::from(files.file.full_name()));
+        let path = self.opened_path(name)?;
         let is_it = |path: &PathBuf| {
             let located = Located::by_user(path);
             located
                 .is_ok_and(|located| files.is_some_and(|files| files.file.identity() == located.identity()))
         };
         Ok(path.filter(is_it))
+    }
+
+    /// The path by which the file of a disk's uppermost image was opened, if that is a file of this machine that was found by one. It may lead elsewhere by now.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub fn opened_path(&self, name: &str) -> Result<Option<PathBuf>, NodeError> {
+        let layers = self.disk(name)?.disk.layers();
+        let files = layers.first().and_then(|layer| layer.files.as_ref()).map(|files| &files.file);
+        let path = files.filter(|file| file.is_local()).map(|file| PathBuf::from(file.full_name()));
+        Ok(path.filter(|path| !path.starts_with(fd_sets::PREFIX)))
     }
 
     /// Opens the layer that `block` is for reading, by another path of its file: it will not be written any more, and its old path is another image's. Nothing

@@ -232,9 +232,8 @@ fn sealable(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Arc<Disk
 pub async fn since(inventory: &Inventory, disk: &Arc<DiskNode>, checkpoint: &str) -> Result<Since, QmpError> {
     let name = disk.name();
     let wanted = CheckpointRef::parse(checkpoint).map_err(|error| QmpError::generic(error.to_string()))?;
-    let path = inventory.graph.path_of_image(&name).map_err(|error| inventory.refused(&error))?;
-    let path =
-        path.ok_or_else(|| QmpError::generic(format!("node {name:?} {}", checkpoints::Unsealable::NoPath)))?;
+    let path = checkpoints::path_of(&inventory.graph, disk);
+    let path = path.map_err(|error| refused_checkpoint(inventory, &error))?;
     let looked_for = wanted.clone();
     let found = reactor::blocking(move || {
         let (place, layer) = match Place::of_layer(&path)? {
