@@ -98,6 +98,12 @@ fn what_no_image_leads_to_is_listed_and_removed_and_what_one_leads_to_stays() {
     assert!(said.contains("9 chunks, 0 packs, 1 images; removed: 5 objects"), "{said}");
     scene.assert_reads_as(OTHER, "other.raw");
     assert_eq!(scene.objects().len(), 3 + 1 + 1);
+    // What was complained of had `/x` behind it, which no user had typed.
+    for (folder, why) in [("s3://", "it names no bucket"), ("s3://b", "a bucket of 3 to 63 letters")] {
+        let refused = scene.run(&["prune", folder]).fails();
+        assert!(refused.contains(&format!("cannot prune {folder};")) && refused.contains(why), "{refused}");
+        assert!(!refused.contains("/x"), "{refused}");
+    }
     let nothing = scene.run(&["prune", IMAGE]).fails();
     assert!(nothing.contains("there is no chunked image in") && nothing.contains("hint: "), "{nothing}");
 }

@@ -237,15 +237,22 @@ async fn folder(args: &Args) -> Result<Folder, Failure> {
     const IMAGE: &str = "x";
     let name = without_prefix(&args.folder);
     let image = format!("{}/{IMAGE}", name.trim_end_matches('/'));
+    let refused = |why: &str| {
+        let shown = graph::drive::shown(args.folder.as_ref());
+        Failure::new(format!("cannot prune {shown}; {why}"))
+    };
+    let bucket = name.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
+    if bucket.is_some_and(str::is_empty) {
+        return Err(refused("it names no bucket"));
+    }
     match object_store(&image).await {
         Some(Ok((store, key))) => Ok(Folder::new(Arc::new(store), key.strip_suffix(IMAGE).unwrap_or(&key))),
-        Some(Err(error)) => Err(Failure::because(format!("cannot prune {}", args.folder), &error)),
-        None => {
-            let shown = graph::drive::shown(args.folder.as_ref());
-            Err(Failure::new(format!(
-                "cannot prune {shown}; allowed: s3://BUCKET/FOLDER, or s3://BUCKET, or the same with gs or az"
-            )))
+        // Said of the folder, not of the name that was put behind it.
+        Some(Err(error)) => {
+            let why = error.to_string();
+            Err(refused(why.strip_prefix(&format!("{image}: ")).unwrap_or(&why)))
         }
+        None => Err(refused("allowed: s3://BUCKET/FOLDER, or s3://BUCKET, or the same with gs or az")),
     }
 }
 
