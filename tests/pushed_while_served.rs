@@ -297,8 +297,13 @@ fn the_command_line_pushes_by_the_socket_of_the_server() {
     // Ctrl-C cancels the job.
     let mut client = server.client("d");
     let outcome = scene.run(&["push", "-r", "1", "qmp:d", NAME]).interrupted_when(|| {
-        assert_eq!(job_of(&mut qmp), "push-d");
+        let job = job_of(&mut qmp);
         client.write(0, &[1; 4096]).expect("a write");
+        // A second operator's push cancelled the first one's.
+        let refused = scene.run(&["push", "qmp:d", NAME]).fails();
+        let first = job.strip_prefix("push-d-").expect("the process is named");
+        assert!(refused.contains(&format!("process {first} is pushing node \"d\"")), "{refused}");
+        assert_eq!(job_of(&mut qmp), job);
     });
     assert!(
         !outcome.status.success() && outcome.stderr.contains("interrupted; the job was cancelled"),

@@ -56,6 +56,17 @@ impl Remote {
         Ok(self.job(id)?.is_some())
     }
 
+    /// Jobs whose ids are `prefix` and the number of the process that began them: ids and numbers.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn jobs_of_processes(&mut self, prefix: &str) -> Result<Vec<(String, i32)>, Failure> {
+        let jobs = self.ask("query-jobs", json!({}))?;
+        let ids = jobs.as_array().into_iter().flatten().filter_map(|job| job["id"].as_str());
+        let of_process = |id: &str| Some((id.to_owned(), id.strip_prefix(prefix)?.parse().ok()?));
+        Ok(ids.filter_map(of_process).collect())
+    }
+
     /// Begins a job of `disk`, or finds the one that a command began which was killed, and watches it to its end. One that becomes ready is
     /// completed. Gives what the command answered, if it was this one's.
     ///
