@@ -36,6 +36,15 @@ fn forks_are_served_at_once_or_not_made_at_all() {
         drop(fork);
         cowhand(["checkpoint", "-q", &format!("{socket}:{name}"), "mine"]).ok();
     }
+    // A name that `serve` takes: no command may call a node so.
+    let uuid = "650e8400-e29b-41d4-a716-446655440000";
+    cowhand(["fork", "-q", &one, &lineage.name(&format!("{uuid}.qcow2")), "--serve"]).ok();
+    assert!(are_all(&server.client(uuid).read(0, 4096).expect("a read"), 1));
+    let exports = qmp.ok("query-block-exports", json!({}));
+    let node = exports.as_array().expect("a list").iter().find(|export| export["id"] == uuid);
+    let node = node.expect("the export")["node-name"].as_str().expect("a name").to_owned();
+    qmp.ok("block-export-del", json!({ "id": uuid, "mode": "hard" }));
+    qmp.ok("blockdev-del", json!({ "node-name": node }));
     cowhand(["fork", "-q", &one, &lineage.name("r.qcow2"), "--serve=nbd,writable=off"]).ok();
     server.client("r").write(0, &[7; 4096]).expect_err("it is read-only");
     // The name of the second is taken: the first is not served, and no file is left.

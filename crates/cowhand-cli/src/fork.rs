@@ -28,8 +28,8 @@ Examples:
         extension: vm-1.qcow2 to vm-N.qcow2. All are whole before the first has its name.\n\n\
         With --serve the server of the disk opens the new ones and exports each at once, writable unless EXPORT has writable=off. EXPORT is \
         nbd (at the server's NBD sockets; what --serve means by itself), ublk, or vhost-user-blk,addr.type=unix,addr.path=SOCKET for one fork, \
-        with options of the QMP command block-export-add. Node, export and NBD name are the file's name without its extension. If one \
-        cannot be served, none is made.",
+        with options of the QMP command block-export-add. Node, export and NBD name are the file's name without its extension; where a node \
+        cannot be called so, its name is made. If one cannot be served, none is made.",
     after_help = with_disk(EXAMPLES),
     after_long_help = with_json(&with_disk(EXAMPLES), &[JSON])
 )]

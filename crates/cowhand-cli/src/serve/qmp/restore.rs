@@ -73,14 +73,15 @@ pub async fn restore(
         "backing": below,
     });
     let serve = arguments.maybe_object("serve").map(|serve| serve.0);
-    let opened = exported::open(inventory, change, &name, (node, serve)).await;
+    let names = exported::Names::of(&name);
+    let opened = exported::open(inventory, change, &names, (node, serve)).await;
     if let Err(error) = opened {
         made.remove();
         return Err(error);
     }
     let of_job = arguments_of_job(&name, arguments);
     if let Err(mut error) = shortening::stream(inventory, change, KIND, Arguments(&of_job)).await {
-        exported::take_back(inventory, change, &name, &mut error).await;
+        exported::take_back(inventory, change, &names, &mut error).await;
         made.remove();
         return Err(error);
     }

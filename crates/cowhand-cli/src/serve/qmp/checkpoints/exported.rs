@@ -1,26 +1,50 @@
 //! Forks that clients reach at once: each is opened as a node and exported, all of them or none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::{Arguments, Command, QmpError};
 use export::Removal;
-use graph::Change;
+use graph::{Change, NodeError};
+use lineage::LayerId;
 use serde_json::{Map, Value, json};
 
 use super::super::exports;
 use crate::serve::inventory::Inventory;
 
+/// What a disk that is opened by a command is called.
+pub struct Names {
+    node: String,
+    /// The id of its export, and what NBD clients call that.
+    export: String,
+}
+
 /// What was opened for one fork.
 struct Exported {
-    /// The node, and the id of its export.
-    name: String,
+    names: Names,
     /// How it is opened, and exported: another process repeats it.
     commands: Vec<Command>,
 }
 
-/// Opens disks and exports each as `serve` says, as blockdev-add and block-export-add do. A node, its export and that's NBD name are called as the file is,
-/// without its extension.
+impl Names {
+    /// One name for all.
+    pub fn of(name: &str) -> Self {
+        Self { node: name.to_owned(), export: name.to_owned() }
+    }
+
+    /// As the file at `disk` is called, without its extension. Where no command may call a node so (`serve` may), that has a name that is made.
+    fn of_file(inventory: &Inventory, disk: &Path) -> Result<Self, QmpError> {
+        let mut names = Self::of(&disk.file_stem().unwrap_or_default().to_string_lossy());
+        if let Err(NodeError::BadName { .. }) = inventory.graph.check_new_name(&names.node) {
+            let id = LayerId::new()
+                .map_err(|error| QmpError::because("there is no name for a node".to_owned(), &error))?;
+            names.node = format!("fork-{id}");
+        }
+        Ok(names)
+    }
+}
+
+/// Opens disks and exports each as `serve` says, as blockdev-add and block-export-add do. What each is called: [`Names::of_file`].
 ///
 /// # Errors
 /// When one cannot be opened or exported. Then none is.
@@ -38,14 +62,18 @@ pub async fn export_all(
     }
     let mut done: Vec<Exported> = Vec::new();
     for disk in disks {
-        let name = disk.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let file = json!({ "driver": "file", "filename": disk });
-        let node = json!({ "driver": "qcow2", "node-name": name, "file": file });
-        match open(inventory, change, &name, (node, Some(serve))).await {
-            Ok(commands) => done.push(Exported { name, commands }),
+        let opened = async {
+            let names = Names::of_file(inventory, disk)?;
+            let file = json!({ "driver": "file", "filename": disk });
+            let node = json!({ "driver": "qcow2", "node-name": names.node, "file": file });
+            let commands = open(inventory, change, &names, (node, Some(serve))).await?;
+            Ok(Exported { names, commands })
+        };
+        match opened.await {
+            Ok(exported) => done.push(exported),
             Err(mut error) => {
-                for Exported { name, .. } in done.iter().rev() {
-                    take_back(inventory, change, name, &mut error).await;
+                for Exported { names, .. } in done.iter().rev() {
+                    take_back(inventory, change, names, &mut error).await;
                 }
                 return Err(error);
             }
@@ -55,26 +83,30 @@ pub async fn export_all(
     Ok(())
 }
 
-/// Opens `node`, which is called `name`, and exports it under that name as `serve` says, if it does. Gives the commands that lead there.
+/// Opens `node`, which is called as `names` says, and exports it as `serve` says, if it does. Gives the commands that lead there.
 ///
 /// # Errors
 /// When it cannot be opened or exported. Then it is neither.
 pub async fn open(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    name: &str,
+    names: &Names,
     (node, serve): (Value, Option<&Map<String, Value>>),
 ) -> Result<Vec<Command>, QmpError> {
     let node = command("blockdev-add", node, Map::new());
     inventory.add_node(change, &node.arguments).await?;
     let Some(serve) = serve else { return Ok(vec![node]) };
     // A new disk is there to be written.
-    let export = json!({ "id": name, "node-name": name, "writable": true });
+    let Names { node: node_name, export: id } = names;
+    let mut export = json!({ "id": id, "node-name": node_name, "writable": true });
+    if id != node_name && serve.get("type").is_some_and(|door| door == "nbd") {
+        export["name"] = json!(id);
+    }
     let export = command("block-export-add", export, serve.clone());
     match exports::add(inventory, change, Arguments(&export.arguments)).await {
         Ok(_) => Ok(vec![node, export]),
         Err(mut error) => {
-            remove_node(inventory, change, name, &mut error).await;
+            remove_node(inventory, change, node_name, &mut error).await;
             Err(error)
         }
     }
@@ -91,14 +123,14 @@ fn command(name: &str, arguments: Value, more: Map<String, Value>) -> Command {
 }
 
 /// Undoes [`open`] of what `error` made useless. What stays is added to that.
-pub async fn take_back(inventory: &Rc<Inventory>, change: &Change<'_>, name: &str, error: &mut QmpError) {
-    if let Some(record) = inventory.export(name) {
-        if let Err(stays) = inventory.remove_export(name, Removal::Hard) {
+pub async fn take_back(inventory: &Rc<Inventory>, change: &Change<'_>, names: &Names, error: &mut QmpError) {
+    if let Some(record) = inventory.export(&names.export) {
+        if let Err(stays) = inventory.remove_export(&names.export, Removal::Hard) {
             note(error, &stays);
         }
         inventory.export_gone(&record).await;
     }
-    remove_node(inventory, change, name, error).await;
+    remove_node(inventory, change, &names.node, error).await;
 }
 
 async fn remove_node(inventory: &Inventory, change: &Change<'_>, name: &str, error: &mut QmpError) {
