@@ -66,3 +66,67 @@ fn no_job_of_a_server_writes_into_a_sealed_layer() {
     assert!(std::fs::read(&layer).expect("a layer") == content);
     lineage.is_sound();
 }
+
+/// A server, and every checkpoint after it, went on over a layer that had been written.
+#[test]
+fn a_disk_over_a_layer_that_has_changed_is_neither_served_nor_sealed() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (lineage, ..) = scene();
+    let log = lineage.log();
+    let lowest = log["disks"][0]["layers"][1].as_str().expect("an id");
+    let lowest = lineage.name(&format!("layers/{lowest}.qcow2"));
+    let disk = lineage.name("d.qcow2");
+    let sealed = std::fs::metadata(&lowest).and_then(|found| found.modified()).expect("a layer");
+    let set = |time| {
+        let mode = |mode| std::fs::set_permissions(&lowest, std::fs::Permissions::from_mode(mode));
+        mode(0o644).expect("a layer");
+        let file = std::fs::File::options().write(true).open(&lowest).expect("a layer");
+        file.set_modified(time).expect("a time");
+        mode(0o444).expect("a layer");
+    };
+    set(sealed + std::time::Duration::from_secs(1));
+    for words in [
+        &["checkpoint", &disk][..],
+        &["fork", &format!("{disk}@second"), &lineage.name("f.qcow2")],
+        &["serve", "--socket", &lineage.name("n"), &disk],
+    ] {
+        let said = cowhand(words).fails();
+        assert!(
+            said.contains("has changed since it was sealed") && said.contains("cp -a"),
+            "{words:?}: {said}"
+        );
+    }
+    // A copy of the lineage keeps the time.
+    set(sealed);
+    cowhand(["checkpoint", "-q", &disk, "third"]).ok();
+    lineage.serve().stop();
+    lineage.is_sound();
+}
+
+/// The directory of the layers was left by a user who could not seal one, and was that user's.
+#[test]
+fn for_a_disk_that_cannot_be_sealed_nothing_is_made() {
+    let scratch = black_box::Scratch::new();
+    let disk = scratch.name("d.qcow2");
+    cowhand(["create", "-q", "-f", "qcow2", &disk, "1M"]).ok();
+    std::fs::hard_link(&disk, scratch.name("other")).expect("a link");
+    let said = cowhand(["checkpoint", &disk]).fails();
+    assert!(said.contains("2 names") && !scratch.file("layers").exists(), "{said}");
+}
+
+/// "No file with a path of its own", it said, and not which path.
+#[test]
+fn a_disk_whose_directory_moved_is_named_by_the_path_that_it_had() {
+    let lineage = Lineage::new();
+    let home = lineage.scratch.file("home");
+    std::fs::create_dir(&home).expect("a directory");
+    let disk = home.join("m.qcow2");
+    let disk = disk.to_str().expect("text");
+    cowhand(["create", "-q", "-f", "qcow2", disk, "1M"]).ok();
+    let server = lineage.serve_disk(disk);
+    std::fs::rename(&home, lineage.scratch.file("away")).expect("a move");
+    let said = cowhand(["checkpoint", &lineage.name("qmp")]).fails();
+    assert!(said.contains(disk) && said.contains("moved"), "{said}");
+    server.stop();
+}

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use graph::{Change, DiskNode, Graph};
-use lineage::{Action, Change as LineageChange, Host, PATIENCE, Plan, Prepared};
+use lineage::{Action, Change as LineageChange, Host, PATIENCE, Plan, Prepared, check_sealable};
 
 use crate::error::Error;
 use crate::live::{Live, SealedDisk};
@@ -138,7 +138,10 @@ async fn planned(actions: Vec<Action>) -> Result<(LineageChange, Plan), lineage:
         };
         let is_first = actions.iter().any(|action| matches!(action, Action::Checkpoint { .. }));
         let begun = match is_first {
-            true => LineageChange::begin_first(&place, PATIENCE)?,
+            true => {
+                actions.iter().try_for_each(|action| check_sealable(action.disk()))?;
+                LineageChange::begin_first(&place, PATIENCE)?
+            }
             false => LineageChange::begin(&place, PATIENCE)?,
         };
         let plan = begun.plan(&actions)?;

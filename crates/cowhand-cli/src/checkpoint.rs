@@ -96,10 +96,11 @@ fn take(
         }
         None => {
             let place = arg.place()?;
-            offline::check_sealable(&place)?;
+            lineage::check_sealable(&place)?;
             let change = Change::begin_first(&place.place, PATIENCE)?;
             let _locked = LockedDisk::of(&place)?;
             let taken = json!({ "disk": place.path(), "checkpoint": new.called(), "id": new.id.to_string() });
+            change.check_layers(&place)?;
             let plan = change.plan(&[Action::Checkpoint { disk: place, new }])?;
             offline::run(change, plan)?;
             taken

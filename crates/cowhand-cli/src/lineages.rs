@@ -20,6 +20,9 @@ impl From<Error> for Failure {
             Error::Busy { path, source: LockError::Busy { .. } } if !is_in_layers(path) => failure.with_hint(
                 "the disk of a server is named by the server's control socket (cowhand serve --qmp)",
             ),
+            Error::Changed { .. } => failure.with_hint(
+                "a copy that did not keep times (cp -a and rsync -a do) has changed in nothing else; without layers/lineage.json, the next checkpoint takes layers as they are, without names and labels",
+            ),
             Error::NoLineage { .. } => failure.with_hint("cowhand checkpoint DISK makes one"),
             _ => failure,
         }

@@ -37,6 +37,7 @@ pub mod paste;
 pub mod pid_file;
 pub mod qmp;
 pub mod sandbox;
+mod sealed_layers;
 pub mod settings;
 pub mod signals;
 pub mod socket_mode;

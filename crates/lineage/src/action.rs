@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use storage::FileAccess;
 
+use crate::as_sealed::check_layer;
 use crate::change::Change;
 use crate::checkpoint_name::{CheckpointName, CheckpointRef};
-use crate::entry::Seal;
 use crate::error::Error;
 use crate::files::files;
 use crate::image::{ImageFacts, Shape};
 use crate::layer_id::LayerId;
+use crate::length::{check_length, images_below, images_from};
 use crate::place::DiskPlace;
-use crate::plan::{CHAIN_MAX, FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
+use crate::plan::{FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
 use crate::survey::Survey;
 
 /// One thing that is asked.
@@ -75,8 +76,23 @@ pub fn fork_paths(new: &Path, count: Option<u32>) -> Vec<PathBuf> {
     (1..=count).map(|number| new.with_file_name(format!("{stem}-{number}{extension}"))).collect()
 }
 
+/// Refuses a disk that cannot have the first checkpoint of a directory, before anything is made there. In a lineage [`Change::plan`] alone looks, under the lock:
+/// another command may be at work on the disk.
+///
+/// # Errors
+/// Names what stands against it, and what to do.
+pub fn check_sealable(disk: &DiskPlace) -> Result<(), Error> {
+    let is_lineage = || disk.place.is_lineage();
+    let check = || ImageFacts::must_read(&disk.place, &disk.path()).and_then(|image| check_image(&image));
+    match is_lineage() {
+        true => Ok(()),
+        // The first checkpoint may be another command's, at this moment.
+        false => check().or_else(|error| if is_lineage() { Ok(()) } else { Err(error) }),
+    }
+}
+
 /// Refuses an image that cannot be a layer, or that this user cannot seal: found behind the switch, that would leave a layer without a seal.
-fn check_sealable(active: &ImageFacts) -> Result<(), Error> {
+fn check_image(active: &ImageFacts) -> Result<(), Error> {
     active.check_sealable()?;
     active.check_one_name()?;
     let action = "cannot be sealed: this user is not its owner";
@@ -112,17 +128,17 @@ impl Change {
 
     fn checkpoint(&self, disk: &DiskPlace, new: &NewCheckpoint) -> Result<Sealing, Error> {
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        check_sealable(&active)?;
+        check_image(&active)?;
         let bases = active.names_beside(self.place())?;
         let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
         if let Some(name) = &new.name {
             self.check_name_free(disk, name, &chain)?;
         }
-        // The new overlay, the layer that the active one becomes, those below, and a base.
-        if chain.len() + 3 > CHAIN_MAX {
-            return Err(Error::TooLong { disk: disk.path(), found: chain.len(), max: CHAIN_MAX });
+        // The layer that the active one becomes, the new overlay, and one more: the disk can be rolled back afterwards.
+        check_length(disk.path(), images_below(self.place(), &active, &chain), 3)?;
+        if let Some(id) = chain.first() {
+            check_layer(self.place(), self.manifest(), *id, &active.path)?;
         }
-        self.check_parent(&active, &chain)?;
         let shape = active.shape;
         Ok(Sealing { disk: disk.clone(), active, bases, new: new.clone(), below: new.id, shape })
     }
@@ -143,21 +159,15 @@ impl Change {
         }
     }
 
-    /// One look at the uppermost layer: to look at all of them takes longer than the checkpoint.
-    fn check_parent(&self, active: &ImageFacts, chain: &[LayerId]) -> Result<(), Error> {
-        let Some(id) = chain.first() else { return Ok(()) };
-        let path = self.place().layer(*id);
-        let found = match files().look(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::Missing { id: *id, path: active.path.clone() });
-            }
-            found => found.map_err(Error::io("cannot read", &path))?,
-        };
-        let seal: Option<Seal> = self.manifest().entry(*id).and_then(|entry| entry.seal);
-        match seal.and_then(|seal| seal.difference(&found)) {
-            Some(reason) => Err(Error::Changed { path, reason }),
-            None => Ok(()),
-        }
+    /// Refuses a disk that is backed by a layer which is not what it was when it was sealed. Costs a look at each: a disk at work, whose server has looked when it
+    /// opened them, has the uppermost alone looked at, by [`Change::plan`].
+    ///
+    /// # Errors
+    /// Also when one is missing.
+    pub fn check_layers(&self, disk: &DiskPlace) -> Result<(), Error> {
+        let active = ImageFacts::must_read(self.place(), &disk.path())?;
+        let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
+        chain.into_iter().try_for_each(|id| check_layer(self.place(), self.manifest(), id, &active.path))
     }
 
     fn rollback(
@@ -174,8 +184,11 @@ impl Change {
         }
         let (below, shape) = self.base(of, wanted)?;
         let active = ImageFacts::must_read(self.place(), &disk.path())?;
-        check_sealable(&active)?;
+        check_image(&active)?;
         let bases = active.names_beside(self.place())?;
+        let chain = chain_by_manifest(self.place(), self.manifest(), &active.path, &active.backing)?;
+        // The layer that the active one becomes, and an overlay of it: it can be forked, and rolled back to.
+        check_length(disk.path(), images_below(self.place(), &active, &chain), 2)?;
         Ok(Sealing { disk: disk.clone(), active, bases, new: new.clone(), below, shape })
     }
 
@@ -186,13 +199,10 @@ impl Change {
         let (chain, base) = survey.sealed_chain(id)?;
         let layer =
             survey.layers.get(&id).ok_or_else(|| Error::Missing { id, path: self.place().layers() })?;
-        // The new overlay, and a base if there is one.
-        match chain.len() + 1 + usize::from(base.is_some()) > CHAIN_MAX {
-            true => {
-                Err(Error::TooLong { disk: layer.image.path.clone(), found: chain.len(), max: CHAIN_MAX })
-            }
-            false => Ok((id, layer.image.shape)),
-        }
+        let lowest = chain.last().map(|id| self.place().layer(*id)).unwrap_or_default();
+        let outside = base.map_or(0, |base| images_from(&lowest, &base));
+        check_length(layer.image.path.clone(), chain.len() + outside, 1)?;
+        Ok((id, layer.image.shape))
     }
 
     fn fork(

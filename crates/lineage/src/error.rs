@@ -86,11 +86,11 @@ pub enum Error {
         name: String,
     },
     /// The chain would be too long.
-    #[error("{disk} is backed by {found} layers; a chain has up to {max} images: roll back, have `cowhand forget` merge layers, or convert the disk into one image", disk = .disk.display())]
+    #[error("{disk} is backed by {found} images; a chain has up to {max}, those that the command adds included: have `cowhand forget` merge layers, or convert the disk into one image", disk = .disk.display())]
     TooLong {
         /// The disk.
         disk: PathBuf,
-        /// Layers below it now.
+        /// Its backing files now.
         found: usize,
         /// Images of a chain.
         max: usize,

@@ -308,6 +308,11 @@ fn names_in_base(path: &Path) -> Result<Option<Named>, Error> {
     Ok(header.map(|header| Named { backing: header.backing, data_file: header.extensions.data_file }))
 }
 
+/// What the image at `path`, which is outside the lineage, calls its backing file; `None` where there is none, or where that is not known.
+pub(crate) fn backing_in_base(path: &Path) -> Option<String> {
+    names_in_base(path).ok()??.backing
+}
+
 /// Why the disk over the base at `path` cannot be sealed.
 fn leads_elsewhere(path: &Path) -> Error {
     let reason = "it names other files, which are not found from the directory of the layers: `cowhand rebase -u -b /PATH -F FORMAT` gives it an absolute name in the disk";

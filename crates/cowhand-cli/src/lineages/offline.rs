@@ -54,15 +54,6 @@ pub fn run(change: Change, plan: Plan) -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct LockedDisk(#[expect(dead_code, reason = "gives the lock back when it is dropped")] FileLock);
 
-/// Refuses an image that no lineage can have, before anything is made for it. Everything relevant is checked
-/// again under its lock.
-///
-/// # Errors
-/// Names what stands against it.
-pub fn check_sealable(disk: &DiskPlace) -> Result<(), Failure> {
-    Ok(ImageFacts::must_read(&disk.place, &disk.path())?.check_sealable()?)
-}
-
 impl LockedDisk {
     /// Locks the disk's image, which is repaired first if it was not closed. The lineage is locked: the path stays the image's.
     ///

@@ -22,6 +22,7 @@ use super::inventory::exports::NewExport;
 use super::inventory::fuse::NewFuseDoor;
 use super::inventory::vhost_user::NewVhostDoor;
 use super::listening::Listening;
+use super::sealed_layers;
 use super::settings::{FuseFile, Placed, Settings, UblkDevice};
 use super::signals::SignalStreams;
 use super::socket_path::let_names_stay;
@@ -176,6 +177,7 @@ impl Opened {
         estate: &Estate,
     ) -> Result<(), Failure> {
         let inventory = &self.inventory;
+        sealed_layers::check(&inventory.graph)?;
         if let Some(place) = &settings.endpoint {
             let listening = Listening::start(place, settings.socket_mode, inherited)?;
             inventory.doors.open(listening, inventory.doors.admission(tls.clone()));

@@ -7,6 +7,7 @@ mod commands;
 mod copied;
 mod forgotten;
 mod hostile;
+mod refused;
 mod stopped;
 mod support;
 mod two_managers;
