@@ -75,7 +75,7 @@ pub(crate) struct Snapshots {
     pub(crate) bytes: u64,
     /// The table must be written anew to be valid.
     pub(crate) faulty: bool,
-    /// Its last entries are too many and not among `entries`: what only they refer to is free once the table is written anew.
+    /// Its last entries are too many and not among `entries`: what only they refer to is free once the header counts fewer.
     pub(crate) cut: bool,
     /// So many more than there can be at all, by the header.
     pub(crate) beyond: u32,

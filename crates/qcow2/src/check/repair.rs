@@ -2,16 +2,17 @@
 //!
 //! 1. Version 3: the dirty bit is set, so that the next open after a crash repairs it again.
 //! 2. What shares a place and must not is parted by copying (`part.rs`), and what leads where is read anew. Flushes.
-//! 3. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
+//! 3. Where the snapshot table has too many entries the header counts fewer: one sector. Flush.
+//! 4. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
 //!    clusters, and one sector of the header then switches to it, see `rebuild.rs`). Flush.
-//! 4. COPIED is cleared where more than one reference remains: from here on nothing shared is written in
+//! 5. COPIED is cleared where more than one reference remains: from here on nothing shared is written in
 //!    place. Entries of preallocated or zeroed clusters lose a place that is no start of a cluster. Flush.
-//! 5. Refcounts that are too high are lowered, only if every reference was found. Flush.
-//! 6. COPIED is set where exactly one reference remains. Flush.
-//! 7. All is read again; if no corruption is left, dirty and corrupt bits are cleared. Flush.
+//! 6. Refcounts that are too high are lowered, only if every reference was found. Flush.
+//! 7. COPIED is set where exactly one reference remains. Flush.
+//! 8. All is read again; if no corruption is left, dirty and corrupt bits are cleared. Flush.
 //!
 //! Each step only brings entries closer to the truth that was read at the start, so a repair cut short is
-//! completed by the next one. In a version 2 image a crash between 5 and 6 leaves clusters whose COPIED
+//! completed by the next one. In a version 2 image a crash between 6 and 7 leaves clusters whose COPIED
 //! flag is missing: harmless, they are copied before the next write.
 
 use std::io;
@@ -69,11 +70,16 @@ impl Pass<'_> {
         }
     }
 
-    /// Steps 3 to 6.
+    /// Steps 3 to 7.
     pub(super) async fn repair(&mut self, repair: Repair) -> Result<(), CheckError> {
         let rebuild = self.rebuild || self.snapshots.faulty;
-        // The table stays as it is: what its last entries refer to is in use.
-        self.complete &= repair == Repair::All || !self.snapshots.cut;
+        if self.snapshots.cut {
+            match repair == Repair::All {
+                true => self.cut_snapshots().await?,
+                // The table stays as it is: what its last entries refer to is in use.
+                false => self.complete = false,
+            }
+        }
         if repair == Repair::All && rebuild && self.complete {
             if self.rebuild_refcounts(0).await? {
                 self.fix_flags(repair).await?;
@@ -97,6 +103,14 @@ impl Pass<'_> {
         }
         self.walk_flags(Flags::Set(repair)).await?;
         self.flush().await
+    }
+
+    /// Step 3. What the entries refer to that go is counted too high from here on.
+    async fn cut_snapshots(&mut self) -> Result<(), CheckError> {
+        (self.snapshots.cut, self.snapshots.beyond) = (false, 0);
+        // As many as there can be, at most.
+        let snapshots = self.snapshots.entries.len() as u32;
+        self.write_header(&qcow2_layout::Header { snapshots, ..self.header.clone() }).await
     }
 
     async fn fix_flags(&mut self, repair: Repair) -> Result<(), CheckError> {
@@ -171,7 +185,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Step 7: clears the marks, if nothing is left that they warn of.
+    /// Step 8: clears the marks, if nothing is left that they warn of.
     pub(super) async fn mark_repaired(&mut self, was_dirty: bool) -> Result<(), CheckError> {
         let mut marked = self.header.clone();
         if self.report.corruptions == 0 && self.report.check_errors == 0 {

@@ -78,7 +78,7 @@ impl Pass<'_> {
         if self.claim(Owner::SnapshotTable, self.header.snapshots_offset.0, bytes, 1)? != Claim::Good {
             self.complete = false;
         }
-        let mut faulty = beyond > 0;
+        let mut faulty = false;
         for (index, snapshot) in decoded.iter().enumerate() {
             faulty |= self.check_extra(index, snapshot.extra_bytes);
         }
