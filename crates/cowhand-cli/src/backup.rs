@@ -25,7 +25,7 @@ use self::full::FullBecause;
 use self::manifest::{BITMAP_PREFIX, POINT_JSON, Point, Store};
 use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
-use crate::drive::{OpenArgs, formats};
+use crate::drive::{OpenArgs, formats, made_formats};
 use crate::failure::{FAILED, Failure, warn};
 use crate::output::{OutputFormat, with_json, write_json};
 
@@ -88,7 +88,7 @@ pub struct Args {
     format: Option<Format>,
 
     /// Format of TARGET: qcow2 or raw
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "qcow2")]
     target_format: Format,
 
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::create::options::NewImage;
-use crate::drive::{OpenArgs, formats, parse_bytes};
+use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
 use crate::failure::{Failure, warn};
 
 /// The largest block, as qemu-img's.
@@ -44,7 +44,7 @@ pub struct Args {
     format: Option<Format>,
 
     /// Format of the new image: qcow2 or raw (luks is refused: dd takes no password for it)
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "raw")]
     target_format: Format,
 
     #[command(flatten)]

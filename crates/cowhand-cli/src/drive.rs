@@ -227,21 +227,22 @@ fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
     Failure::because(format!("cannot understand DRIVE {}", shown(drive)), error)
 }
 
-/// The names of formats, as values of an option that a shell can complete.
+/// The names of formats, as values of an option that a shell can complete; also drivers of files, which some callers write for a raw disk.
 pub fn formats() -> impl TypedValueParser<Value = Format> {
-    formats_of(&Format::ALL.map(Format::name))
+    formats_of(&Format::ALL.map(Format::name), &Format::BARE)
 }
 
 /// The names of all formats, as values of an option for a new image: only formats that can be made are suggested.
 pub fn made_formats() -> impl TypedValueParser<Value = Format> {
-    formats_of(&MADE)
+    formats_of(&MADE, &[])
 }
 
-fn formats_of(suggested: &[&str]) -> impl TypedValueParser<Value = Format> + use<> {
+fn formats_of(suggested: &[&str], bare: &[&'static str]) -> impl TypedValueParser<Value = Format> + use<> {
     let known = Format::ALL.map(|format| format.name());
     let known = known.map(|name| PossibleValue::new(name).hide(!suggested.contains(&name)));
-    let unsupported = UNSUPPORTED.map(|name| PossibleValue::new(name).hide(true));
-    PossibleValuesParser::new(known.into_iter().chain(unsupported)).try_map(|name| parse_format(&name))
+    let hidden = UNSUPPORTED.iter().chain(bare).map(|name| PossibleValue::new(*name).hide(true));
+    PossibleValuesParser::new(known.into_iter().chain(hidden))
+        .try_map(|name| Format::of_backing_name(&name).map_or_else(|| parse_format(&name), Ok))
 }
 
 /// The format of a backing file, by the name that the image gives it.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::convert::snapshot;
 use crate::copying::{self, Memory};
 use crate::create::options::{self, NewImage};
-use crate::drive::{OpenArgs, formats, parse_bytes};
+use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
 use crate::failure::Failure;
 use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
@@ -57,7 +57,7 @@ pub struct Args {
     size: Option<u64>,
 
     /// Format of the new image: qcow2, raw or luks
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "raw")]
     target: Format,
 
     /// Its creation options: name=value,... (-o help lists them; may be repeated)

@@ -17,7 +17,7 @@ use self::bitmaps::{Bitmaps, Place};
 use crate::copying::watch::Watch;
 use crate::create::make;
 use crate::create::options::NewImage;
-use crate::drive::{formats, parse_bytes};
+use crate::drive::{made_formats, parse_bytes};
 use crate::failure::Failure;
 use crate::remote::jobs::{LiveArgs, Until};
 use crate::remote::{Remote, RemoteArgs};
@@ -61,7 +61,7 @@ pub struct Args {
     no_create: bool,
 
     /// Format of the file: qcow2 or raw
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 
     /// Bytes a second at most

@@ -9,7 +9,7 @@ use graph::probe::Format;
 use storage_chunked::{PREFIX, split_key, without_prefix};
 
 use crate::convert;
-use crate::drive::{formats, parse_bytes};
+use crate::drive::{made_formats, parse_bytes};
 use crate::failure::Failure;
 
 /// Arguments of `cowhand pull`.
@@ -39,7 +39,7 @@ pub struct Args {
     encrypt_key_secret: Option<String>,
 
     /// Format of FILE: qcow2, raw or luks
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "raw")]
     format: Format,
 
     /// Creation options of FILE: name=value,... (cowhand convert -o help lists them; may be repeated)
