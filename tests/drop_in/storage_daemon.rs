@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use black_box::Run;
-use black_box::peer::{newer_qemu, qemu_io_ok};
+use black_box::peer::{newer_qemu, newest_qemu, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
@@ -375,6 +375,60 @@ fn chains_open_and_are_committed_as_by_qemus() {
         qemu_io_ok(&["-U", "-r", "-f", "qcow2"], &disk, &["read -P 7 3M 64k", "read -P 1 0 1M"]);
     };
     look(Path::new("qemu-storage-daemon"));
+    look(&ours("qemu-storage-daemon"));
+}
+
+/// What is added without a name has a generated one, which commands take back: backing files that the header names, and every file.
+#[test]
+fn unnamed_layers_have_generated_names_as_qemus() {
+    let look = |program: &Path| {
+        let scratch = images();
+        for (name, below) in [("middle", "disk.qcow2"), ("top", "middle")] {
+            let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", below, name];
+            drop(Run::new("qemu-img").args(create).current_dir(scratch.path()).ok());
+        }
+        qemu_io_ok(&["-f", "qcow2"], &scratch.name("middle"), &["write -P 7 3M 64k"]);
+        let words = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let daemon = Run::new(program).arg("--daemonize").args(words).current_dir(scratch.path());
+        drop(daemon.ok());
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        let file = json!({ "driver": "file", "filename": scratch.name("top") });
+        qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": "n", "file": file }));
+        let mut below = Vec::new();
+        let mut next = "n".to_owned();
+        loop {
+            let nodes = qmp.ok("query-named-block-nodes", json!({ "flat": true }));
+            let nodes = nodes.as_array().expect("a list");
+            assert_eq!(nodes.len(), 6, "{nodes:?}");
+            let found = nodes.iter().find(|node| node["node-name"] == next.as_str()).expect("the node");
+            let child = |role: &str| {
+                let children = found["children"].as_array().expect("children");
+                let child = children.iter().find(|child| child["child"] == role)?;
+                child["node-name"].as_str().map(str::to_owned)
+            };
+            let file = child("file").expect("a file");
+            assert!(file.starts_with("#block"), "{file}");
+            assert!(nodes.iter().any(|node| node["node-name"] == file.as_str() && node["drv"] == "file"));
+            let Some(backing) = child("backing") else { break };
+            below.push((backing.clone(), found["backing_file"].clone()));
+            next = backing;
+        }
+        let names: Vec<_> = below.iter().map(|(_, file)| file.as_str().expect("a name")).collect();
+        assert_eq!(names, [scratch.name("middle"), scratch.name("disk.qcow2")]);
+        let [(middle, _), (base, _)] = &below[..] else { panic!("{below:?}") };
+        let commit = json!({ "device": "n", "top-node": middle, "base-node": base, "job-id": "j", "auto-dismiss": false });
+        qmp.ok("block-commit", commit);
+        while qmp.ok("query-jobs", json!({}))[0]["status"] != "concluded" {}
+        qmp.ok("job-dismiss", json!({ "id": "j" }));
+        assert_eq!(qmp.ok("query-named-block-nodes", json!({})).as_array().expect("a list").len(), 4);
+        qmp.ok("blockdev-del", json!({ "node-name": "n" }));
+        assert_eq!(qmp.ok("query-named-block-nodes", json!({})), json!([]));
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        qemu_io_ok(&["-r", "-f", "qcow2"], &scratch.name("disk.qcow2"), &["read -P 7 3M 64k"]);
+    };
+    // Older versions list no children.
+    newest_qemu().iter().for_each(|programs| look(&programs.join("qemu-storage-daemon")));
     look(&ours("qemu-storage-daemon"));
 }
 

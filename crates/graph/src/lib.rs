@@ -54,8 +54,8 @@ pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory, memory_of_proces
 pub use crate::nodes::{
     AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,
     FileToFill, FilterNode, Graph, Hold, JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView,
-    Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed, ReplaceError, Replaced, StepError,
-    Under, User, present_image, tracking_unit,
+    MadeNames, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed, ReplaceError, Replaced,
+    StepError, Under, User, present_image, tracking_unit,
 };
 pub use crate::open::{
     BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,

@@ -27,8 +27,8 @@ use crate::layers::{Layer, LayerFiles, Layers, Own, Written};
 use crate::locks_ahead::LocksAhead;
 use crate::map_memory::default_map_memory;
 use crate::names::{Policy, Reason, Refused};
-use crate::nodes::Links;
-use crate::options::{DiskOptions, FilterOptions, OptionError, ThrottleOptions};
+use crate::nodes::{Links, MadeNames};
+use crate::options::{DiskOptions, FilterOptions, LayerOptions, OptionError, ThrottleOptions};
 use crate::probe::Format;
 use crate::secrets::Secrets;
 use crate::shared_files::SharedFiles;
@@ -63,6 +63,10 @@ pub struct OpenRules {
     pub secrets: Secrets,
     /// Where requests of all disks are recorded, if they are.
     pub trace: Option<Arc<Recorder>>,
+    /// Names for nodes that have none.
+    pub names: MadeNames,
+    /// Every image and every file below a disk gets a name, as QEMU's do; otherwise those that are described with one have it.
+    pub names_all: bool,
 }
 
 impl Default for OpenRules {
@@ -77,6 +81,28 @@ impl Default for OpenRules {
             locks_ahead: LocksAhead::default(),
             secrets: Secrets::default(),
             trace: None,
+            names: MadeNames::default(),
+            names_all: false,
+        }
+    }
+}
+
+impl OpenRules {
+    /// Gives names to what has none of an image and its files.
+    fn name(&self, options: &mut LayerOptions, is_top: bool, has_data: bool, has_header: bool) {
+        if !self.names_all {
+            return;
+        }
+        // The uppermost image has the disk's name.
+        if !is_top {
+            options.node_name.get_or_insert_with(|| self.names.next());
+        }
+        let data = has_data.then_some(&mut *options.data_file);
+        let header = has_header.then_some(&mut *options.luks_header);
+        for file in [&mut options.file].into_iter().chain(data).chain(header) {
+            if file.node().is_none() {
+                file.node_name.get_or_insert_with(|| self.names.next());
+            }
         }
     }
 }
@@ -201,7 +227,9 @@ pub(crate) async fn open_layers(
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(found) = chain.pop() {
-        let FoundImage { identity, file, data, luks_header, format, options, header, vmdk, qcow1: _ } = found;
+        let FoundImage { identity, file, data, luks_header, format, mut options, header, vmdk, qcow1: _ } =
+            found;
+        rules.name(&mut options, chain.is_empty(), data.is_some(), luks_header.is_some());
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let (vmdk, vmdk_origins) = vmdk.map(VmdkFiles::divided).unzip();

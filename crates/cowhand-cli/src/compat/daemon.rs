@@ -63,6 +63,7 @@ impl Daemon {
         // Plain TCP is what these programs open; the sandbox is entered when all is open. A guest whose memory never answers would stop
         // all others here, too.
         let (mode, memory) = (SocketMode::default(), FilePolicy::default());
+        let rules = OpenRules { names_all: true, ..rules };
         let inventory =
             Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, (memory, true));
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());

@@ -11,15 +11,15 @@ use super::description::{Described, DescriptionError};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
-use super::name::check_node_name;
-use super::node::{Node, NodeKind, NodeLinks};
+use super::name::{MadeNames, check_node_name};
+use super::node::{Links, Node, NodeKind, NodeLinks};
 use super::{Change, Graph};
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::bitmaps_of;
 use crate::drive::OptionTree;
 use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
-use crate::layers::OpenedLayers;
+use crate::layers::{Layer, LayerFiles, OpenedLayers};
 use crate::locks_ahead::LockAhead;
 use crate::open::{open, open_layers};
 use crate::options::DiskOptions;
@@ -148,8 +148,9 @@ impl Graph {
             },
             None => None,
         };
-        let kind = NodeKind::Disk(node);
-        let links = NodeLinks::new(described.links);
+        let mut links = described.links;
+        links.parts.extend(made_names(&disk.layers().list, &links));
+        let (kind, links) = (NodeKind::Disk(node), NodeLinks::new(links));
         let stands_on = Mutex::new(stands_on);
         let node = self.insert(Node { links, implicit, stands_on, ..Node::new(name, kind) })?;
         disk.start_upkeep();
@@ -174,7 +175,7 @@ impl Graph {
         _change: &Change<'_>,
         options: &Map<String, Value>,
     ) -> Result<OpenedLayers, NodeError> {
-        let Described { tree, links } = self.describe_named(options)?;
+        let Described { tree, mut links } = self.describe_named(options)?;
         links.parts.iter().try_for_each(|part| self.check_free(part))?;
         let options = DiskOptions::of_tree(tree.clone())?;
         self.find_files(&options)?;
@@ -183,6 +184,7 @@ impl Graph {
         let tasks = BackgroundTasks::new(Arc::clone(&self.rules.map_budget));
         let list = open_layers(&options, &self.rules, &tasks).await.map_err(failed)?;
         let bitmaps = list.first().and_then(|top| bitmaps_of(&*top.block));
+        links.parts.extend(made_names(&list, &links));
         Ok(OpenedLayers { list, bitmaps, path, tree, links })
     }
 
@@ -204,6 +206,21 @@ impl Graph {
             Err(error) => Err(NodeError::Open { path, source: Box::new(error) }),
         }
     }
+}
+
+/// Names that were made for layers and their files. Those of the files of a node that is opened once more are that node's.
+fn made_names(list: &[Arc<Layer>], links: &Links) -> Vec<String> {
+    let mut names = Vec::new();
+    for layer in list {
+        let own = layer.own_name();
+        if own.as_ref().is_some_and(|own| links.uses.contains(own)) {
+            continue;
+        }
+        let files = layer.files.iter().flat_map(LayerFiles::names).map(|(_, name)| name);
+        names.extend(own.into_iter().chain(files).filter(|name| MadeNames::is_made(name)));
+    }
+    names.retain(|name| !links.uses.contains(name) && !links.parts.contains(name));
+    names
 }
 
 /// Checks the options of a bare file by opening it read-only as a raw disk. A bare file is opened for good

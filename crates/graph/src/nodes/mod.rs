@@ -64,7 +64,6 @@ mod writers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use parking_lot::Mutex;
@@ -85,7 +84,7 @@ pub use self::job_host::{CommitError, JobHost, JobOwner, StepError, tracking_uni
 pub use self::key_slots::KeySlots;
 use self::list::NodeList;
 pub use self::live::{LayerView, Overlay};
-pub use self::name::NodeName;
+pub use self::name::{MadeNames, NodeName};
 pub(crate) use self::node::Links;
 pub use self::node::{Node, NodeKind};
 pub use self::removal::{Ends, Removed};
@@ -102,7 +101,6 @@ pub struct Graph {
     rules: OpenRules,
     nodes: Nodes,
     changing: AsyncMutex<()>,
-    names_made: AtomicU64,
 }
 
 /// The right to change the graph: every operation that changes it needs this. One change runs at a time.
@@ -115,7 +113,7 @@ pub struct Change<'a> {
 impl Graph {
     /// An empty one. `rules` say how its disks are opened.
     pub fn new(rules: OpenRules) -> Self {
-        Self { rules, nodes: Nodes::default(), changing: AsyncMutex::new(()), names_made: AtomicU64::new(0) }
+        Self { rules, nodes: Nodes::default(), changing: AsyncMutex::new(()) }
     }
 
     /// How disks are opened.
@@ -182,9 +180,9 @@ impl Graph {
         node.holders.first().is_some() || !self.users(node).is_empty()
     }
 
-    /// A generated name, for a node without one. A user's names cannot begin with `#`.
+    /// A generated name, for a node without one.
     fn make_name(&self) -> String {
-        format!("#block{:03}", self.names_made.fetch_add(1, Ordering::Relaxed))
+        self.rules.names.next()
     }
 
     fn check_free(&self, name: &str) -> Result<(), NodeError> {

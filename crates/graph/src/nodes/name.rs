@@ -50,6 +50,22 @@ impl Renames {
     }
 }
 
+/// Makes the names of nodes without one; copies go on where the others are. A user's names cannot begin with `#`.
+#[derive(Clone, Debug, Default)]
+pub struct MadeNames(Arc<AtomicU64>);
+
+impl MadeNames {
+    /// One that was not made before.
+    pub(crate) fn next(&self) -> String {
+        format!("#block{:03}", self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether it is one of these.
+    pub(crate) fn is_made(name: &str) -> bool {
+        name.starts_with('#')
+    }
+}
+
 /// Bytes of a node's name at most, as in QEMU.
 pub(super) const NAME_BYTES_MAX: usize = 31;
 

@@ -16,6 +16,7 @@ use storage::Storage;
 use super::bitmaps;
 use super::chosen::object;
 use super::full_name::FullName;
+use crate::copying::is_same_file;
 use crate::info::{limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
@@ -30,14 +31,16 @@ fn layers(image: &Arc<dyn Block>) -> impl Iterator<Item = Arc<dyn Block>> {
 pub struct Images {
     /// Backing images that are described inside their overlay, at most.
     nested_max: usize,
+    /// A backing file is called as the header calls it, where it is that one.
+    as_in_header: bool,
     /// Images with the driver of the filter that is over each.
     filtered: Vec<(Arc<dyn Block>, &'static str)>,
 }
 
 impl Images {
     /// For a query that is `flat`: no image is described inside another one. `filtered` are backing files, each with the driver of a filter over it.
-    pub fn new(flat: bool, filtered: Vec<(Arc<dyn Block>, &'static str)>) -> Self {
-        Self { nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX }, filtered }
+    pub fn new(flat: bool, as_in_header: bool, filtered: Vec<(Arc<dyn Block>, &'static str)>) -> Self {
+        Self { nested_max: if flat { 0 } else { LAYERS_SHOWN_MAX }, as_in_header, filtered }
     }
 
     /// Members of a disk with `image` on top: the image with those below it, and how many these are.
@@ -46,7 +49,9 @@ impl Images {
         let image_info = self.described(image).await;
         let mut value = object([("backing_file_depth", json!(depth)), ("image", image_info)]);
         if let Some(below) = layers(image).nth(1) {
-            value.insert("backing_file".to_owned(), json!(below.name()));
+            let written = name_in_header(image, &*below).await.filter(|_| self.as_in_header);
+            let name = written.unwrap_or_else(|| below.name().to_owned());
+            value.insert("backing_file".to_owned(), json!(without_credentials(&name)));
         }
         Value::Object(value)
     }
@@ -71,6 +76,12 @@ impl Images {
         }
         below.unwrap_or_default()
     }
+}
+
+/// How the header of `image` calls `below`, seen from where the image was named, if it is what it names.
+async fn name_in_header(image: &Arc<dyn Block>, below: &dyn Block) -> Option<String> {
+    let full = named_in_header(image, Path::new(image.name())).await?;
+    (full == below.name() || is_same_file(full.as_ref(), below.name().as_ref())).then_some(full)
 }
 
 /// An image by itself. What is not known of it is not there.
@@ -112,14 +123,16 @@ async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
 }
 
 /// The file called `path` by itself.
-pub fn of_file(file: &dyn Storage, path: &str) -> Value {
+pub fn of_file(driver: &str, file: &dyn Storage, path: &str) -> Value {
     let mut image = Map::new();
     let mut put = |name: &str, value: Value| image.insert(name.to_owned(), value);
     put("filename", json!(path));
-    put("format", json!("file"));
+    put("format", json!(driver));
     put("virtual-size", json!(file.length()));
     put("dirty-flag", json!(false));
-    put("format-specific", json!({ "type": "file", "data": {} }));
+    if driver == "file" {
+        put("format-specific", json!({ "type": "file", "data": {} }));
+    }
     put_file(&mut put, file, None);
     Value::Object(image)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Answer, Arguments, List, QmpError};
+use graph::drivers::options_of_name;
 use graph::options::{DetectZeroes, Discard};
 use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
@@ -28,7 +29,7 @@ use crate::serve::turns::Turn;
 /// When a disk is named that is none.
 pub async fn devices(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
     let (mut devices, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"), filtered_images(inventory));
+    let images = Images::new(arguments.is_on("flat"), inventory.as_qemu, filtered_images(inventory));
     let filters = job_filters(inventory);
     for node in chosen::disks(inventory, arguments)? {
         turn.pass().await;
@@ -84,7 +85,7 @@ fn image_called(inventory: &Inventory, disk: &str, image: &str) -> Option<Arc<dy
 /// When a node is named that is none.
 pub async fn nodes(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
     let (mut list, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"), filtered_images(inventory));
+    let images = Images::new(arguments.is_on("flat"), inventory.as_qemu, filtered_images(inventory));
     let nodes = Nodes::of(inventory, arguments)?;
     // Each is looked up in all that there is: found in one look, since there may be thousands.
     let reaches = inventory.graph.write_reaches();
@@ -232,8 +233,11 @@ async fn part_value(images: &Images, name: &str, node: &DiskNode, layers: &[Laye
         value["file"] = json!(path);
         let own = block.downcast_ref::<Qcow2>().map(Qcow2::file);
         let own = own.or_else(|| raw_of(block).map(|raw| &raw.storage)).filter(|_| is_main);
+        let options = options_of_name(&path).unwrap_or_default();
+        let driver = options.get("driver").and_then(Value::as_str).filter(|_| is_main).unwrap_or("file");
+        value["drv"] = json!(driver);
         value["image"] = match own {
-            Some(file) => image_info::of_file(&**file, &path),
+            Some(file) => image_info::of_file(driver, &**file, &path),
             None => json!({ "filename": path, "format": "file" }),
         };
     }
@@ -256,7 +260,7 @@ fn children_of(inventory: &Inventory, node: &Node, layers: &[LayerView], name: &
     };
     let files = image.map(|image| image.files.clone()).unwrap_or_default();
     let backing = image.and(images.next()).and_then(|below| below.name.clone());
-    let below = files.into_iter().chain(backing.map(|name| ("backing", name)));
+    let below = backing.map(|name| ("backing", name)).into_iter().chain(files);
     children(below.filter(|(_, name)| is_node(name)).collect())
 }
 
