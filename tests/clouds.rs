@@ -44,7 +44,13 @@ fn a_checkpoint_is_published_restored_and_served_in_each_cloud() {
         scene.write("write -P 7 1M 64k");
         scene.run(&["checkpoint", "-q", "d.qcow2", "two"]).ok();
         let report = scene.run(&["publish", "--output", "json", "d.qcow2@two", &name]).json();
-        assert_eq!(report["read-bytes"], MIB, "{cloud:?}: {report}");
+        assert_eq!(
+            (&report["read-bytes"], &report["deltas"]),
+            (&MIB.into(), &1.into()),
+            "{cloud:?}: {report}"
+        );
+        scene.run(&["restore", "-q", "--full", &name, "two.qcow2"]).ok();
+        scene.run(&["compare", "-f", "qcow2", "-F", "qcow2", "d.qcow2", "two.qcow2"]).ok();
         scene.run(&["restore", "-q", "--full", "--at", "one", &name, "back.qcow2"]).ok();
         scene.run(&["compare", "-f", "raw", "-F", "qcow2", "noise.raw", "back.qcow2"]).ok();
         // Requests of one upload were signed with credentials that were renewed meanwhile.

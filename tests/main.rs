@@ -8,6 +8,7 @@ mod chunked;
 mod clouds;
 mod confined;
 mod credentials;
+mod deltas;
 mod differential;
 mod drop_in;
 mod encrypted_images;

@@ -321,6 +321,9 @@ fn later_checkpoints_use_the_list_of_their_name_and_forks_take_it_over() {
             taken.requests
         );
     }
+    // What is at the store of the chunk that is a delta is in its pack: the base of later ones, too.
+    let again = scene.pack_again();
+    assert_eq!((&again["changed"], &again["uploaded"]), (&false.into(), &0.into()), "{again}");
     // Both lists name the same packs: none of them is unused.
     let unused = scene.prune(&["--unused-for", "0s"]);
     assert_eq!((&unused["unused"], &unused["packs"]), (&json!([]), &3.into()), "{unused}");

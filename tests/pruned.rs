@@ -95,7 +95,7 @@ fn what_no_image_leads_to_is_listed_and_removed_and_what_one_leads_to_stays() {
     // An image is deleted: what it alone led to is unused.
     scene.store.delete("/images/base/debian.json");
     let said = scene.run(&["prune", "--remove", "--force", "--unused-for", "0s", FOLDER]).ok();
-    assert!(said.contains("9 chunks, 0 packs, 1 images; removed: 5 objects"), "{said}");
+    assert!(said.contains("9 chunks, 0 packs, 0 delta objects, 1 images; removed: 5 objects"), "{said}");
     scene.assert_reads_as(OTHER, "other.raw");
     assert_eq!(scene.objects().len(), 3 + 1 + 1);
     // What was complained of had `/x` behind it, which no user had typed.

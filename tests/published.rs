@@ -84,11 +84,11 @@ fn a_later_checkpoint_costs_what_the_layers_above_the_published_one_say() {
     assert_eq!((figures(&dry), text(&dry, "parent")), ((MIB as u64, 0, false), text(&one, "image")));
     drop(scene.way.requests());
     let two = scene.publish(&["d.qcow2@two", NAME]);
-    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&one, "image")));
+    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 3, true), text(&one, "image")));
     let requests = scene.way.requests();
     let count = |method: &str| requests.iter().filter(|line| line.starts_with(method)).count();
-    // Announced (and whether a removal runs), the manifest, its table; chunk and table; the manifests.
-    assert_eq!((count("HEAD"), count("PUT"), count("GET"), count("DELETE")), (3, 5, 3, 1), "{requests:#?}");
+    // Announced (and whether a removal runs), the manifest, its table; what has changed of the chunk, tables; the manifests.
+    assert_eq!((count("HEAD"), count("PUT"), count("GET"), count("DELETE")), (4, 6, 3, 1), "{requests:#?}");
     // The first checkpoint is there for ever, under the name that says so.
     scene.assert_reads_as(text(&one, "image"), &first);
     for image in [NAME, text(&two, "image")] {
@@ -131,7 +131,7 @@ fn a_parent_is_found_under_any_name_of_the_folder() {
     let mib = MIB as u64;
     // The nearest one, whose chunks have the size that the new image takes over.
     drop(scene.way.requests());
-    assert_eq!(publish(&[], "s3://images/vms/f"), ((2 * mib, 2, true), image(&two)));
+    assert_eq!(publish(&[], "s3://images/vms/f"), ((2 * mib, 3, true), image(&two)));
     let listed = scene.way.requests().iter().filter(|line| line.contains("list-type")).count();
     assert_eq!(listed, 2);
     scene.assert_reads_as("s3://images/vms/f", &bytes);
@@ -184,7 +184,7 @@ fn a_checkpoint_of_a_disk_that_is_served_is_published_while_it_is_written() {
     scene.run(&["checkpoint", "-q", "qmp", "live"]).ok();
     client.write(3 << 20, &[4; 4096]).expect("a write");
     let live = scene.publish(&["qmp@live", NAME]);
-    assert_eq!(figures(&live), (MIB as u64, 2, true));
+    assert_eq!(figures(&live), (MIB as u64, 3, true));
     client.write(4 << 20, &[5; 4096]).expect("a write");
     client.flush().expect("a flush");
     server.stop();
@@ -227,7 +227,7 @@ fn a_lineage_that_has_lost_the_published_checkpoint_reads_all_and_sends_what_is_
     scene.checkpoint("three");
     // The next one that both know is "one", whose image stayed.
     let three = scene.publish(&["d.qcow2@three", NAME]);
-    assert_eq!((figures(&three).0, figures(&three).1), (MIB as u64, 2));
+    assert_eq!((figures(&three).0, figures(&three).1), (MIB as u64, 3));
     assert_ne!(text(&three, "parent"), text(&two, "image"));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
     // Nor is the one that it was published as.
@@ -240,7 +240,7 @@ fn a_lineage_that_has_lost_the_published_checkpoint_reads_all_and_sends_what_is_
         &scene.store.get(&format!("/images/vms/d@{}.json", text(&two, "id"))).unwrap(),
     );
     let whole = scene.publish(&["d.qcow2@three", NAME]);
-    assert_eq!((figures(&whole), &whole["parent"]), ((12 * MIB as u64, 0, true), &Value::Null));
+    assert_eq!((figures(&whole), &whole["parent"]), ((12 * MIB as u64, 1, true), &Value::Null));
     scene.assert_reads_as(NAME, &scene.bytes("d.qcow2"));
 }
 
@@ -393,7 +393,7 @@ fn a_restored_disk_stays_what_it_was_whatever_is_published_later() {
     let mine = scene.publish(&words);
     assert_eq!(
         (figures(&mine), &mine["parent"]),
-        ((MIB as u64, 2, true), &backing["chunked:".len()..].into())
+        ((MIB as u64, 3, true), &backing["chunked:".len()..].into())
     );
     let mut bytes = first;
     bytes[MIB..MIB + (64 << 10)].fill(5);
@@ -529,7 +529,7 @@ fn a_server_publishes_as_a_job_that_is_slowed_paused_and_cancelled() {
     drop(client);
     scene.run(&["checkpoint", "-q", "qmp", "two"]).ok();
     let two = scene.publish(&["qmp@two", NAME]);
-    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 2, true), text(&answer, "image")));
+    assert_eq!((figures(&two), text(&two, "parent")), ((MIB as u64, 3, true), text(&answer, "image")));
     server.stop();
 }
 

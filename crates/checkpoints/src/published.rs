@@ -2,6 +2,7 @@
 //!
 //! A program that uploads says by [`Follow`] how fast, sees how far it is, and ends it; a job is followed by its [`job::Life`].
 
+mod deltas;
 mod error;
 mod follow;
 mod live;

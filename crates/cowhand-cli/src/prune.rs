@@ -30,7 +30,7 @@ docs/reference/object-stores.md has what is at the store.";
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "List the chunks in a folder of an object store that no chunked image of the folder leads to any more, or that a push \
-        left when it was interrupted; --remove removes them. So it does with start lists of images that are gone, and with packs that no start list names \
+        left when it was interrupted; --remove removes them. So it does with delta objects (parts of chunks), with start lists of images that are gone, and with packs that no start list names \
         (cowhand pack). FOLDER is s3://BUCKET/FOLDER (or gs, or az), where images are FOLDER/NAME.json.\n\n\
         No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
         chunks are removed no push to the folder runs: a push that continues has the removal refused, and a push that begins is refused. \
@@ -90,8 +90,9 @@ const JSON: &str = "  folder                  text: the folder, as it was named
   images                  number of images in it
   chunks                  number of chunks, and tables of them
   packs                   number of packs
-  unused                  list of objects that no image leads to, for long enough: chunks, start
-                          lists and packs
+  deltas                  number of delta objects
+  unused                  list of objects that no image leads to, for long enough: chunks, delta
+                          objects, start lists and packs
   unused-bytes            bytes of these
   young                   number of objects that no image leads to, and that stay
   pushes                  number of pushes in progress
@@ -109,6 +110,8 @@ struct Report {
     /// Chunks, and tables of them.
     chunks: u64,
     packs: u64,
+    /// Objects with what has changed of chunks.
+    deltas: u64,
     /// What no image leads to, for long enough.
     unused: Vec<Object>,
     unused_bytes: u64,
@@ -149,7 +152,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         };
         look(args, &watch, &folder, give).await
     })?;
-    if found.images == 0 && found.chunks == 0 && found.packs == 0 {
+    if found.images + found.chunks + found.packs + found.deltas == 0 {
         let what = format!("there is no chunked image in {}, and no chunk", args.folder);
         return Err(
             Failure::new(what).with_hint("FOLDER is what stands before the last slash of an image's name")
@@ -159,10 +162,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => {
-            let Survey { images, chunks, packs, unused_bytes, young, pushes, unused: _ } = found;
+            let Survey { images, chunks, packs, deltas, unused_bytes, young, pushes, unused: _ } = found;
             let folder = args.folder.clone();
-            let report =
-                Report { folder, images, chunks, packs, unused, unused_bytes, young, pushes, removed };
+            let report = Report {
+                folder,
+                images,
+                chunks,
+                packs,
+                deltas,
+                unused,
+                unused_bytes,
+                young,
+                pushes,
+                removed,
+            };
             write_json(out, &report)?;
         }
         OutputFormat::Human => tell(&found, removed, out)?,
@@ -171,12 +184,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 fn tell(found: &Survey, removed: bool, out: &mut dyn Write) -> std::io::Result<()> {
-    let Survey { images, chunks, packs, unused, unused_bytes, young, pushes } = found;
+    let Survey { images, chunks, packs, deltas, unused, unused_bytes, young, pushes } = found;
     let bytes = human_size(*unused_bytes);
     let what = if removed { "removed" } else { "unused" };
     writeln!(
         out,
-        "{chunks} chunks, {packs} packs, {images} images; {what}: {unused} objects, {bytes}; unused and kept: {young}"
+        "{chunks} chunks, {packs} packs, {deltas} delta objects, {images} images; {what}: {unused} objects, {bytes}; unused and kept: {young}"
     )?;
     if *pushes > 0 {
         writeln!(

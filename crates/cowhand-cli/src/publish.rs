@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::output::{OutputFormat, printable, with_json, write_json};
 use crate::push::Signals;
-use crate::push::target::{SENT_JSON, TargetArgs};
+use crate::push::target::{SENT_JSON, TargetArgs, uploaded};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,8 @@ Examples:
         later checkpoint that is published to NAME replaces only the first. cowhand restore makes disks of both.\n\n\
         Of its parent, a checkpoint of the same lineage that is there, everything is taken that the layers of only one of the two say nothing \
         about, by their maps: it is neither read nor asked for. That is the checkpoint at NAME, else the nearest one in the folder; --parent names \
-        another one. Chunks that are there are not uploaded, zeroes are not stored. After Ctrl-C or an error what was there is there, and \
+        another one. Chunks that are there are not uploaded, zeroes are not stored. Of a chunk that differs from the parent's in less than half, what differs is \
+        uploaded alone. After Ctrl-C or an error what was there is there, and \
         the next publish finds the chunks that were uploaded.\n\n\
         What is the same for all chunked images (chunks, compression, two uploads to one name) cowhand push --help says.",
     after_help = with_disk(EXAMPLES),
@@ -111,16 +112,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 impl Report {
     fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let Outcome { sent, parent, image, changed, .. } = &self.outcome;
-        let Sent { chunks, uploaded, uploaded_bytes, read_bytes, .. } = sent;
+        let Sent { chunks, read_bytes, .. } = sent;
         let since = parent.as_ref().map_or_else(String::new, |parent| format!(" since {parent}"));
         let image = printable(image);
         match (self.dry_run, changed) {
             (true, _) => writeln!(out, "{image}: would read {}{since}", human_size(*read_bytes)),
             (false, false) => writeln!(out, "{image}: {chunks} chunks; nothing has changed"),
-            (false, true) => {
-                let bytes = human_size(*uploaded_bytes);
-                writeln!(out, "{image}: {chunks} chunks; uploaded {uploaded} objects, {bytes}{since}")
-            }
+            (false, true) => writeln!(out, "{image}: {chunks} chunks; {}{since}", uploaded(sent)),
         }
     }
 }

@@ -9,12 +9,11 @@ use std::process::ExitCode;
 
 use checkpoints::{Sent, Session};
 use graph::cache_mode::CacheMode;
-use graph::size::human_size;
 use job::{LoopClock, RateLimit};
 use serde::{Deserialize, Serialize};
 
 pub use self::signals::Signals;
-use self::target::{SENT_JSON, TargetArgs};
+use self::target::{SENT_JSON, TargetArgs, uploaded};
 use crate::copying::report::ReportArgs;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
@@ -140,11 +139,10 @@ fn push(args: &Args, watch: &Watch) -> Result<Report, Failure> {
 
 impl Report {
     fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let Outcome { sent: Sent { chunks, uploaded, uploaded_bytes, .. }, changed } = &self.outcome;
-        let target = &self.target;
-        let bytes = human_size(*uploaded_bytes);
+        let Outcome { sent, changed } = &self.outcome;
+        let (target, chunks) = (&self.target, sent.chunks);
         match changed {
-            true => writeln!(out, "{target}: {chunks} chunks; uploaded {uploaded} objects, {bytes}"),
+            true => writeln!(out, "{target}: {chunks} chunks; {}", uploaded(sent)),
             false => writeln!(out, "{target}: {chunks} chunks; nothing has changed"),
         }
     }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
 use crate::start_list::{Pack, PackedChunk, StartList, pack_chunks_max};
-use crate::storage::Image;
+use crate::storage::{ChunkOrBase, Image};
 use crate::writing::ObjectKind;
 
 /// Packs that are fetched at a time: one arrives while another one is asked for.
@@ -192,26 +192,39 @@ impl Image {
         for chunk in &pack.chunks {
             let place = at..at + chunk.bytes;
             at = place.end;
-            let is_it = self.name_of(chunk.chunk).await? == Some(chunk.name);
-            if is_it && !self.chunks.has(chunk.name) {
+            if let Some(kept) = self.of_use(chunk).await? {
                 of_use += chunk.bytes;
-                wanted.push((chunk, place));
+                wanted.push((chunk, kept, place));
             }
         }
         if of_use * OF_USE_MIN < at {
             return Ok(Vec::new());
         }
         let in_memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let part = |(chunk, place): (&PackedChunk, Range<u64>)| {
+        let part = |(chunk, kept, place): (&PackedChunk, ChunkOrBase, Range<u64>)| {
             let whole = self.manifest.range(chunk.chunk);
             Some(Part {
                 name: chunk.name,
                 place: in_memory(place.start)..in_memory(place.end),
                 needed: whole.end - whole.start,
-                cell: self.chunks.ahead(chunk.name)?,
+                cell: self.chunks.ahead(kept)?,
             })
         };
         Ok(wanted.into_iter().filter_map(part).collect())
+    }
+
+    /// What a chunk of a pack is here: one that the disk has at that place, or the base of that; `None` if it is neither, or what it is for is in memory.
+    async fn of_use(&self, packed: &PackedChunk) -> Result<Option<ChunkOrBase>, Error> {
+        let Some(name) = self.name_of(packed.chunk).await? else { return Ok(None) };
+        if self.chunks.has(ChunkOrBase::Chunk(name)) {
+            return Ok(None);
+        }
+        let kept = match self.delta(packed.chunk, name).await? {
+            Some(delta) if delta.base == packed.name => ChunkOrBase::Base(packed.name),
+            _ if name == packed.name => ChunkOrBase::Chunk(name),
+            _ => return Ok(None),
+        };
+        Ok((!self.chunks.has(kept)).then_some(kept))
     }
 
     /// Nothing more is fetched ahead.

@@ -1,6 +1,6 @@
 //! How many bytes a chunk has.
 
-use crate::manifest::ManifestError;
+use crate::manifest_error::ManifestError;
 
 /// Bytes of the smallest chunks.
 pub const CHUNK_BYTES_MIN: u64 = 512 << 10;

@@ -5,7 +5,7 @@ use std::io;
 use storage_s3::StoreError;
 
 use crate::key::{KeyError, KeyId};
-use crate::manifest::ManifestError;
+use crate::manifest_error::ManifestError;
 use crate::start_list::StartListError;
 
 /// Why a chunked image cannot be read or made.
@@ -102,6 +102,16 @@ pub enum Error {
         object: String,
         /// What it is.
         what: &'static str,
+    },
+    /// A table of deltas, or a delta, is not what was written.
+    #[error("{object}: the image is damaged: this {what} {reason}")]
+    Delta {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
     },
     /// It takes a key.
     #[error("{image} is encrypted with the key {key}: give the secret that holds it (encrypt-key-secret)")]
@@ -207,13 +217,22 @@ impl Error {
                 | Self::Frame { .. }
                 | Self::Content { .. }
                 | Self::Encryption { .. }
+                | Self::Delta { .. }
         )
     }
 
     /// Whether the store says that it must not be asked for this.
     pub fn is_forbidden(&self) -> bool {
-        let (Self::Server(error) | Self::Store(StoreError::Http(error))) = self else { return false };
-        matches!(error, storage_http::Error::Refused { status: 401 | 403, .. })
+        matches!(self.status(), Some(401 | 403))
+    }
+
+    /// The status with which the store or server refused.
+    pub(crate) fn status(&self) -> Option<u16> {
+        let (Self::Server(error) | Self::Store(StoreError::Http(error))) = self else { return None };
+        match error {
+            storage_http::Error::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
     }
 }
 
@@ -244,6 +263,7 @@ impl From<Error> for io::Error {
             | Error::Frame { .. }
             | Error::Content { .. }
             | Error::Encryption { .. }
+            | Error::Delta { .. }
             | Error::Unproven { .. } => Self::new(io::ErrorKind::InvalidData, error),
             Error::Incomparable { .. }
             | Error::NothingToPack { .. }

@@ -44,14 +44,22 @@ pub(crate) fn plain(
         Some(key) => key.decrypted(name, body).ok_or(Damage::Encryption)?,
         None => body,
     };
-    let bytes = match body.len() {
-        found if found == len => body,
-        found if found < len && body.starts_with(&MAGIC) => decompressed(&body, len)?,
-        found => return Err(Damage::Length(found as u64)),
-    };
+    let bytes = unpacked(body, len)?;
     match ChunkName::of_chunk(&bytes, key) == name {
         true => Ok(bytes),
         false => Err(Damage::Content),
+    }
+}
+
+/// The `len` bytes that a body is, or a shorter zstd frame of them. Costs `len` bytes of memory at most besides.
+///
+/// # Errors
+/// When it is neither.
+pub(crate) fn unpacked(body: Vec<u8>, len: usize) -> Result<Vec<u8>, Damage> {
+    match body.len() {
+        found if found == len => Ok(body),
+        found if found < len && body.starts_with(&MAGIC) => decompressed(&body, len),
+        found => Err(Damage::Length(found as u64)),
     }
 }
 

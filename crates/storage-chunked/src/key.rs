@@ -24,6 +24,10 @@ pub(crate) const OVERHEAD_BYTES: u64 = (NONCE_LEN + TAG_BYTES) as u64;
 const TAG_BYTES: usize = 16;
 /// What all keys of these images are derived with, so that the same secret may have other uses.
 const SALT: &[u8] = b"cowhand-chunked-image 3";
+/// What stands behind the name of a chunk in the name of the key of its patches.
+const PATCH_KEY: &[u8] = b"patch";
+/// The same before a patch, in what its nonce is a hash of.
+const PATCH_NONCE: &[u8] = b"patch nonce";
 /// Bytes of a derived key.
 const KEY_BYTES: usize = 32;
 /// Bytes of a key's id.
@@ -139,8 +143,25 @@ impl ImageKey {
     pub(crate) fn encrypted(&self, name: ChunkName, bytes: &[u8]) -> Result<IoBytes, KeyError> {
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|_| KeyError::Unusable("there are no random bytes"))?;
+        self.sealed(name.bytes(), nonce, bytes)
+    }
+
+    /// A patch of the chunk `base` with these bytes, encrypted: as the same patch always is, so that a publication that continues finds what another one sent.
+    /// Its nonce is a keyed hash of it: the same one never meets other bytes.
+    ///
+    /// # Errors
+    /// When the cipher refuses.
+    pub(crate) fn encrypted_patch(&self, base: ChunkName, bytes: &[u8]) -> Result<IoBytes, KeyError> {
+        let mut nonce = [0; NONCE_LEN];
+        let hashed = tag(&self.keys.objects, &[&base.bytes()[..], PATCH_NONCE, bytes].concat());
+        nonce.iter_mut().zip(hashed).for_each(|(to, from)| *to = from);
+        self.sealed(&patch_of(base), nonce, bytes)
+    }
+
+    /// What `of` names, with these bytes, encrypted.
+    fn sealed(&self, of: &[u8], nonce: [u8; NONCE_LEN], bytes: &[u8]) -> Result<IoBytes, KeyError> {
         let mut body = IoBuf::uninit(NONCE_LEN + bytes.len() + TAG_BYTES);
-        let encrypted = self.with_cipher(name, |cipher| {
+        let encrypted = self.with_cipher(of, |cipher| {
             let (before, rest) = body.split_at_mut_checked(NONCE_LEN)?;
             let (text, behind) = rest.split_at_mut_checked(bytes.len())?;
             before.copy_from_slice(&nonce);
@@ -155,8 +176,17 @@ impl ImageKey {
     }
 
     /// The bytes of an object of this name; `None` if it was not encrypted with this key under that name, or was changed.
-    pub(crate) fn decrypted(&self, name: ChunkName, mut body: Vec<u8>) -> Option<Vec<u8>> {
-        let len = self.with_cipher(name, |cipher| {
+    pub(crate) fn decrypted(&self, name: ChunkName, body: Vec<u8>) -> Option<Vec<u8>> {
+        self.opened(name.bytes(), body)
+    }
+
+    /// The bytes of a patch of the chunk `base`; `None` if it was not encrypted with this key as that, or was changed.
+    pub(crate) fn decrypted_patch(&self, base: ChunkName, body: Vec<u8>) -> Option<Vec<u8>> {
+        self.opened(&patch_of(base), body)
+    }
+
+    fn opened(&self, of: &[u8], mut body: Vec<u8>) -> Option<Vec<u8>> {
+        let len = self.with_cipher(of, |cipher| {
             let (nonce, text) = body.split_at_mut_checked(NONCE_LEN)?;
             let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
             cipher.open_in_place(nonce, Aad::empty(), text).ok().map(|plain| plain.len())
@@ -166,13 +196,18 @@ impl ImageKey {
         Some(body)
     }
 
-    /// Uses the key of one object.
-    fn with_cipher<T>(&self, name: ChunkName, work: impl FnOnce(&LessSafeKey) -> Option<T>) -> Option<T> {
+    /// Uses the key of one object, or of the patches of one.
+    fn with_cipher<T>(&self, of: &[u8], work: impl FnOnce(&LessSafeKey) -> Option<T>) -> Option<T> {
         wiped_stack::<STACK_BYTES, _>(|| {
-            let key = tag(&self.keys.objects, name.bytes());
+            let key = tag(&self.keys.objects, of);
             work(&LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).ok()?))
         })
     }
+}
+
+/// Which key patches of a chunk have: no object is called so.
+fn patch_of(base: ChunkName) -> Vec<u8> {
+    [&base.bytes()[..], PATCH_KEY].concat()
 }
 
 fn tag(key: &hmac::Key, bytes: &[u8]) -> [u8; KEY_BYTES] {

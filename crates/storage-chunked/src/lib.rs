@@ -6,6 +6,8 @@
 //! encrypted, their names are keyed hashes, and the manifest has a proof that the owner of the key wrote it.
 //! docs/internals/chunked-images.md has the bytes.
 //!
+//! A chunk that differs from another one in a few ranges may be stored as that one and patches ([`DeltaTable`]): many of these are one object.
+//!
 //! A start list names the chunks that a start reads, and packs have copies of them ([`Packing`]): so a guest's start takes few requests.
 //!
 //! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to. [`Comparison`] finds where
@@ -17,14 +19,19 @@ mod ahead;
 mod checkpoint;
 mod chunk_name;
 mod chunk_size;
+mod composing;
+mod deltas;
 mod difference;
 mod error;
 mod frame;
 mod in_use;
 mod kept;
 mod key;
+mod leading;
 mod manifest;
+mod manifest_error;
 mod packing;
+mod patch;
 mod place;
 mod reading;
 mod start_list;
@@ -36,10 +43,13 @@ mod writing;
 pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint, Of};
 pub use chunk_name::ChunkName;
 pub use chunk_size::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
+pub use composing::{DeltaObject, NewDelta};
+pub use deltas::{DELTAS_BYTES_MAX, Delta, DeltaTable, PATCHES_MAX, Patch};
 pub use difference::{Comparison, Content, Difference};
 pub use error::Error;
 pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
-pub use manifest::{Compression, DISK_BYTES_MAX, Manifest, ManifestError, TABLE_CHUNKS};
+pub use manifest::{Compression, DELTA_TABLES_MAX, DISK_BYTES_MAX, DeltasOf, Manifest, TABLE_CHUNKS};
+pub use manifest_error::ManifestError;
 pub use packing::{Packed, Packing};
 pub use place::{PREFIX, Place, Published, split_key, without_prefix};
 pub use start_list::{PACK_BYTES_MAX, Pack, PackedChunk, START_CHUNKS_MAX, StartList, StartListError};

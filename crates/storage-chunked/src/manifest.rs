@@ -1,115 +1,30 @@
 //! The manifest: how large the disk is, how large its chunks are, and which tables name them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CHECKPOINTS_MAX, Checkpoint};
 use crate::chunk_name::ChunkName;
-use crate::chunk_size::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
+use crate::chunk_size::ChunkSize;
+use crate::deltas::DELTAS_BYTES_MAX;
 use crate::key::{CIPHER, ImageKey, KeyId};
+use crate::manifest_error::ManifestError;
 
 /// The value of `format`.
-const FORMAT: &str = "cowhand-chunked-image";
+pub(crate) const FORMAT: &str = "cowhand-chunked-image";
 /// The versions that are read. The first one is written where it can say all.
-const VERSIONS: [u64; 3] = [1, 2, 3];
+const VERSIONS: [u64; 4] = [1, 2, 3, 4];
 
 /// Chunks that one table names. A table of 512 KiB is then 8 to 64 GiB of disk.
 pub const TABLE_CHUNKS: u64 = 16_384;
 /// A larger disk is refused. With the smallest chunks it has 8,192 tables: a manifest of 550 KB.
 pub const DISK_BYTES_MAX: u64 = 64 << 40;
-/// No manifest has more: 8,192 names take 68 bytes each.
+/// Tables that have chunks which are deltas at most: the manifest stays small.
+pub const DELTA_TABLES_MAX: usize = 1024;
+/// No manifest has more: 8,192 names take 72 bytes each.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-
-/// What is wrong with a manifest, or with a disk that is to have one.
-#[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
-    /// It has another shape.
-    #[error("it is no manifest of a chunked image: {0}")]
-    Shape(serde_json::Error),
-    /// It is of something else.
-    #[error("format is {found:?}; allowed: {FORMAT}")]
-    Format {
-        /// What it says.
-        found: String,
-    },
-    /// It is of another version.
-    #[error("version is {found}; allowed: 1 to 3")]
-    Version {
-        /// What it says.
-        found: u64,
-    },
-    /// The member is of versions 2 and 3, which need it.
-    #[error("versions 2 and 3 have a member \"compression\", and version 1 has none")]
-    Compression,
-    /// The member is of version 3, which needs it.
-    #[error("version 3 has a member \"encryption\", and others have none")]
-    Encryption,
-    /// It is encrypted in another way.
-    #[error("cipher is {found:?}; allowed: {CIPHER}")]
-    Cipher {
-        /// What it says.
-        found: String,
-    },
-    /// The key has another id, or the proof another form.
-    #[error("{member} is {found:?}; allowed: {digits} hexadecimal digits in lower case")]
-    Digits {
-        /// Which of them.
-        member: &'static str,
-        /// What it says.
-        found: String,
-        /// How many it has.
-        digits: usize,
-    },
-    /// Version 1 has none, and no chain is so long.
-    #[error(
-        "it names {found} checkpoints; allowed: up to {CHECKPOINTS_MAX} in versions 2 and 3, none in version 1"
-    )]
-    Checkpoints {
-        /// What it has.
-        found: usize,
-    },
-    /// A checkpoint cannot be called so.
-    #[error(
-        "it names the checkpoint {id:?} ({name:?}); allowed: an id of 16 hexadecimal digits in lower case, and a name of 1 to 128 letters, digits or -_.:+"
-    )]
-    Checkpoint {
-        /// Its id.
-        id: String,
-        /// Its name.
-        name: Option<String>,
-    },
-    /// The disk is too large.
-    #[error("the disk has {found} bytes; allowed: up to {DISK_BYTES_MAX}")]
-    Size {
-        /// Its bytes.
-        found: u64,
-    },
-    /// No chunk has this size.
-    #[error("chunk-size is {found}; allowed: powers of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}")]
-    ChunkSize {
-        /// Its bytes.
-        found: u64,
-    },
-    /// It has more or fewer tables than its disk.
-    #[error("it has {found} tables; a disk of {size} bytes has {needed}")]
-    Tables {
-        /// What it has.
-        found: usize,
-        /// Bytes of its disk.
-        size: u64,
-        /// Tables of such a disk.
-        needed: u64,
-    },
-    /// The name of a table is none.
-    #[error("table {table} is called {found:?}; allowed: null, or 64 hexadecimal digits in lower case")]
-    Name {
-        /// Which one.
-        table: usize,
-        /// What it is called.
-        found: String,
-    },
-}
 
 /// How objects may be compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -167,6 +82,25 @@ struct Document {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     checkpoints: Vec<Checkpoint>,
     tables: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    deltas: Vec<DeltasEntry>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct DeltasEntry {
+    table: u64,
+    name: String,
+    bytes: u64,
+}
+
+/// The table of the chunks of a table that are deltas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltasOf {
+    /// Its name.
+    pub name: ChunkName,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// A disk in chunks.
@@ -181,6 +115,8 @@ pub struct Manifest {
     checkpoints: Vec<Checkpoint>,
     /// As many as the disk has; `None` is a table of zeroes, which is not stored.
     tables: Vec<Option<ChunkName>>,
+    /// Of tables that have chunks which are deltas.
+    deltas: BTreeMap<u64, DeltasOf>,
 }
 
 impl Manifest {
@@ -196,8 +132,8 @@ impl Manifest {
         if size > DISK_BYTES_MAX {
             return Err(ManifestError::Size { found: size });
         }
-        let (key_id, checkpoints, tables) = (None, Vec::new(), Vec::new());
-        let manifest = Self { size, chunk_size, compression, key_id, checkpoints, tables };
+        let (key_id, checkpoints, tables, deltas) = (None, Vec::new(), Vec::new(), BTreeMap::new());
+        let manifest = Self { size, chunk_size, compression, key_id, checkpoints, tables, deltas };
         let tables = vec![None; usize::try_from(manifest.tables_needed()).unwrap_or_default()];
         Ok(Self { tables, ..manifest })
     }
@@ -216,12 +152,16 @@ impl Manifest {
             return Err(ManifestError::Version { found: version });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
-        let Document { size, chunk_size, compression, encryption, checkpoints, tables, .. } = document;
+        let Document { size, chunk_size, compression, encryption, checkpoints, tables, deltas, .. } =
+            document;
         if (version == 1) != compression.is_none() {
             return Err(ManifestError::Compression);
         }
-        if (version == 3) != encryption.is_some() {
+        if version != 4 && (version == 3) != encryption.is_some() {
             return Err(ManifestError::Encryption);
+        }
+        if deltas.len() > DELTA_TABLES_MAX || (version == 4) == deltas.is_empty() {
+            return Err(ManifestError::DeltaTables { found: deltas.len() });
         }
         let (key_id, mac) = encryption.map(|encryption| encryption.checked()).transpose()?.unzip();
         check_checkpoints(&checkpoints, version)?;
@@ -237,8 +177,9 @@ impl Manifest {
                 name => Ok(name),
             },
         };
-        let tables = tables.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
-        Ok((Self { tables, key_id, checkpoints, ..empty }, mac))
+        let tables: Vec<_> = tables.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
+        let deltas = checked_deltas(deltas, &tables)?;
+        Ok((Self { tables, key_id, checkpoints, deltas, ..empty }, mac))
     }
 
     /// The same as one whose chunks are encrypted with a key, if there is one.
@@ -284,8 +225,9 @@ impl Manifest {
     fn document(&self, mac: Option<ChunkName>) -> Vec<u8> {
         let tables = self.tables.iter().map(|table| table.map(|name| name.to_string())).collect();
         let (size, chunk_size) = (self.size, self.chunk_size.bytes());
-        let [first, second, third] = VERSIONS;
+        let [first, second, third, fourth] = VERSIONS;
         let version = match self.key_id {
+            _ if !self.deltas.is_empty() => fourth,
             Some(_) => third,
             None if self.compression == Compression::None && self.checkpoints.is_empty() => first,
             None => second,
@@ -297,8 +239,23 @@ impl Manifest {
             mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
         });
         let (format, checkpoints) = (FORMAT.to_owned(), self.checkpoints.clone());
-        let document =
-            Document { format, version, size, chunk_size, compression, encryption, checkpoints, tables };
+        let entry = |(table, deltas): (&u64, &DeltasOf)| DeltasEntry {
+            table: *table,
+            name: deltas.name.to_string(),
+            bytes: deltas.bytes,
+        };
+        let deltas = self.deltas.iter().map(entry).collect();
+        let document = Document {
+            format,
+            version,
+            size,
+            chunk_size,
+            compression,
+            encryption,
+            checkpoints,
+            tables,
+            deltas,
+        };
         // Nothing of it can fail: text and numbers, into memory.
         let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
         bytes.push(b'\n');
@@ -368,9 +325,45 @@ impl Manifest {
         }
     }
 
+    /// The table of the chunks of a table that are deltas; `None` if none is.
+    pub fn deltas(&self, table: u64) -> Option<DeltasOf> {
+        self.deltas.get(&table).copied()
+    }
+
+    /// How many tables from this one on have chunks that are deltas; [`DELTA_TABLES_MAX`] at most.
+    pub fn delta_tables_from(&self, table: u64) -> usize {
+        self.deltas.range(table..).count()
+    }
+
+    /// Names the table of the chunks of a table that are deltas.
+    pub fn set_deltas(&mut self, table: u64, deltas: Option<DeltasOf>) {
+        match deltas {
+            Some(deltas) => self.deltas.insert(table, deltas),
+            None => self.deltas.remove(&table),
+        };
+        debug_assert!(self.deltas.len() <= DELTA_TABLES_MAX, "{}", self.deltas.len());
+    }
+
     fn tables_needed(&self) -> u64 {
         self.chunks().div_ceil(TABLE_CHUNKS)
     }
+}
+
+fn checked_deltas(
+    deltas: Vec<DeltasEntry>,
+    tables: &[Option<ChunkName>],
+) -> Result<BTreeMap<u64, DeltasOf>, ManifestError> {
+    let mut checked = BTreeMap::new();
+    for DeltasEntry { table, name, bytes } in deltas {
+        let is_there = usize::try_from(table).ok().and_then(|table| *tables.get(table)?).is_some();
+        let is_next = checked.last_key_value().is_none_or(|(last, _)| *last < table);
+        let is_sound = is_there && is_next && (1..=DELTAS_BYTES_MAX).contains(&bytes);
+        match ChunkName::parse(&name).filter(|_| is_sound) {
+            Some(name) => checked.insert(table, DeltasOf { name, bytes }),
+            None => return Err(ManifestError::Deltas { table, bytes, name }),
+        };
+    }
+    Ok(checked)
 }
 
 fn check_checkpoints(checkpoints: &[Checkpoint], version: u64) -> Result<(), ManifestError> {
@@ -389,6 +382,7 @@ fn check_checkpoints(checkpoints: &[Checkpoint], version: u64) -> Result<(), Man
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CHUNK_BYTES_MIN;
 
     fn encoded(manifest: &Manifest) -> Vec<u8> {
         manifest.encode("d", None)
@@ -432,11 +426,34 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_with_deltas_has_a_version_of_its_own_with_and_without_a_key() {
+        let key = ImageKey::of_secret(&[7; 32]).unwrap();
+        let mut plain = Manifest::of_zeroes(33 << 30, ChunkSize::default(), Compression::Zstd).unwrap();
+        plain.set_table(1, Some(ChunkName::of(b"x")));
+        let without = encoded(&plain);
+        plain.set_deltas(1, Some(DeltasOf { name: ChunkName::of(b"y"), bytes: 100 }));
+        assert_eq!((plain.delta_tables_from(1), plain.deltas(0)), (1, None));
+        let encrypted = plain.clone().of_key(Some(key.id()));
+        for (manifest, key) in [(&plain, None), (&encrypted, Some(&key))] {
+            let bytes = manifest.encode("d", key);
+            assert!(String::from_utf8(bytes.clone()).unwrap().contains("\"version\": 4"));
+            let (read, mac) = Manifest::decode(&bytes).unwrap();
+            assert_eq!(&read, manifest);
+            assert!(key.is_none_or(|key| key.is_proof(mac.unwrap(), &read.proven("d"))));
+        }
+        plain.set_deltas(1, None);
+        assert_eq!(encoded(&plain), without);
+    }
+
+    #[test]
     fn the_manifest_of_the_largest_disk_is_below_its_bound() {
         let mut manifest =
             Manifest::of_zeroes(DISK_BYTES_MAX, ChunkSize::new(CHUNK_BYTES_MIN).unwrap(), Compression::Zstd)
                 .unwrap();
         (0..manifest.tables()).for_each(|table| manifest.set_table(table, Some(ChunkName::of(b"x"))));
+        let deltas = DeltasOf { name: ChunkName::of(b"x"), bytes: DELTAS_BYTES_MAX };
+        let last = manifest.tables() - DELTA_TABLES_MAX as u64;
+        (last..manifest.tables()).for_each(|table| manifest.set_deltas(table, Some(deltas)));
         let name = "n".repeat(128);
         let manifest = manifest.of_checkpoints(vec![checkpoint(Some(&name)); CHECKPOINTS_MAX + 1]);
         assert_eq!(manifest.checkpoints().len(), CHECKPOINTS_MAX);
@@ -464,10 +481,38 @@ mod tests {
             )
         };
         assert!(manifest(":1,", &encrypted("aes-256-gcm", &"0".repeat(16), &"a".repeat(64))).is_ok());
+        let deltas = |entries: &str| {
+            let table = ChunkName::of(b"t");
+            format!(":4,\"compression\":\"zstd\",\"deltas\":[{entries}],\"tables\":[\"{table}\"]")
+        };
+        let named = |table: u64, bytes: u64| {
+            format!("{{\"table\":{table},\"name\":\"{}\",\"bytes\":{bytes}}}", ChunkName::of(b"d"))
+        };
+        let with_deltas = |entries: &str| {
+            let whole = r#"{"format":"cowhand-chunked-image","size":4096,"chunk-size":1048576,"version"#;
+            let whole = format!("{whole}\"{}}}", deltas(entries));
+            Manifest::decode(whole.as_bytes()).map_err(|error| error.to_string())
+        };
+        assert!(with_deltas(&named(0, 1 << 20)).is_ok());
+        for (entries, says) in [
+            (String::new(), "it has 0 tables of deltas; allowed: 1 to 1024 in version 4"),
+            (vec![named(0, 1); 1025].join(","), "it has 1025 tables of deltas"),
+            (named(1, 1), "the deltas of table 1 are 1 bytes"),
+            (named(0, 0), "the deltas of table 0 are 0 bytes"),
+            (named(0, (1 << 20) + 1), "allowed: each table with chunks once, in order, up to 1048576 bytes"),
+            (format!("{0},{0}", named(0, 1)), "the deltas of table 0"),
+            (r#"{"table":0,"name":"../x","bytes":1}"#.to_owned(), "are 1 bytes called \"../x\""),
+            (r#"{"table":0,"name":"x","bytes":1,"more":1}"#.to_owned(), "unknown field `more`"),
+        ] {
+            let error = with_deltas(&entries).unwrap_err();
+            assert!(error.contains(says), "{error}: {says}");
+        }
         for (replaced, by, says) in [
+            (":1,", ":4,\"compression\":\"zstd\",", "it has 0 tables of deltas"),
+            ("[null]", "[null],\"deltas\":[{\"table\":0,\"name\":\"x\",\"bytes\":1}]", "none in others"),
             ("cowhand-", "other-", "format is \"other-chunked-image\"; allowed: cowhand-chunked-image"),
-            (":1,", ":4,\"more\":1,", "version is 4; allowed: 1 to 3"),
-            (":1,", ":2,", "versions 2 and 3 have a member \"compression\""),
+            (":1,", ":5,\"more\":1,", "version is 5; allowed: 1 to 4"),
+            (":1,", ":2,", "versions 2 to 4 have a member \"compression\""),
             (":1,", ":1,\"compression\":\"none\",", "and version 1 has none"),
             (":1,", ":2,\"compression\":\"lz4\",", "unknown variant `lz4`"),
             (":1,", ":1,\"checkpoints\":[{\"id\":\"0123456789abcdef\"}],", "it names 1 checkpoints"),

@@ -9,6 +9,7 @@ use storage_http::Reply;
 use storage_s3::Present;
 
 use crate::chunk_name::ChunkName;
+use crate::deltas::DeltaTable;
 use crate::error::Error;
 use crate::frame::Damage;
 use crate::kept::RecentlyUsed;
@@ -23,7 +24,7 @@ use crate::writing::ObjectKind;
 
 /// Chunks that are fetched at a time.
 const AT_ONCE: usize = 8;
-/// Tables that are kept, of 512 KiB each.
+/// Tables that are kept, of 512 KiB each, and those of their deltas.
 const TABLES_KEPT: usize = 8;
 
 /// What was packed.
@@ -54,7 +55,7 @@ pub struct Packing<'a> {
     manifest: Manifest,
     /// The start list that is there.
     list: Option<StartList>,
-    tables: RecentlyUsed<u64, Arc<Table>>,
+    tables: RecentlyUsed<u64, (Arc<Table>, Arc<DeltaTable>)>,
 }
 
 impl Place {
@@ -177,8 +178,14 @@ impl Packing<'_> {
             if self.manifest.table(table).is_none() {
                 continue;
             }
-            let fetch = async || self.place.table(&self.manifest, table).await.map(Arc::new);
-            let Some(name) = self.tables.get(table, fetch).await?.name_of(chunk) else { continue };
+            let fetch = async || {
+                let chunks = self.place.table(&self.manifest, table).await?;
+                Ok::<_, Error>((Arc::new(chunks), Arc::new(self.place.deltas(&self.manifest, table).await?)))
+            };
+            let (chunks, deltas) = self.tables.get(table, fetch).await?;
+            let Some(name) = chunks.name_of(chunk) else { continue };
+            // Of a delta what is at the store as a chunk. It is the base of later ones, too.
+            let name = deltas.of(name).map_or(name, |delta| delta.base);
             if met.contains(&name) {
                 continue;
             }

@@ -1,11 +1,12 @@
 //! Where the objects of an image lie: its manifest `NAME.json`, and beside it `chunks/`, which images of one folder share.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buffer::IoBytes;
-use http_wire::{Fields, Url};
+use http_wire::{Fields, Get, Url};
 use storage_http::{Client, Reply, Sent};
 use storage_s3::{Present, Store, StoreError};
 
@@ -219,7 +220,7 @@ impl Place {
     }
 
     /// Sends an object. What the store said of conditions is remembered: nothing is sent twice for that but the first object.
-    async fn put(
+    pub(crate) async fn put(
         &self,
         store: &Store,
         key: &str,
@@ -287,21 +288,42 @@ impl Place {
                 Ok(store.get(&format!("{prefix}{object}"), bytes_max).await?)
             }
             Folder::Server { client, url } => {
-                let url = beside(url, object);
-                let sent = Sent {
-                    method: "GET",
-                    url: &url,
-                    fields: Fields::default(),
-                    body: IoBytes::zeroed(0),
-                    answer_bytes_max: bytes_max,
-                };
-                match client.send(&sent).await {
-                    Ok(reply) => Ok(Some(reply)),
-                    Err(storage_http::Error::Refused { status: 404 | 410, .. }) => Ok(None),
-                    Err(error) => Err(error.into()),
-                }
+                get_of(client, &beside(url, object), Fields::default(), bytes_max).await
             }
         }
+    }
+
+    /// These bytes of an object of the folder, at least one, or the first of them if it ends before; `None` if there is none. A server that knows no ranges is
+    /// believed to have `bytes_max` bytes at most.
+    pub(crate) async fn get_range(
+        &self,
+        object: &str,
+        range: Range<u64>,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let reply = match &self.folder {
+            Folder::Bucket { store, prefix } => {
+                store.get_range(&format!("{prefix}{object}"), &range, bytes_max).await.map_err(Error::from)
+            }
+            Folder::Server { client, url } => {
+                let url = beside(url, object);
+                let last = range.end.saturating_sub(1);
+                let fields = Get { url: &url, first: range.start, last, version: None }.fields();
+                get_of(client, &url, fields, bytes_max).await
+            }
+        };
+        let Some(Reply { is_part, mut body, .. }) = (match reply {
+            // It ends before the range begins.
+            Err(error) if error.status() == Some(416) => return Ok(Some(Vec::new())),
+            reply => reply?,
+        }) else {
+            return Ok(None);
+        };
+        if !is_part {
+            body.drain(..usize::try_from(range.start).unwrap_or(usize::MAX).min(body.len()));
+        }
+        body.truncate(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+        Ok(Some(body))
     }
 
     /// What messages call an object of the folder.
@@ -328,6 +350,16 @@ pub fn without_prefix(name: &str) -> &str {
 pub fn split_key(name: &str) -> (Option<&str>, &str) {
     let parts = name.strip_prefix("encrypted=").and_then(|rest| rest.split_once(':'));
     parts.map_or((None, name), |(id, rest)| (Some(id), rest))
+}
+
+/// The file at `url` of a server, or a part of it as `fields` say; `None` if there is none.
+async fn get_of(client: &Client, url: &Url, fields: Fields, bytes_max: u64) -> Result<Option<Reply>, Error> {
+    let sent = Sent { method: "GET", url, fields, body: IoBytes::zeroed(0), answer_bytes_max: bytes_max };
+    match client.send(&sent).await {
+        Ok(reply) => Ok(Some(reply)),
+        Err(storage_http::Error::Refused { status: 404 | 410, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The file `object` in the folder of `url`.

@@ -35,7 +35,12 @@ impl Place {
     }
 
     /// The `needed` bytes of an object that is called by their hash.
-    async fn checked(&self, kind: ObjectKind, name: ChunkName, needed: u64) -> Result<Arc<Vec<u8>>, Error> {
+    pub(crate) async fn checked(
+        &self,
+        kind: ObjectKind,
+        name: ChunkName,
+        needed: u64,
+    ) -> Result<Arc<Vec<u8>>, Error> {
         let stored_max = needed + self.key_of(kind).map_or(0, |_| OVERHEAD_BYTES);
         let Some(Reply { body, .. }) = self.get(&name.object(), stored_max).await? else {
             return Err(Error::Missing { object: self.name_of(&name.object()), what: kind.name() });

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunk_name::ChunkName;
 use crate::chunk_size::ChunkSize;
 use crate::key::OVERHEAD_BYTES;
-use crate::manifest::ManifestError;
+use crate::manifest_error::ManifestError;
 
 /// What stands behind the name of an image, in place of its manifest's.
 pub(crate) const START_SUFFIX: &str = ".start";

@@ -12,6 +12,7 @@ use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 
 use crate::ahead::Ahead;
 use crate::chunk_name::ChunkName;
+use crate::deltas::{Delta, DeltaTable};
 use crate::error::Error;
 use crate::kept::RecentlyUsed;
 use crate::manifest::{Manifest, TABLE_CHUNKS};
@@ -22,7 +23,7 @@ use crate::table::Table;
 pub const MEMORY_BYTES_DEFAULT: u64 = 32 << 20;
 /// Memory for chunks at most: what is kept is looked through one by one.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// Tables that are kept: of 512 KiB each.
+/// Tables that are kept: of 512 KiB each, and as many of deltas, of 1 MiB at most each.
 const TABLES_KEPT: usize = 8;
 /// Chunks that one read fetches at a time.
 const FETCHED_AT_A_TIME: usize = 4;
@@ -44,7 +45,7 @@ pub struct Options {
 
 /// The disk of a chunked image as storage. It is only read, and stays what it was when it was opened, whatever is published later.
 ///
-/// Memory: the chunks that are kept, eight tables, and up to four chunks for each read that is under way; two packs, while a start is fetched ahead.
+/// Memory: the chunks that are kept, eight tables with their deltas, and up to four chunks with their bases for each read that is under way; two packs, while a start is fetched ahead.
 #[derive(Debug)]
 pub struct ChunkedStorage {
     name: String,
@@ -58,8 +59,18 @@ pub(crate) struct Image {
     pub(crate) place: Place,
     pub(crate) manifest: Manifest,
     tables: RecentlyUsed<u64, Arc<Table>>,
-    pub(crate) chunks: RecentlyUsed<ChunkName, Arc<Vec<u8>>>,
+    deltas: RecentlyUsed<u64, Arc<DeltaTable>>,
+    pub(crate) chunks: RecentlyUsed<ChunkOrBase, Arc<Vec<u8>>>,
     pub(crate) ahead: Ahead,
+}
+
+/// What is in memory. A chunk waits for its base, and a base for nothing: whatever a table says, none waits for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChunkOrBase {
+    /// A chunk that the disk has.
+    Chunk(ChunkName),
+    /// One that others are deltas of, as it is at the store.
+    Base(ChunkName),
 }
 
 impl ChunkedStorage {
@@ -75,8 +86,8 @@ impl ChunkedStorage {
         let Published { manifest, version, .. } = published;
         let chunks = memory_bytes.min(MEMORY_BYTES_MAX) / manifest.chunk_size().bytes();
         let chunks = RecentlyUsed::new(usize::try_from(chunks).unwrap_or_default());
-        let tables = RecentlyUsed::new(TABLES_KEPT);
-        let image = Image { place, manifest, tables, chunks, ahead: Ahead::default() };
+        let (tables, deltas) = (RecentlyUsed::new(TABLES_KEPT), RecentlyUsed::new(TABLES_KEPT));
+        let image = Image { place, manifest, tables, deltas, chunks, ahead: Ahead::default() };
         Ok(Self { name, version, image: Arc::new(image) })
     }
 
@@ -109,9 +120,34 @@ impl Image {
         let Range { start, end } = self.manifest.range(chunk);
         let fetch = async || {
             self.read_on_from(chunk);
-            self.place.chunk(name, end - start).await
+            match self.delta(chunk, name).await? {
+                None => self.place.chunk(name, end - start).await,
+                Some(delta) => {
+                    let base = self.base(delta.base, end - start);
+                    self.place.composed(name, delta, base).await
+                }
+            }
         };
-        self.chunks.get(name, fetch).await.map(Some)
+        self.chunks.get(ChunkOrBase::Chunk(name), fetch).await.map(Some)
+    }
+
+    /// How the chunk, which has this name, is stored; `None`: as a whole.
+    pub(crate) async fn delta(&self, chunk: u64, name: ChunkName) -> Result<Option<Delta>, Error> {
+        let table = chunk / TABLE_CHUNKS;
+        if self.manifest.deltas(table).is_none() {
+            return Ok(None);
+        }
+        let fetch = async || self.place.deltas(&self.manifest, table).await.map(Arc::new);
+        Ok(self.deltas.get(table, fetch).await?.of(name).cloned())
+    }
+
+    /// The bytes of a chunk that others are deltas of. It is kept only where a pack had it: what is made of it is kept.
+    async fn base(&self, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
+        let fetch = async || self.place.chunk(name, len).await;
+        match self.chunks.has(ChunkOrBase::Base(name)) {
+            true => self.chunks.get(ChunkOrBase::Base(name), fetch).await,
+            false => fetch().await,
+        }
     }
 
     /// The name of a chunk; `None` if it is zeroes.

@@ -1,6 +1,6 @@
-//! Chunks of a folder that no image of it leads to, and packs and start lists of images that are gone.
+//! Chunks and delta objects of a folder that no image of it leads to, and packs and start lists of images that are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use storage_s3::{Depth, Listed, Store, StoreError};
 
 use crate::chunk_name::ChunkName;
+use crate::deltas::DELTAS;
 use crate::error::Error;
 use crate::in_use::{self, Push, REMOVAL_WITHIN};
-use crate::manifest::{Manifest, TABLE_CHUNKS};
+use crate::leading::{Leading, Named, Names, halves, prefixes};
+use crate::manifest::{DeltasOf, TABLE_CHUNKS};
 use crate::place::{MANIFEST_SUFFIX, Place};
 use crate::start_list::{PACKS, Pack, START_LIST_BYTES_MAX, START_SUFFIX, StartList, StartListError};
 
-/// Names that are in memory at a time, of 32 bytes each: images with more are looked through several times.
-const NAMES_MAX: u64 = 4 << 20;
 /// Requests at a time.
 const AT_ONCE: usize = 8;
 
@@ -28,7 +28,7 @@ pub struct Folder {
     prefix: String,
 }
 
-/// A chunk, a table, a pack or a start list that nothing leads to.
+/// A chunk, a table, a delta object, a pack or a start list that nothing leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unused {
     /// What messages call it.
@@ -46,6 +46,8 @@ pub struct Survey {
     pub chunks: u64,
     /// Packs of chunks.
     pub packs: u64,
+    /// Objects with patches of chunks.
+    pub deltas: u64,
     /// Objects that nothing leads to, for long enough.
     pub unused: u64,
     /// Their bytes.
@@ -64,9 +66,6 @@ pub enum Removal {
     /// They are removed.
     Unused,
 }
-
-/// The tables of the images, and how many chunks each has.
-type Tables = BTreeMap<[u8; 32], (ChunkName, Arc<Manifest>, u64)>;
 
 /// What lies in a folder beside chunks and packs.
 #[derive(Default)]
@@ -137,9 +136,13 @@ impl Folder {
         }
         // After the pushes: one that has ended meanwhile has its manifest here.
         let images = self.images().await?;
-        let tables = self.tables(&images, &mut found).await?;
-        for bytes in parts(tables.values().map(|(_, _, chunks)| chunks + 1).sum()) {
-            let named = self.named(&tables, &bytes).await?;
+        let mut tables = self.tables(&images, &mut found).await?;
+        let mut parts = vec![0..=u8::MAX];
+        while let Some(bytes) = parts.pop() {
+            let Some(named) = self.named(&mut tables, &bytes).await? else {
+                parts.extend(halves(&bytes));
+                continue;
+            };
             for first in prefixes(bytes) {
                 let mut unused = Vec::new();
                 let of_list = |page: Vec<Listed>| {
@@ -151,8 +154,9 @@ impl Folder {
             }
         }
         let (lists, packs) = self.unused_packs(&images, unused_s, &mut found).await?;
+        let deltas = self.unused_deltas(&tables.objects, unused_s, &mut found).await?;
         // A list goes first: none is left that leads to packs that are gone.
-        for unused in [lists, packs] {
+        for unused in [lists, packs, deltas] {
             self.end(unused, removal, begun, &mut give).await?;
         }
         if removal == Removal::Unused {
@@ -280,8 +284,32 @@ impl Folder {
         Ok((lists, packs))
     }
 
+    /// Delta objects that no image leads to, for long enough.
+    async fn unused_deltas(
+        &self,
+        named: &BTreeSet<[u8; 32]>,
+        unused_s: u64,
+        found: &mut Survey,
+    ) -> Result<Vec<Listed>, Error> {
+        let mut unused = Vec::new();
+        let of_list = |page: Vec<Listed>| {
+            for one in page {
+                let name = one.key.strip_prefix(&self.prefix).and_then(|key| key.strip_prefix(DELTAS));
+                // Other objects are none of ours.
+                let Some(name) = name.and_then(ChunkName::parse) else { continue };
+                found.deltas += 1;
+                if !named.contains(name.bytes()) && found.note_unused(&one, unused_s) {
+                    unused.push(one);
+                }
+            }
+            Ok::<(), StoreError>(())
+        };
+        self.store.list(&format!("{}{DELTAS}", self.prefix), Depth::Here, of_list).await?;
+        Ok(unused)
+    }
+
     /// The tables that the images of the folder lead to.
-    async fn tables(&self, images: &Images, found: &mut Survey) -> Result<Tables, Error> {
+    async fn tables(&self, images: &Images, found: &mut Survey) -> Result<Named, Error> {
         let read = async |key: &String| {
             let image = key.strip_suffix(MANIFEST_SUFFIX).unwrap_or(key);
             let place = Place::in_bucket(Arc::clone(&self.store), image);
@@ -289,83 +317,54 @@ impl Folder {
             Ok::<_, Error>(place.find_unproven().await?.map(|(image, _)| image))
         };
         let mut images = stream::iter(&images.manifests).map(read).buffer_unordered(AT_ONCE);
-        let mut tables = Tables::new();
+        let mut named = Named::default();
         while let Some(image) = images.try_next().await? {
             let Some(image) = image else { continue };
             found.images += 1;
             let manifest = Arc::new(image.manifest);
             for table in 0..manifest.tables() {
                 let Some(name) = manifest.table(table) else { continue };
-                let (chunks, named) = (manifest.chunks_of(table), (name, Arc::clone(&manifest), table));
+                let chunks = manifest.chunks_of(table);
                 debug_assert!(chunks.end - chunks.start <= TABLE_CHUNKS);
-                tables.entry(*name.bytes()).or_insert(named);
+                let of = |name: ChunkName| (name, Arc::clone(&manifest), table);
+                named.tables.entry(*name.bytes()).or_insert_with(|| of(name));
+                if let Some(DeltasOf { name, .. }) = manifest.deltas(table) {
+                    named.deltas.entry(*name.bytes()).or_insert_with(|| of(name));
+                }
             }
         }
-        Ok(tables)
+        Ok(named)
     }
 
-    /// The names that begin with one of these bytes, of the tables and of the chunks that they lead to, sorted.
-    async fn named(&self, tables: &Tables, bytes: &RangeInclusive<u8>) -> Result<Vec<ChunkName>, Error> {
+    /// The names that begin with one of these bytes, of the tables and of the chunks that they lead to, sorted; `None` if memory has no room for them. Notes the delta
+    /// objects that they lead to.
+    async fn named(
+        &self,
+        named: &mut Named,
+        bytes: &RangeInclusive<u8>,
+    ) -> Result<Option<Vec<ChunkName>>, Error> {
         let any_image = format!("{}any", self.prefix);
         let place = Place::in_bucket(Arc::clone(&self.store), &any_image);
-        let is_here = |name: &ChunkName| bytes.contains(&name.bytes()[0]);
-        let read = async |(_, manifest, table): &(ChunkName, Arc<Manifest>, u64)| {
-            place.table(manifest, *table).await
-        };
+        let Named { tables, deltas, objects } = named;
+        let mut names = Names::new(bytes);
+        let mut is_room = names.add(tables.values().chain(deltas.values()).map(|(name, ..)| *name));
+        let read = async |(_, manifest, table): &Leading| place.table(manifest, *table).await;
         let mut read = stream::iter(tables.values()).map(read).buffer_unordered(AT_ONCE);
-        let mut named: Vec<ChunkName> = tables.values().map(|(name, ..)| *name).filter(is_here).collect();
-        while let Some(table) = read.try_next().await? {
-            named.extend(table.chunks.into_iter().flatten().filter(is_here));
-            // Images have much in common: what is there twice is let go before more memory is taken.
-            if named.len() == named.capacity() {
-                named.sort_unstable();
-                named.dedup();
+        while let Some(table) = read.try_next().await?.filter(|_| is_room) {
+            is_room = names.add(table.chunks.into_iter().flatten());
+        }
+        let read = async |(_, manifest, table): &Leading| place.deltas(manifest, *table).await;
+        let mut read = stream::iter(deltas.values()).map(read).buffer_unordered(AT_ONCE);
+        while let Some(table) = read.try_next().await?.filter(|_| is_room) {
+            for (base, patches) in table.leads_to() {
+                is_room &= names.add([base].into_iter());
+                objects.extend(patches.map(|object| *object.bytes()));
             }
         }
-        named.sort_unstable();
-        named.dedup();
-        Ok(named)
+        Ok(is_room.then(|| names.sorted()))
     }
 
     fn name(&self, key: &str) -> String {
         self.store.object(key).map_or_else(|_| key.to_owned(), |name| name.to_string())
-    }
-}
-
-/// First bytes of names, so that no part has more than [`NAMES_MAX`] of so many names.
-fn parts(names: u64) -> impl Iterator<Item = RangeInclusive<u8>> {
-    let parts = names.div_ceil(NAMES_MAX).clamp(1, 256).next_power_of_two();
-    let bytes = 256 / parts;
-    let byte = |at: u64| u8::try_from(at).unwrap_or(u8::MAX);
-    (0..parts).map(move |part| byte(part * bytes)..=byte((part + 1) * bytes - 1))
-}
-
-/// What the names of a part begin with: one digit, so that a small folder takes few requests, or two.
-fn prefixes(bytes: RangeInclusive<u8>) -> Vec<String> {
-    let (first, last) = (*bytes.start(), *bytes.end());
-    match first % 16 == 0 && last % 16 == 15 {
-        true => (first / 16..=last / 16).map(|digit| format!("{digit:x}")).collect(),
-        false => bytes.map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_have_every_first_byte_once_and_no_more_names_than_memory_has() {
-        for (names, count) in
-            [(0, 1), (NAMES_MAX, 1), (NAMES_MAX + 1, 2), (5 * NAMES_MAX, 8), (u64::MAX, 256)]
-        {
-            let found: Vec<_> = parts(names).collect();
-            assert_eq!(found.len(), count);
-            let bytes: Vec<u8> = found.into_iter().flatten().collect();
-            assert!(bytes.iter().copied().eq(0..=u8::MAX));
-            let first: Vec<_> = parts(names).flat_map(prefixes).collect();
-            let digits = if count > 16 { 2 } else { 1 };
-            assert!(first.len() == 16_usize.pow(digits) && first.is_sorted(), "{first:?}");
-            assert!(first.iter().all(|first| first.len() == digits as usize));
-        }
     }
 }

@@ -16,6 +16,8 @@ pub enum ObjectKind {
     Chunk,
     /// A table of chunks.
     Table,
+    /// A table of chunks that are deltas.
+    Deltas,
 }
 
 impl ObjectKind {
@@ -24,6 +26,7 @@ impl ObjectKind {
         match self {
             Self::Chunk => "chunk",
             Self::Table => "table of chunks",
+            Self::Deltas => "table of deltas",
         }
     }
 }

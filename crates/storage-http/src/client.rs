@@ -59,6 +59,8 @@ pub struct Reply {
     pub upload: Option<String>,
     /// Bytes of the file, as the server says before it sends them (`Content-Length`).
     pub bytes: Option<u64>,
+    /// It is of the range alone that was asked for (206). A server that knows no ranges answers with the whole.
+    pub is_part: bool,
     /// What followed.
     pub body: Vec<u8>,
 }

@@ -1,11 +1,12 @@
 //! Whole objects of a bucket: asked for, got, put.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buffer::IoBytes;
 use http_wire::hash::escaped;
-use http_wire::{Fields, Url};
+use http_wire::{Fields, Get, Url};
 use storage_http::{Client, ClientOptions, Reply, Sent};
 use tls::ClientCredentials;
 
@@ -187,6 +188,24 @@ impl Store {
     pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Reply>, StoreError> {
         let (url, fields, body) = (self.url(key)?, Fields::default(), IoBytes::zeroed(0));
         let sent = self.send_to(&url, "GET", fields, body, bytes_max).await;
+        found(sent.map_err(StoreError::from))
+    }
+
+    /// These bytes of an object, at least one; `None` if there is none. A store that knows no ranges answers with the whole object ([`Reply::is_part`]), of
+    /// `bytes_max` bytes at most.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses: also a range that begins behind the end.
+    pub async fn get_range(
+        &self,
+        key: &str,
+        range: &Range<u64>,
+        bytes_max: u64,
+    ) -> Result<Option<Reply>, StoreError> {
+        let url = self.url(key)?;
+        let last = range.end.saturating_sub(1);
+        let fields = Get { url: &url, first: range.start, last, version: None }.fields();
+        let sent = self.send_to(&url, "GET", fields, IoBytes::zeroed(0), bytes_max).await;
         found(sent.map_err(StoreError::from))
     }
 

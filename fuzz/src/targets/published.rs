@@ -1,7 +1,9 @@
-//! Published disks: a manifest or start list that is accepted is written down and read again; tables and chunks of a manifest cover the disk once, and a
+//! Published disks: a manifest, table of deltas or start list that is accepted is written down and read again; tables and chunks of a manifest cover the disk once, and a
 //! start list asks for no more than it may.
 
-use storage_chunked::{DISK_BYTES_MAX, Manifest, PACK_BYTES_MAX, START_CHUNKS_MAX, StartList, Table};
+use storage_chunked::{
+    ChunkSize, DISK_BYTES_MAX, DeltaTable, Manifest, PACK_BYTES_MAX, START_CHUNKS_MAX, StartList, Table,
+};
 
 /// What encryption adds to the chunks of a pack at most: 28 bytes to each of the smallest ones.
 const OVERHEAD_MAX: u64 = 16 * 28;
@@ -10,6 +12,10 @@ pub(super) fn run(data: &[u8]) {
     let table = Table::decode(data);
     assert_eq!(table.chunks.len(), data.len() / 32);
     assert_eq!(Some(&*table.encode()), data.get(..table.chunks.len() * 32), "what was written is read again");
+    if let Ok(deltas) = DeltaTable::decode(data, ChunkSize::default()) {
+        let again = DeltaTable::decode(&deltas.encode(), ChunkSize::default());
+        assert_eq!(again.expect("it was accepted before"), deltas, "what was written is read again");
+    }
     if let Ok(list) = StartList::decode(data) {
         assert!(list.packs.iter().all(|pack| pack.bytes() <= PACK_BYTES_MAX + OVERHEAD_MAX));
         assert!(list.packs.iter().map(|pack| pack.chunks.len()).sum::<usize>() <= START_CHUNKS_MAX);

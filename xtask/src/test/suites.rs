@@ -41,7 +41,7 @@ pub fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 /// All of them, quick ones first.
-pub const SUITES: [Suite; 42] = [
+pub const SUITES: [Suite; 43] = [
     Suite {
         name: "differential",
         takes: 240,
@@ -248,6 +248,12 @@ pub const SUITES: [Suite; 42] = [
         takes: 25,
         about: &["crates/storage-chunked"],
         first: &["a_pushed_disk_is_what_qemu_reads_of_the_file_that_is_pulled"],
+    },
+    Suite {
+        name: "deltas",
+        takes: 60,
+        about: &["crates/storage-chunked", "crates/checkpoints"],
+        first: &["of_chunks_that_have_changed_a_little_only_that_is_sent"],
     },
     Suite {
         name: "clouds",

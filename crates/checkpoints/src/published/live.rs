@@ -6,16 +6,15 @@ use block::Block;
 use graph::{Change, Disk, DiskNode, Graph};
 use job::{Dirty, Host, take_filter_off};
 use qcow2::bitmap::Bitmap;
-use storage_chunked::{CHUNK_BYTES_MIN, Place, Published};
+use storage_chunked::{Place, Published};
 
+use super::deltas;
 use super::error::PublishError;
 use super::follow::Follow;
 use super::moment::Moment;
 use super::session::{Sent, Session, Target};
 
 const DOING: &str = "push to";
-/// What of a disk is marked as changed together: no chunk is smaller.
-const UNIT_BYTES: u64 = CHUNK_BYTES_MIN;
 
 /// The ranges that a bitmap of a disk has as changed since the disk was pushed.
 ///
@@ -41,7 +40,7 @@ fn bitmap_of(disk: &Disk, name: &str) -> Result<Arc<Bitmap>, PublishError> {
 }
 
 async fn marks(disk: &Disk, bitmap: &Bitmap) -> Result<Dirty, block::Error> {
-    let marks = Dirty::new(disk.size(), UNIT_BYTES);
+    let marks = deltas::marks(disk.size());
     bitmap.dirty_ranges().await?.into_iter().for_each(|range| marks.mark(range));
     Ok(marks)
 }

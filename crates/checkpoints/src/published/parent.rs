@@ -6,8 +6,9 @@ use block::Block;
 use graph::{Disk, OpenRules};
 use job::{Above, Dirty, Says};
 use lineage::LayerId;
-use storage_chunked::{CHUNK_BYTES_MIN, Error, Of, Place, Published};
+use storage_chunked::{Error, Of, Place, Published};
 
+use super::deltas::marks;
 use crate::difference::Differences;
 use crate::error::{Error as Refused, with_disk};
 use crate::sealed::{Sealed, options_of};
@@ -142,7 +143,7 @@ impl Parent {
     /// # Errors
     /// When a map cannot be read.
     pub async fn changed(&self, disk: &Disk, sealed: &Sealed, rules: &OpenRules) -> Result<Dirty, Refused> {
-        let marks = Dirty::new(disk.size(), CHUNK_BYTES_MIN);
+        let marks = marks(disk.size());
         match self.way {
             Way::Below(layers) => {
                 let marked = mark_above(disk.root(), layers, &marks).await;

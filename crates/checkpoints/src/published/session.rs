@@ -110,7 +110,10 @@ pub struct Sent {
     pub compression: Compression,
     /// Chunks of the image that are no zeroes.
     pub chunks: u64,
-    /// Objects that were made: chunks, and tables of them.
+    /// Those of them of which only what has changed was sent.
+    #[serde(default)]
+    pub deltas: u64,
+    /// Objects that were made: chunks, delta objects, and tables of them.
     pub uploaded: u64,
     /// Their bytes, as they were sent.
     pub uploaded_bytes: u64,
@@ -126,6 +129,7 @@ impl Sent {
             chunk_size: manifest.chunk_size().bytes(),
             compression: manifest.compression(),
             chunks: figures.chunks.get(),
+            deltas: figures.deltas.get(),
             uploaded: figures.uploaded.get(),
             uploaded_bytes: figures.uploaded_bytes.get(),
             read_bytes: figures.read_bytes.get(),

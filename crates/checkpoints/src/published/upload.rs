@@ -1,6 +1,7 @@
 //! What of a disk is read and uploaded: chunks first, then the tables that name them.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::pin::pin;
@@ -10,8 +11,9 @@ use buffer::{IoBuf, IoBytes};
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
-use storage_chunked::{ChunkName, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
+use storage_chunked::{ChunkName, DeltaTable, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
+use super::deltas::{Deltas, SentChunk, batches};
 use super::follow::Follow;
 use super::moment::Moment;
 
@@ -43,13 +45,15 @@ pub struct Figures {
     pub read_bytes: Cell<u64>,
     /// Chunks of the image that are no zeroes.
     pub chunks: Cell<u64>,
-    /// Objects that were made: chunks, and tables of them.
+    /// Chunks of which only what has changed was sent.
+    pub deltas: Cell<u64>,
+    /// Objects that were made: chunks, delta objects, and tables of them.
     pub uploaded: Cell<u64>,
     /// Their bytes.
     pub uploaded_bytes: Cell<u64>,
 }
 
-fn add(to: &Cell<u64>, more: u64) {
+pub(super) fn add(to: &Cell<u64>, more: u64) {
     to.set(to.get() + more);
 }
 
@@ -94,7 +98,10 @@ impl<F: Follow> Upload<'_, F> {
         let sent = saved.map(async |(chunk, bytes)| {
             let len = bytes.len() as u64;
             add(&self.figures.read_bytes, len);
-            let name = self.send(bytes, None).await?;
+            let name = self.name_of(&bytes).await;
+            if let Some(name) = name {
+                self.add(ObjectKind::Chunk, name, bytes).await?;
+            }
             moment.saved.sent(chunk, len, name);
             Ok::<_, UploadError>(())
         });
@@ -107,10 +114,13 @@ impl<F: Follow> Upload<'_, F> {
     async fn add_tables(&self, manifest: &mut Manifest) -> Result<(), UploadError> {
         for table in 0..manifest.tables() {
             let known = self.known(manifest, table).await?;
-            let new = self.table(manifest, table, &known).await?;
+            let old = self.old_deltas(table).await?;
+            let (new, deltas) = self.table(manifest, table, &known, &old).await?;
             add(&self.figures.chunks, new.chunks.iter().flatten().count() as u64);
             let name = if new.is_zero() { None } else { Some(self.add_table(table, &new).await?) };
             manifest.set_table(table, name);
+            let named = if deltas.is_empty() { None } else { Some(self.add_deltas(table, &deltas).await?) };
+            manifest.set_deltas(table, named);
             if let Some(moment) = self.moment {
                 moment.saved.forget_before(manifest.chunks_of(table).end);
             }
@@ -127,7 +137,12 @@ impl<F: Follow> Upload<'_, F> {
         Ok(name)
     }
 
-    async fn add(&self, kind: ObjectKind, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
+    pub(super) async fn add(
+        &self,
+        kind: ObjectKind,
+        name: ChunkName,
+        bytes: IoBytes,
+    ) -> Result<(), UploadError> {
         if let Some(sent) = self.place.add(kind, name, bytes, self.how).await? {
             add(&self.figures.uploaded, 1);
             add(&self.figures.uploaded_bytes, sent);
@@ -196,13 +211,14 @@ impl<F: Follow> Upload<'_, F> {
         Ok((kept, with_data))
     }
 
-    /// The table of the disk as it is. Its chunks are at the store then.
+    /// The table of the disk as it is, and those of its chunks that are deltas. All are at the store then.
     async fn table(
         &self,
         manifest: &Manifest,
         table: u64,
         known: &[Option<Option<ChunkName>>],
-    ) -> Result<Table, UploadError> {
+        old: &DeltaTable,
+    ) -> Result<(Table, DeltaTable), UploadError> {
         let chunks = manifest.chunks_of(table);
         let place = |chunk: u64| usize::try_from(chunk - chunks.start).unwrap_or(usize::MAX);
         let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten().flatten();
@@ -210,20 +226,32 @@ impl<F: Follow> Upload<'_, F> {
         self.give_up_all_but(manifest, chunks.clone(), &with_data).await?;
         let all = manifest.range(chunks.start).start..manifest.range(chunks.end).start;
         add(&self.figures.done_bytes, len(&all) - bytes_of(manifest, &with_data));
+        let deltas = &Deltas::new(old, self.may_have_deltas(manifest, table));
         // The map was asked before: while chunks are on their way nothing else is awaited of the disk.
-        let names = stream::iter(with_data)
-            .map(async |chunk| {
-                let name = self.chunk(chunk, manifest.range(chunk), known_of(chunk)).await?;
-                Ok::<_, UploadError>((chunk, name))
-            })
-            .buffer_unordered(in_flight(manifest));
-        let mut names = pin!(names);
-        while let Some((chunk, name)) = names.try_next().await? {
-            if let Some(entry) = new.chunks.get_mut(place(chunk)) {
-                *entry = name;
+        let sent = stream::iter(with_data).map(async |chunk| {
+            deltas.wait().await;
+            self.chunk(chunk, manifest.range(chunk), known_of(chunk), deltas).await
+        });
+        // In order where there are patches: a publication that continues makes the same objects of them, and finds those that are there.
+        let sent = match deltas.are_possible() {
+            true => sent.buffered(in_flight(manifest)).left_stream(),
+            false => sent.buffer_unordered(in_flight(manifest)).right_stream(),
+        };
+        // As many as come: fewer chunks are begun while their patches are sent.
+        let made = batches(sent).map(async |batch| self.add_batch(batch?, deltas).await);
+        let (mut made, mut made_deltas) = (pin!(made.buffer_unordered(usize::MAX)), Vec::new());
+        while let Some((names, deltas)) = made.try_next().await? {
+            for (chunk, name) in names {
+                if let Some(entry) = new.chunks.get_mut(place(chunk)) {
+                    *entry = name;
+                }
             }
+            made_deltas.extend(deltas);
         }
-        Ok(new)
+        let named: HashSet<ChunkName> = new.chunks.iter().flatten().copied().collect();
+        let mut deltas = old.of_those(|chunk| named.contains(&chunk));
+        made_deltas.into_iter().for_each(|(chunk, delta)| deltas.insert(chunk, delta));
+        Ok((new, deltas))
     }
 
     /// Adds those of `chunks` that have data, by the disk's map.
@@ -268,13 +296,14 @@ impl<F: Follow> Upload<'_, F> {
         Ok(())
     }
 
-    /// The name of a chunk of the disk, which is at the store then; `None` of zeroes. `known` is what the old image has there.
+    /// A chunk of the disk, which is at the store then, or its patch. `known` is what the old image has there.
     async fn chunk(
         &self,
         chunk: u64,
         range: Range<u64>,
         known: Option<ChunkName>,
-    ) -> Result<Option<ChunkName>, UploadError> {
+        deltas: &Deltas<'_>,
+    ) -> Result<SentChunk, UploadError> {
         if self.follow.take(len(&range)).await.is_break() {
             return Err(UploadError::Ended);
         }
@@ -282,16 +311,16 @@ impl<F: Follow> Upload<'_, F> {
             None => Some(self.read(&range).await?),
             Some(moment) => moment.take(range.clone()).await?,
         };
-        let name = match (bytes, self.moment) {
+        let (name, delta) = match (bytes, self.moment) {
             (Some(bytes), _) => {
                 add(&self.figures.read_bytes, len(&range));
-                self.send(bytes, known).await?
+                self.send(bytes, &range, known, deltas).await?
             }
-            (None, Some(moment)) => moment.saved.name(chunk).await,
-            (None, None) => None,
+            (None, Some(moment)) => (moment.saved.name(chunk).await, None),
+            (None, None) => (None, None),
         };
         add(&self.figures.done_bytes, len(&range));
-        Ok(name)
+        Ok(SentChunk { chunk, name, delta })
     }
 
     async fn read(&self, range: &Range<u64>) -> Result<IoBytes, UploadError> {
@@ -301,15 +330,11 @@ impl<F: Follow> Upload<'_, F> {
         Ok(bytes.freeze())
     }
 
-    /// Adds a chunk unless it is the `known` one. Its name; `None` of zeroes.
-    async fn send(&self, bytes: IoBytes, known: Option<ChunkName>) -> Result<Option<ChunkName>, UploadError> {
+    /// The name of a chunk with these bytes; `None` of zeroes.
+    pub(super) async fn name_of(&self, bytes: &IoBytes) -> Option<ChunkName> {
         let (hashed, key) = (bytes.clone(), self.place.key());
-        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of_chunk(&hashed, key.as_deref()));
-        let name = reactor::blocking(hash).await;
-        if let Some(name) = name.filter(|name| Some(*name) != known) {
-            self.add(ObjectKind::Chunk, name, bytes).await?;
-        }
-        Ok(name)
+        reactor::blocking(move || (!hashed.is_zero()).then(|| ChunkName::of_chunk(&hashed, key.as_deref())))
+            .await
     }
 }
 

@@ -1,7 +1,8 @@
 //! What `push` and `publish` share: where an image goes, as arguments.
 
-use checkpoints::Target;
+use checkpoints::{Sent, Target};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use graph::size::human_size;
 use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
 
@@ -67,11 +68,23 @@ fn compressions() -> impl TypedValueParser<Value = Compression> {
     })
 }
 
+/// What was uploaded, for people.
+pub fn uploaded(sent: &Sent) -> String {
+    let Sent { deltas, uploaded, uploaded_bytes, .. } = sent;
+    let bytes = human_size(*uploaded_bytes);
+    match deltas {
+        0 => format!("uploaded {uploaded} objects, {bytes}"),
+        deltas => format!("uploaded {uploaded} objects, {bytes}, of {deltas} chunks what has changed"),
+    }
+}
+
 /// What `checkpoints::Sent` prints.
 pub const SENT_JSON: &str = "  virtual-size            size of the disk
   chunk-size              bytes of a chunk
   compression             text: none or zstd
   chunks                  number of chunks of the image that are no zeroes
-  uploaded                number of objects that were made: chunks, and tables of them
+  deltas                  number of these of which only what has changed was sent
+  uploaded                number of objects that were made: chunks, delta objects, and tables of
+                          them
   uploaded-bytes          their bytes, as they were sent
   read-bytes              bytes of the disk that were read";

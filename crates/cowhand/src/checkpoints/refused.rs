@@ -70,6 +70,7 @@ fn kind_of_store(error: &storage_chunked::Error) -> ErrorKind {
         | Image::Frame { .. }
         | Image::Content { .. }
         | Image::Encryption { .. }
+        | Image::Delta { .. }
         | Image::Unproven { .. } => ErrorKind::Corrupt,
         error if error.is_forbidden() => ErrorKind::Denied,
         Image::Store(_) | Image::Server(_) | Image::RemovalTooLong | Image::Output(_) => ErrorKind::Io,

@@ -120,13 +120,14 @@ impl Remote {
             }
         };
         self.keep(connection, answer.closes);
-        let Answer { version, date_s, upload, length, generation, .. } = answer;
+        let Answer { status, version, date_s, upload, length, generation, .. } = answer;
         let modified_s = version.last_modified.as_deref().and_then(http_wire::date::of_field);
         let bytes = match length {
             Length::Bytes(bytes) => Some(bytes),
             Length::Pieces | Length::UntilClosed => None,
         };
-        Ok(Reply { etag: version.etag, generation, modified_s, date_s, upload, bytes, body })
+        let is_part = status == 206;
+        Ok(Reply { etag: version.etag, generation, modified_s, date_s, upload, bytes, is_part, body })
     }
 
     async fn refused(
