@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buffer::IoBytes;
-use futures_util::future::{join_all, try_join, try_join_all};
+use futures_util::future::{join_all, try_join};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use storage_s3::{Present, StoreError};
 
 use crate::chunk_name::ChunkName;
-use crate::deltas::{DELTA_OBJECT_BYTES_MAX, Delta, DeltaTable, PATCHES_MAX, Patch, entry_bytes_max};
+use crate::deltas::{DELTA_OBJECT_BYTES_MAX, Delta, DeltaTable, PATCHES_MAX, Patch, entry_bytes};
 use crate::error::Error;
 use crate::frame;
 use crate::key::{ImageKey, KeyError};
@@ -21,6 +22,8 @@ use crate::writing::{ObjectKind, Writing};
 const WHAT: &str = "delta object";
 /// An object with so many bytes gets no further patch.
 const OBJECT_BYTES: usize = 4 << 20;
+/// Patches of a chunk that are fetched at a time: a server that knows no ranges sends their objects.
+const PATCHES_AT_ONCE: usize = 4;
 /// A chunk that takes less at the store is stored as a whole.
 const WHOLE_BYTES_MIN: usize = 64 << 10;
 
@@ -35,9 +38,9 @@ pub struct NewDelta {
 }
 
 impl NewDelta {
-    /// Bytes that it takes of the table of deltas at most.
+    /// Bytes that it takes of the table of deltas.
     pub fn table_bytes(&self) -> u64 {
-        entry_bytes_max(self.patches.len() + 1)
+        entry_bytes(self.patches.len() + 1)
     }
 }
 
@@ -106,7 +109,8 @@ impl Place {
         delta: Delta,
         base: impl Future<Output = Result<Arc<Vec<u8>>, Error>>,
     ) -> Result<Arc<Vec<u8>>, Error> {
-        let stored = try_join_all(delta.patches.iter().map(|patch| self.stored_patch(patch)));
+        let stored = stream::iter(&delta.patches).map(|patch| self.stored_patch(patch));
+        let stored = stored.buffered(PATCHES_AT_ONCE).try_collect::<Vec<_>>();
         let (base, stored) = try_join(base, stored).await?;
         let key = self.key_of(ObjectKind::Chunk);
         let composed = reactor::blocking(move || {

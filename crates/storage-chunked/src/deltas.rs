@@ -12,8 +12,10 @@ use crate::key::OVERHEAD_BYTES;
 
 /// Patches of a chunk at most: a read of it takes a request for each, at the same time.
 pub const PATCHES_MAX: usize = 8;
-/// Bytes of a table of deltas at most: some 10,000 chunks. More chunks of a part of the disk are stored as a whole.
-pub const DELTAS_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a table of deltas at most: with eight patches each, and few objects, the chunks of a table take 3.2 MB. In memory it is twice as large.
+pub const DELTAS_BYTES_MAX: u64 = 4 << 20;
+/// Bytes that the names of new delta objects take of a table at most: half of the largest chunks are 8,192 objects of 4 MiB.
+const NEW_OBJECTS_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a delta object at most, which a server that knows no ranges is asked for.
 pub(crate) const DELTA_OBJECT_BYTES_MAX: u64 = 8 << 20;
 /// The folder of delta objects, in that of the images.
@@ -59,9 +61,9 @@ impl Delta {
     }
 }
 
-/// Bytes that a chunk with so many patches takes of a table at most: their objects may be of no other one.
-pub(crate) fn entry_bytes_max(patches: usize) -> u64 {
-    (2 * NAME_BYTES + WORD + patches * (PATCH_WORDS * WORD + NAME_BYTES)) as u64
+/// Bytes that a chunk with so many patches takes of a table, without the names of their objects.
+pub(crate) fn entry_bytes(patches: usize) -> u64 {
+    (2 * NAME_BYTES + WORD + patches * PATCH_WORDS * WORD) as u64
 }
 
 /// The chunks of a part of the disk that are deltas.
@@ -98,10 +100,9 @@ impl DeltaTable {
         self.deltas.values().map(|delta| (delta.base, delta.patches.iter().map(|patch| patch.object)))
     }
 
-    /// Bytes that it has at most.
-    pub fn bytes_max(&self) -> u64 {
-        let entries = self.deltas.values().map(|delta| entry_bytes_max(delta.patches.len()));
-        WORD as u64 + entries.sum::<u64>()
+    /// Bytes that are left for the entries of other chunks.
+    pub fn room_bytes(&self) -> u64 {
+        DELTAS_BYTES_MAX.saturating_sub(self.encode().len() as u64 + NEW_OBJECTS_BYTES_MAX)
     }
 
     /// Its bytes. They are the same for the same deltas.
@@ -195,7 +196,7 @@ impl<'a> Rest<'a> {
 }
 
 fn word(number: usize) -> [u8; WORD] {
-    // A table has 1 MiB.
+    // A table has 4 MiB.
     u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
 }
 
@@ -223,7 +224,8 @@ mod tests {
         let table = table();
         let bytes = table.encode();
         assert_eq!(bytes.len(), 4 + 2 * 32 + 2 * (64 + 4) + 10 * 16);
-        assert!(bytes.len() as u64 <= table.bytes_max());
+        assert_eq!(table.room_bytes(), DELTAS_BYTES_MAX - bytes.len() as u64 - NEW_OBJECTS_BYTES_MAX);
+        assert_eq!(entry_bytes(2) + entry_bytes(8), bytes.len() as u64 - 4 - 64);
         assert_eq!(DeltaTable::decode(&bytes, ChunkSize::default()).unwrap(), table);
         assert_eq!(table.of(name("x")).unwrap().stored_bytes(), 20);
         assert_eq!((table.of(name("a")), table.is_empty()), (None, false));

@@ -32,13 +32,15 @@ pub(crate) struct Named {
 pub(crate) struct Names<'a> {
     bytes: &'a RangeInclusive<u8>,
     names: Vec<ChunkName>,
+    /// Memory has room for so many.
+    max: usize,
     /// With so many of them, those that are there twice are let go.
     sorted_at: usize,
 }
 
 impl<'a> Names<'a> {
     pub(crate) fn new(bytes: &'a RangeInclusive<u8>) -> Self {
-        Self { bytes, names: Vec::new(), sorted_at: SORTED_AT_MIN }
+        Self { bytes, names: Vec::new(), max: NAMES_MAX, sorted_at: SORTED_AT_MIN }
     }
 
     /// Adds those that begin so. Says whether memory has room for all.
@@ -50,8 +52,8 @@ impl<'a> Names<'a> {
             return true;
         }
         self.sort();
-        self.sorted_at = (2 * self.names.len()).clamp(SORTED_AT_MIN, NAMES_MAX + NAMES_MAX / 2);
-        self.names.len() <= NAMES_MAX || self.bytes.start() == self.bytes.end()
+        self.sorted_at = (2 * self.names.len()).clamp(SORTED_AT_MIN, self.max + self.max / 2);
+        self.names.len() <= self.max || self.bytes.start() == self.bytes.end()
     }
 
     fn sort(&mut self) {
@@ -108,14 +110,18 @@ mod tests {
         }
         assert!(names.names.len() <= SORTED_AT_MIN);
         assert_eq!(names.sorted(), [name(3), name(5)]);
-        let mut many = Names::new(&bytes);
+        let max = 3 * SORTED_AT_MIN;
+        let mut many = Names { max, ..Names::new(&bytes) };
         let each = |number: usize| {
             let mut bytes = [0; 32];
             bytes[1..9].copy_from_slice(&number.to_le_bytes());
             ChunkName::from_bytes(bytes)
         };
-        assert!(many.add((0..NAMES_MAX).map(each)));
-        assert!(many.add((0..NAMES_MAX).map(each)));
-        assert!(!many.add((NAMES_MAX..2 * NAMES_MAX).map(each)));
+        assert!(many.add((0..max).map(each)));
+        assert!(many.add((0..max).map(each)));
+        assert!(!many.add((max..2 * max).map(each)));
+        // Those of one byte are not looked through in parts.
+        let one = 0..=0;
+        assert!(Names { max, ..Names::new(&one) }.add((0..2 * max).map(each)));
     }
 }

@@ -493,13 +493,16 @@ mod tests {
             let whole = format!("{whole}\"{}}}", deltas(entries));
             Manifest::decode(whole.as_bytes()).map_err(|error| error.to_string())
         };
-        assert!(with_deltas(&named(0, 1 << 20)).is_ok());
+        assert!(with_deltas(&named(0, DELTAS_BYTES_MAX)).is_ok());
         for (entries, says) in [
             (String::new(), "it has 0 tables of deltas; allowed: 1 to 1024 in version 4"),
             (vec![named(0, 1); 1025].join(","), "it has 1025 tables of deltas"),
             (named(1, 1), "the deltas of table 1 are 1 bytes"),
             (named(0, 0), "the deltas of table 0 are 0 bytes"),
-            (named(0, (1 << 20) + 1), "allowed: each table with chunks once, in order, up to 1048576 bytes"),
+            (
+                named(0, DELTAS_BYTES_MAX + 1),
+                "allowed: each table with chunks once, in order, up to 4194304 bytes",
+            ),
             (format!("{0},{0}", named(0, 1)), "the deltas of table 0"),
             (r#"{"table":0,"name":"../x","bytes":1}"#.to_owned(), "are 1 bytes called \"../x\""),
             (r#"{"table":0,"name":"x","bytes":1,"more":1}"#.to_owned(), "unknown field `more`"),

@@ -23,7 +23,7 @@ use crate::table::Table;
 pub const MEMORY_BYTES_DEFAULT: u64 = 32 << 20;
 /// Memory for chunks at most: what is kept is looked through one by one.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// Tables that are kept: of 512 KiB each, and as many of deltas, of 1 MiB at most each.
+/// Tables that are kept: of 512 KiB each, and as many of deltas, of 8 MiB at most each and a few KiB as a rule.
 const TABLES_KEPT: usize = 8;
 /// Chunks that one read fetches at a time.
 const FETCHED_AT_A_TIME: usize = 4;

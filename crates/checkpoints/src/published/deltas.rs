@@ -7,8 +7,8 @@ use buffer::IoBytes;
 use futures_util::stream::{self, Stream, TryStreamExt};
 use job::Dirty;
 use storage_chunked::{
-    CHUNK_BYTES_MIN, ChunkName, Compression, DELTA_TABLES_MAX, DELTAS_BYTES_MAX, Delta, DeltaObject,
-    DeltaTable, DeltasOf, Manifest, NewDelta, ObjectKind, Published,
+    CHUNK_BYTES_MIN, ChunkName, Compression, DELTA_TABLES_MAX, Delta, DeltaObject, DeltaTable, DeltasOf,
+    Manifest, NewDelta, ObjectKind, Published,
 };
 use sync::Event;
 
@@ -69,7 +69,7 @@ pub struct Batch {
 impl<'a> Deltas<'a> {
     /// Beside the `old` ones others may be made if `is_possible` says so.
     pub fn new(old: &'a DeltaTable, is_possible: bool) -> Self {
-        let room = is_possible.then(|| Cell::new(DELTAS_BYTES_MAX.saturating_sub(old.bytes_max())));
+        let room = is_possible.then(|| Cell::new(old.room_bytes()));
         Self { old, room, sending_bytes: Cell::new(0), sent: Event::new() }
     }
 
