@@ -24,6 +24,9 @@ const WHAT: &str = "delta object";
 const OBJECT_BYTES: usize = 4 << 20;
 /// Patches of a chunk that are fetched at a time: a server that knows no ranges sends their objects.
 const PATCHES_AT_ONCE: usize = 4;
+/// Samples of a chunk, and bytes of each.
+const SAMPLES: usize = 8;
+const SAMPLE_BYTES: usize = 8 << 10;
 /// A chunk that takes less at the store is stored as a whole.
 const WHOLE_BYTES_MIN: usize = 64 << 10;
 
@@ -152,7 +155,7 @@ impl Place {
     }
 
     /// The chunk of these bytes as a delta of the one that was `there`, if that is clearly shorter: `changed` is where they may differ, in order, and `old` how
-    /// that one is stored. `None`: it is to be stored as a whole. Costs compressing the chunk; where patches get too many or too long, they are read, and one takes
+    /// that one is stored. `None`: it is to be stored as a whole. Costs compressing what has changed; where patches get too many or too long, they are read, and one takes
     /// the place of all.
     ///
     /// # Errors
@@ -238,7 +241,7 @@ impl Place {
     }
 }
 
-/// The patch with these ranges, and how many bytes the patches of a chunk with these bytes may have at the store: half of what it takes as a whole.
+/// The patch with these ranges, and how many bytes the patches of a chunk with these bytes may have at the store: half of what it takes as a whole, as samples of it say.
 async fn packed(
     bytes: IoBytes,
     ranges: Vec<Range<usize>>,
@@ -246,9 +249,36 @@ async fn packed(
     key: Option<Arc<ImageKey>>,
 ) -> Result<(usize, Packed), KeyError> {
     reactor::blocking(move || {
-        let whole = frame::compressed(&bytes).map_or(bytes.len(), |frame| frame.len());
+        let whole = whole_bytes(&bytes);
         let stored_max = if whole < WHOLE_BYTES_MIN { 0 } else { whole / 2 };
         Ok((stored_max, patch::packed(&bytes, &ranges, base, key.as_deref())?))
     })
     .await
+}
+
+/// What a chunk with these bytes takes at the store as a whole, by samples of it: compressing all of it would take longer than all else.
+fn whole_bytes(bytes: &[u8]) -> usize {
+    let part_bytes = (bytes.len() / SAMPLES).max(SAMPLE_BYTES);
+    let parts = bytes.chunks(part_bytes).map(|part| part.get(..SAMPLE_BYTES).unwrap_or(part));
+    let sample = parts.collect::<Vec<_>>().concat();
+    let taken = frame::compressed(&sample).map_or(sample.len(), |frame| frame.len());
+    taken * bytes.len() / sample.len().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_say_what_a_chunk_takes() {
+        let noise: Vec<u8> =
+            (0..1_u32 << 15).flat_map(|part| *ChunkName::of(&part.to_le_bytes()).bytes()).collect();
+        let half: Vec<u8> =
+            noise.chunks(32).flat_map(|part| [part, &[0; 32]].concat()).take(1 << 20).collect();
+        for (bytes, taken) in
+            [(&noise[..], 1 << 20), (&half, 1 << 19), (&[0; 1 << 20], 0), (&noise[..5000], 5000), (&[], 0)]
+        {
+            assert!(whole_bytes(bytes).abs_diff(taken) <= taken / 5 + 4096, "{} {taken}", whole_bytes(bytes));
+        }
+    }
 }
