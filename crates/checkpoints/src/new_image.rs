@@ -1,10 +1,7 @@
 //! The images of a lineage: overlays of checkpoints and forks, and what layers that are made of several begin as.
 
-use std::fs::File;
-use std::io;
 use std::path::Path;
 
-use graph::names::directory_of;
 use graph::probe::Format;
 use lineage::{NewOverlay, Shape};
 use qcow2::CreateOptions;
@@ -12,7 +9,7 @@ use storage::{FileAccess, FileLock, FileOptions, Role, UnlockedFile, create_besi
 
 use crate::error::Error;
 
-/// Makes an overlay at `at`, where nothing is: durable, its name too, and from the first byte no more open than the disk.
+/// Makes an overlay at `at`, where nothing is: what is in it is durable, its name is not yet, and from the first byte it is no more open than the disk.
 ///
 /// # Errors
 /// When it cannot be made. Then nothing is there.
@@ -58,8 +55,5 @@ async fn create(at: &Path, backing: Option<(String, Option<String>)>, shape: &Sh
     let file = UnlockedFile::open(at, &FileOptions::default()).map_err(Error::image("create", at))?;
     let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(Error::image("lock", at))?;
     let storage = file.measured(Some(&lock)).map_err(Error::image("create", at))?;
-    qcow2::create(&storage, None, &options).await.map_err(Error::image("create", at))?;
-    let directory = directory_of(at).to_owned();
-    let synced = reactor::blocking(move || -> io::Result<()> { File::open(directory)?.sync_all() });
-    synced.await.map_err(Error::image("create", at))
+    qcow2::create(&storage, None, &options).await.map_err(Error::image("create", at))
 }

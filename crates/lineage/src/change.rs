@@ -28,7 +28,7 @@ pub trait Host {
     /// Why a step failed.
     type Error: From<Error>;
 
-    /// Makes an overlay at a path where nothing is: durable, its name too. If it takes the place of a disk ([`Plan::replacing`]), it is locked as its writer does
+    /// Makes an overlay at a path where nothing is: what is in it is durable, its name need not be. If it takes the place of a disk ([`Plan::replacing`]), it is locked as its writer does
     /// before this ends, until the change has ended: no path of a disk leads to a file that another process could write.
     async fn make_overlay(&self, at: &Path, overlay: &NewOverlay) -> Result<(), Self::Error>;
 

@@ -115,6 +115,7 @@ impl Change {
         let mut manifest = self.manifest().clone();
         manifest.set_policy((!policy.is_empty()).then(|| policy.clone()));
         Step::WriteManifest { place: self.place().clone(), manifest: manifest.clone() }.run()?;
+        Step::SyncDirectory { path: self.place().layers() }.run()?;
         self.set_manifest(manifest);
         Ok(())
     }

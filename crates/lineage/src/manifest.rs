@@ -112,7 +112,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Writes it: beside, durably, and then in place of the one before.
+    /// Writes it: beside, durably, and then in place of the one before. Until the directory of the layers is durable, a power cut may bring that back.
     pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
         let text = self.text().map_err(io::Error::other)?;
@@ -122,7 +122,6 @@ impl Manifest {
             file.sync()?;
         }
         files().rename(&beside, &place.manifest())?;
-        files().sync(&place.layers())?;
         kept::keep(place.manifest(), file, self);
         Ok(())
     }

@@ -160,6 +160,7 @@ impl Merging {
         let mut steps = vec![
             Step::Seal { path: new.clone() },
             Step::WriteManifest { place: place(), manifest: open.clone() },
+            Step::SyncDirectory { path: self.place.layers() },
             Step::ReplaceLayer { from: new, to: self.place.layer(into) },
         ];
         let settled = steps.len();

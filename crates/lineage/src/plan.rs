@@ -132,7 +132,7 @@ impl Plan {
         let is_sealing = !ids.is_empty();
         let mut steps = bases;
         if is_sealing {
-            // The name of a checkpoint is durable before there is a layer to be called so.
+            // Durable with the layer's name: a layer without an entry is one more name of the disk's file.
             steps.push(Step::WriteManifest { place: place.clone(), manifest: manifest.clone() });
         }
         steps.extend(overlays);
@@ -202,6 +202,7 @@ impl Plan {
         let mut steps = Vec::new();
         if marked != *manifest {
             steps.push(Step::WriteManifest { place: place.clone(), manifest: marked });
+            steps.push(Step::SyncDirectory { path: place.layers() });
         }
         // A manifest that says so removes the files by the next command.
         let settled = steps.len();
@@ -209,6 +210,7 @@ impl Plan {
             steps.extend(going.iter().map(|id| Step::Remove { path: place.layer(*id) }));
             steps.push(Step::SyncDirectory { path: place.layers() });
             steps.push(Step::WriteManifest { place: place.clone(), manifest: after });
+            steps.push(Step::SyncDirectory { path: place.layers() });
         }
         Self { steps, settled }
     }

@@ -74,7 +74,8 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
         forget_gone(place, &mut ids, &mut found.manifest)?;
     }
     if before.as_ref() != Some(&found.manifest) {
-        found.manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))?;
+        let written = found.manifest.write(place).and_then(|()| files().sync(&place.layers()));
+        written.map_err(Error::io("cannot write", &place.manifest()))?;
     }
     Ok(found)
 }

@@ -21,15 +21,25 @@ use world::{Counts, World};
 /// Commands of a sequence at most.
 const COMMANDS_MAX: u64 = 24;
 
+/// What the commands of a sequence are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// All that there are.
+    Any,
+    /// Those that make and remove layers, which are killed more often.
+    Removals,
+}
+
 /// Runs the sequence of a seed.
-fn sequence(seed: u64) -> Result<Counts, String> {
-    let ran = run(seed);
+fn sequence(seed: u64, scope: Scope) -> Result<Counts, String> {
+    let ran = run(seed, scope);
     mount(None);
     ran
 }
 
-fn run(seed: u64) -> Result<Counts, String> {
+fn run(seed: u64, scope: Scope) -> Result<Counts, String> {
     let mut world = World::new(seed)?;
+    world.removes_more = scope == Scope::Removals;
     let commands = 4 + world.rng.below(COMMANDS_MAX - 3);
     let mut done = if world.rng.chance(1, 2) { world.prepare_chain() } else { Ok(()) };
     for _ in 0..commands {
@@ -45,8 +55,8 @@ fn run(seed: u64) -> Result<Counts, String> {
 mod lineages {
     use sim::Sweep;
 
-    use super::sequence;
     use super::world::Counts;
+    use super::{Scope, sequence};
 
     /// Sequences of the full tier.
     const FULL: u64 = 100_000;
@@ -61,7 +71,7 @@ mod lineages {
         let count = if is_whole { FULL } else { FULL / OF_PART };
         let sequences = Sweep::from_environment("lineages", count).run(|seed| {
             if failed.is_none() {
-                match sequence(seed) {
+                match sequence(seed, Scope::Any) {
                     Ok(counts) => all.add(&counts),
                     Err(error) => failed = Some((seed, error)),
                 }

@@ -66,14 +66,14 @@ pub enum Step {
         /// The base's file name.
         name: String,
     },
-    /// Writes the manifest beside, durably, and renames it over the one before.
+    /// Writes the manifest beside, durably, and renames it over the one before. The directory of the layers is made durable by a step of its own.
     WriteManifest {
         /// Where.
         place: Place,
         /// Its entries.
         manifest: Manifest,
     },
-    /// The caller makes an overlay in the directory of the layers: durable, its name too.
+    /// The caller makes an overlay in the directory of the layers: what is in it is durable, its name is not yet.
     MakeOverlay {
         /// Its path.
         at: PathBuf,
@@ -136,7 +136,7 @@ pub enum Step {
         /// Its path.
         path: PathBuf,
     },
-    /// Writes the manifest with what sealed layers look like now.
+    /// Writes the manifest with what sealed layers look like now, as [`Step::WriteManifest`]. One that a power cut takes back is written by the next command.
     Record {
         /// Where.
         place: Place,

@@ -16,7 +16,8 @@ impl World {
     /// One command, or what users do beside commands; then the law.
     pub fn step(&mut self) -> Result<(), String> {
         self.time += Duration::from_secs(self.rng.below(7200));
-        match self.rng.below(52) {
+        // The first of them make and remove layers.
+        match self.rng.below(if self.removes_more { 37 } else { 52 }) {
             0..16 => self.transact(),
             16..23 => self.delete(),
             23..25 => self.collect(),

@@ -116,6 +116,8 @@ pub struct World {
     pub time: Duration,
     /// Nothing happens to processes.
     pub is_calm: bool,
+    /// Commands make and remove layers, and are killed more often.
+    pub removes_more: bool,
     pub trace: Vec<String>,
     pub counts: Counts,
     /// What chains of files read as that have not changed since.
@@ -152,6 +154,7 @@ impl World {
             merging: None,
             time: Duration::from_secs(1_800_000_000),
             is_calm: false,
+            removes_more: false,
             trace: Vec::new(),
             counts: Counts::default(),
             known: BTreeMap::new(),
@@ -281,7 +284,9 @@ impl World {
         let at = self.rng.below(changes);
         let fate = match self.rng.below(8) {
             _ if self.is_calm => None,
-            0..4 => None,
+            0..2 => None,
+            2..4 if !self.removes_more => None,
+            2..4 => Some((at, Fate::Killed)),
             4..7 => Some((at, Fate::Killed)),
             _ => Some((at, Fate::NoSpace)),
         };
