@@ -1,42 +1,33 @@
-//! Manifests that this process wrote: its next command reads none again that no other program has changed since.
+//! Manifests that this process wrote: its next command parses none again whose file still has that text.
 
 use std::path::{Path, PathBuf};
 
-use crate::files::{FileFacts, OpenFile, files};
 use crate::manifest::Manifest;
 
-/// Lineages whose manifest is kept, each with an open file: a thousand entries take some 500 KiB.
+/// Lineages whose manifest is kept: a thousand entries take some 700 KiB.
 const KEPT_MAX: usize = 8;
 
 /// A manifest, as it was written.
 struct WrittenManifest {
     path: PathBuf,
-    found: FileFacts,
+    text: String,
     manifest: Manifest,
-    /// While it is open, no other file has its number.
-    _file: Box<dyn OpenFile>,
 }
 
-/// Keeps the manifest at `path`, whose file is `file`. Of more than eight that which was written first goes.
-pub(crate) fn keep(path: PathBuf, file: Box<dyn OpenFile>, manifest: &Manifest) {
-    let found = file.found();
+/// Keeps the manifest that was written to `path` as `text`. Of more than eight that which was written first goes.
+pub(crate) fn keep(path: PathBuf, text: String, manifest: &Manifest) {
     with(|all| {
         all.retain(|kept| kept.path != path);
-        if let Ok(found) = found {
-            all.truncate(KEPT_MAX - 1);
-            all.insert(0, WrittenManifest { path, found, manifest: manifest.clone(), _file: file });
-        }
+        all.truncate(KEPT_MAX - 1);
+        all.insert(0, WrittenManifest { path, text, manifest: manifest.clone() });
     });
 }
 
-/// The manifest at `path`, if its file is the one that this process wrote, and was not written since. Programs of ours put another file in its place.
-pub(crate) fn unchanged(path: &Path) -> Option<Manifest> {
-    let now = files().look(path).ok()?;
+/// The manifest whose file at `path` has this text, if this process wrote it.
+pub(crate) fn written(path: &Path, text: &[u8]) -> Option<Manifest> {
     with(|all| {
         let kept = all.iter().find(|kept| kept.path == path)?;
-        let written =
-            |found: &FileFacts| (found.identity, found.bytes, found.modified_sec, found.modified_nsec);
-        (written(&kept.found) == written(&now)).then(|| kept.manifest.clone())
+        (kept.text.as_bytes() == text).then(|| kept.manifest.clone())
     })
 }
 
@@ -80,7 +71,7 @@ mod tests {
         let mut own = Manifest::default();
         own.set_policy(Some(Policy { depth_max: Some(7), ..Policy::default() }));
         own.write(&place).unwrap();
-        assert_eq!(unchanged(&path), Some(own.clone()));
+        assert_eq!(written(&path, &std::fs::read(&path).unwrap()), Some(own.clone()));
         // Another file in its place, as long and of the same time.
         let (text, time) = (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
         let other = path.with_extension("other");

@@ -50,19 +50,19 @@ struct Version {
 }
 
 impl Manifest {
-    /// Reads that of the lineage; `None` where there is no file. Costs a look where it is the file that this process wrote last.
+    /// Reads that of the lineage; `None` where there is no file. Costs no more than its bytes where they are what this process wrote last.
     ///
     /// # Errors
     /// When it is of a newer version, or no manifest.
     pub fn read(place: &Place) -> Result<Option<Self>, Error> {
         let path = place.manifest();
-        if let Some(manifest) = kept::unchanged(&path) {
-            return Ok(Some(manifest));
-        }
         let text = match files().read(&path, BYTES_MAX + 1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(Error::io("cannot read", &path))?,
         };
+        if let Some(manifest) = kept::written(&path, &text) {
+            return Ok(Some(manifest));
+        }
         Self::parse(&text).map(Some).map_err(|reason| Error::Manifest { path, reason })
     }
 
@@ -122,7 +122,7 @@ impl Manifest {
             file.sync()?;
         }
         files().rename(&beside, &place.manifest())?;
-        kept::keep(place.manifest(), file, self);
+        kept::keep(place.manifest(), text, self);
         Ok(())
     }
 
