@@ -11,7 +11,7 @@ use super::node::{Node, NodeKind};
 use crate::bitmaps_file::bitmaps_of;
 use crate::disk::Disk;
 use crate::drive::OptionTree;
-use crate::layers::{ByName, Layer, Layers};
+use crate::layers::{ByName, Layer, LayerFiles, Layers};
 use crate::open::disk_over;
 use crate::options::DiskOptions;
 
@@ -28,6 +28,12 @@ struct NamedLayer {
 fn named<'a>(layers: &'a Layers, name: &str) -> Option<&'a Arc<Layer>> {
     let first = layers.first();
     layers.list.iter().filter(|layer| Some(*layer) != first).find(|layer| layer.is_named(name))
+}
+
+/// Whether a file of one of `layers` is called `name`.
+fn has_file(layers: &Layers, name: &str) -> bool {
+    let mut files = layers.list.iter().flat_map(|layer| layer.files.iter()).flat_map(LayerFiles::names);
+    files.any(|(_, file)| file == name)
 }
 
 impl Layer {
@@ -49,7 +55,12 @@ impl Graph {
             let layer = Arc::clone(named(&disk.disk.layers(), name)?);
             Some((disk, layer))
         };
-        let (owner, layer) = self.disks().into_iter().find_map(of)?;
+        // The disk of which it is a part comes first: there may be thousands.
+        let owner = self.nodes.lock().owner(name).and_then(|node| node.disk().ok().cloned());
+        if owner.as_ref().is_some_and(|disk| has_file(&disk.disk.layers(), name)) {
+            return None;
+        }
+        let (owner, layer) = owner.and_then(of).or_else(|| self.disks().into_iter().find_map(of))?;
         let mut slot = layer.by_name.lock();
         if let Some(node) = slot.node.upgrade() {
             return Some(node);
