@@ -54,7 +54,10 @@ pub fn ask(bench: &Bench) -> Part {
     publish(bench, &store, &image, "first")?;
     let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
     for (number, change) in CHANGES.iter().enumerate() {
-        let name = format!("changed-{number}");
+        // What the guest has written beside the last publication is not of this change.
+        let (before, name) = (format!("before-{number}"), format!("changed-{number}"));
+        checkpoint(bench, &image, &before)?;
+        publish(bench, &store, &image, &before)?;
         let changed = write(&image, disk_bytes, 1, change.piece_bytes, number as u64 + 2)? as f64;
         checkpoint(bench, &image, &name)?;
         let published = beside_a_guest(bench, &store, &image, &name)?;
