@@ -88,8 +88,13 @@ struct Report {
     dry_run: bool,
 }
 
+/// Hashing and compressing take the processors that guests leave.
+const NICENESS: i32 = 10;
+
 /// Publishes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    // Threads that begin from here on inherit it. Where it is refused, guests share the processors with this.
+    let _ = rustix::process::nice(NICENESS);
     let sealed = CheckpointArg::of(&args.checkpoint)?.find()?;
     let rules = Memory::default().rules(args.names.policy()?);
     let watch = args.report.watch()?;
