@@ -141,7 +141,7 @@ pub(crate) trait FileSystem {
 }
 
 /// An open file.
-pub(crate) trait OpenFile: Send {
+pub(crate) trait OpenFile {
     /// What the file system says of it.
     fn found(&self) -> io::Result<FileFacts>;
 
