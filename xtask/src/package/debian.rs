@@ -83,8 +83,8 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
         Holds::Names => {
             "Description: names of QEMU's disk programs for cowhand\n \
              Links of the names that cowhand runs under in place of QEMU's programs, such\n \
-             as qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
-             QEMU's own packages may be installed beside it.\n"
+             as qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call\n \
+             them. QEMU's own packages may be installed beside it.\n"
         }
         Holds::Extras => {
             "Description: what is put around the disk server cowhand\n \
