@@ -35,7 +35,7 @@ const WHOLE_BYTES_MIN: usize = 64 << 10;
 pub struct NewDelta {
     chunk: ChunkName,
     base: ChunkName,
-    /// Those that are there.
+    /// The patches of the chunk that it was.
     patches: Vec<Patch>,
     new: Packed,
 }

@@ -35,7 +35,7 @@ pub fn marks(size: u64) -> Dirty {
 /// The deltas of a table, while it is uploaded.
 #[derive(Debug)]
 pub struct Deltas<'a> {
-    /// Those that the old image has.
+    /// The deltas of the old image.
     pub old: &'a DeltaTable,
     /// Bytes that their table has room for; `None`: there are to be no others.
     room: Option<Cell<u64>>,
@@ -62,8 +62,6 @@ pub struct Batch {
     pub names: Vec<(u64, Option<ChunkName>)>,
     /// Their patches.
     pub object: DeltaObject,
-    /// How many these are.
-    pub deltas: u64,
 }
 
 impl<'a> Deltas<'a> {
@@ -119,7 +117,6 @@ pub fn batches(
             batch.names.push((chunk, name));
             if let Some(delta) = delta {
                 batch.object.add(delta);
-                batch.deltas += 1;
             }
             if batch.object.is_full() {
                 break;
@@ -187,7 +184,7 @@ impl<F: Follow> Upload<'_, F> {
         batch: Batch,
         deltas: &Deltas<'_>,
     ) -> Result<SentBatch, UploadError> {
-        let Batch { names, object, deltas: count } = batch;
+        let Batch { names, object } = batch;
         if object.is_empty() {
             return Ok((names, Vec::new()));
         }
@@ -197,7 +194,7 @@ impl<F: Follow> Upload<'_, F> {
             add(&self.figures.uploaded, 1);
             add(&self.figures.uploaded_bytes, sent);
         }
-        add(&self.figures.deltas, count);
+        add(&self.figures.deltas, made.len() as u64);
         Ok((names, made))
     }
 }
