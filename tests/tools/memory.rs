@@ -152,13 +152,11 @@ fn a_medium_that_refuses_the_last_piece_late_ends_the_copy_too() {
     assert!(!scratch.file("small.qcow2").exists(), "a copy of which nothing is known is left");
 }
 
-/// Calls of fsync and fdatasync while a copy is made.
-fn syncs(scratch: &Scratch, program: &Path, options: &[&str]) -> usize {
+/// Calls of fsync and fdatasync of a command.
+fn syncs(scratch: &Scratch, program: &Path, words: &[&str]) -> usize {
     let trace = scratch.name("strace.log");
-    let copy = Run::new("strace").args(["-f", "-o", &trace, "-e", "trace=fsync,fdatasync"]).arg(program);
-    let copy =
-        copy.args(["convert", "-f", "raw", "-O", "qcow2"]).args(options).args(["large.raw", "new.qcow2"]);
-    copy.current_dir(scratch.path()).ok();
+    let traced = Run::new("strace").args(["-f", "-o", &trace, "-e", "trace=fsync,fdatasync"]).arg(program);
+    traced.args(words).current_dir(scratch.path()).ok();
     let calls = std::fs::read_to_string(&trace).expect("a trace");
     calls.lines().filter(|line| line.contains("sync(") && !line.contains("resumed")).count()
 }
@@ -170,20 +168,11 @@ fn under_qemu_imgs_name_a_copy_is_flushed_when_it_is_asked_for() {
     large(&scratch);
     Run::new(program::path()).args(["compat", "install", &scratch.name("bin")]).ok();
     let qemu_img = scratch.file("bin/qemu-img");
-    let made = {
-        let create =
-            Run::new("strace").args(["-f", "-o", &scratch.name("create.log"), "-e", "trace=fsync,fdatasync"]);
-        create
-            .arg(&qemu_img)
-            .args(["create", "-f", "qcow2", "empty.qcow2", "384M"])
-            .current_dir(scratch.path())
-            .ok();
-        let calls = std::fs::read_to_string(scratch.file("create.log")).expect("a trace");
-        calls.lines().filter(|line| line.contains("sync(") && !line.contains("resumed")).count()
-    };
-    let by_default = syncs(&scratch, &qemu_img, &[]);
-    let asked_for = syncs(&scratch, &qemu_img, &["-t", "writeback"]);
-    let own = syncs(&scratch, program::path(), &[]);
+    let made = syncs(&scratch, &qemu_img, &["create", "-f", "qcow2", "empty.qcow2", "384M"]);
+    let copy = ["convert", "-f", "raw", "-O", "qcow2", "large.raw", "new.qcow2"];
+    let by_default = syncs(&scratch, &qemu_img, &copy);
+    let asked_for = syncs(&scratch, &qemu_img, &[&copy[..1], &["-t", "writeback"], &copy[1..]].concat());
+    let own = syncs(&scratch, program::path(), &copy);
     println!("syncs: create {made}, convert {by_default}, with -t writeback {asked_for}, own name {own}");
     assert!(by_default <= made, "{by_default} syncs, {made} of them when the image is made");
     assert!(asked_for > by_default && own > by_default, "{asked_for} and {own} syncs");
