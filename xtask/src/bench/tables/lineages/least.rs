@@ -9,21 +9,32 @@ use crate::bench::Bench;
 use crate::bench::image::remove;
 use crate::bench::tables::MIB;
 use crate::bench::tables::jobs::daemon::{Program, Steered};
-use crate::bench::tables::jobs::guest::{Load, beside};
+use crate::bench::tables::jobs::guest::{Answers, Load, beside};
 
 /// Bytes of the raw disk: each write finds a place that has none yet, as in an overlay.
 const SPAN_BYTES: u64 = 64 * 1024 * MIB;
 
-/// What was seen.
-pub struct Least {
+/// What changes beside a guest were seen to take.
+pub struct Changes {
     /// Milliseconds of each change.
     pub change_ms: Vec<f64>,
     /// Milliseconds of the guest's longest request in each.
     pub longest_ms: Vec<f64>,
 }
 
+impl Changes {
+    /// From the begin and the end of each.
+    pub fn of(windows: &[(Instant, Instant)], answers: &Answers) -> Self {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Self {
+            change_ms: windows.iter().map(|(begun, ended)| ms(*ended - *begun)).collect(),
+            longest_ms: windows.iter().map(|window| ms(answers.longest(*window))).collect(),
+        }
+    }
+}
+
 /// Makes `count` changes beside a guest that writes to a raw file.
-pub fn ask(bench: &Bench, load: Load, count: usize) -> Result<Least, String> {
+pub fn ask(bench: &Bench, load: Load, count: usize) -> Result<Changes, String> {
     let (disk, new) = (bench.path("least.raw"), bench.path("least.new"));
     let failed = |error: std::io::Error| format!("{}: {error}", disk.display());
     let file = File::create(&disk).map_err(failed)?;
@@ -48,7 +59,5 @@ pub fn ask(bench: &Bench, load: Load, count: usize) -> Result<Least, String> {
     })?;
     drop(steered);
     remove(&disk)?;
-    let longest_ms = windows.iter().map(|window| answers.longest(*window).as_secs_f64() * 1e3).collect();
-    let change_ms = windows.iter().map(|(begun, ended)| (*ended - *begun).as_secs_f64() * 1e3).collect();
-    Ok(Least { change_ms, longest_ms })
+    Ok(Changes::of(&windows, &answers))
 }

@@ -8,6 +8,7 @@ use black_box::client::Request;
 use black_box::{Client, Random};
 use serde_json::json;
 
+use super::least::Changes;
 use super::{Part, least, row};
 use crate::bench::image::{Shape, remove};
 use crate::bench::sample::{at_percent, median};
@@ -128,8 +129,7 @@ fn checkpoints(bench: &Bench, program: Program, depth: usize) -> Result<Taken, S
             .map(|number| checkpoint(bench, program, &mut steered, number))
             .collect::<Result<Vec<_>, _>>()
     })?;
-    let longest_ms = windows.iter().map(|window| answers.longest(*window).as_secs_f64() * 1e3).collect();
-    let command_ms = windows.iter().map(|(begun, ended)| (*ended - *begun).as_secs_f64() * 1e3).collect();
+    let Changes { change_ms: command_ms, longest_ms } = Changes::of(&windows, &answers);
     let (after, read_cpu_us) = reads(bench, &steered)?;
     let mut rollback_ms = f64::NAN;
     if program == Program::Ours {
