@@ -1,6 +1,7 @@
 //! The default memory limit for the maps of all images.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// This part of the memory that the process may use is for maps, at most: they must not matter beside what
 /// the disks are for.
@@ -11,9 +12,10 @@ const PART: u64 = 64;
 pub const MAP_MEMORY_MIN: u64 = 1 << 20;
 
 /// Bytes for the maps of all images: a 64th of the machine's memory, or of what the process's control group
-/// may use if that is less; at least [`MAP_MEMORY_MIN`]. Images that need less take less.
+/// may use if that is less, when this is asked first; at least [`MAP_MEMORY_MIN`]. Images that need less take less.
 pub fn default_map_memory() -> u64 {
-    (memory_of_process() / PART).max(MAP_MEMORY_MIN)
+    static FOUND: OnceLock<u64> = OnceLock::new();
+    *FOUND.get_or_init(|| (memory_of_process() / PART).max(MAP_MEMORY_MIN))
 }
 
 /// Bytes that this process may use: the machine's memory, or the limit of its control group if that is less.

@@ -76,4 +76,9 @@ impl Qcow2 {
             corrupt: self.inner.medium.health.is_corrupt(),
         }
     }
+
+    /// Whether the image was found corrupt: [`Status::corrupt`] by itself.
+    pub fn is_corrupt(&self) -> bool {
+        self.inner.medium.health.is_corrupt()
+    }
 }

@@ -17,7 +17,7 @@ use super::bitmaps;
 use super::chosen::object;
 use super::full_name::FullName;
 use crate::copying::is_same_file;
-use crate::info::{limits, named_in_header, specific};
+use crate::info::{full_name, limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
@@ -91,9 +91,6 @@ async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
     put("filename", json!(layer.name()));
     put("format", json!(layer.driver()));
     put("virtual-size", json!(layer.size()));
-    if let Some(named) = named_in_header(layer, Path::new(layer.name())).await {
-        put("full-backing-filename", json!(without_credentials(&named)));
-    }
     if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {
         let (geometry, header) = (qcow2.geometry(), qcow2.header().await);
         put("cluster-size", json!(geometry.cluster_size()));
@@ -103,12 +100,14 @@ async fn alone(layer: &Arc<dyn Block>) -> Map<String, Value> {
         }
         if let Some(name) = &header.backing {
             put("backing-filename", json!(without_credentials(name)));
+            let full = full_name(Path::new(layer.name()), name);
+            put("full-backing-filename", json!(without_credentials(&full)));
         }
         if let Some(format) = &header.extensions.backing_format {
             put("backing-filename-format", json!(format));
         }
         let mut data = json!(specific(&header, &[]));
-        data["corrupt"] = json!(qcow2.status().corrupt);
+        data["corrupt"] = json!(qcow2.is_corrupt());
         let bitmaps = bitmaps::values_of(qcow2);
         if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
             data["bitmaps"] = bitmaps;

@@ -63,6 +63,11 @@ Of limits:
 
 /// Limits as an object, all 19 of them.
 pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
+    limits_shown(limits, dialect, |_| true)
+}
+
+/// The limits of which `is_shown` holds.
+pub fn limits_shown(limits: &Limits, dialect: Dialect, is_shown: impl Fn(Setting) -> bool) -> Value {
     let number = |setting| match setting {
         Setting::Limit(Parameter::Rate(flow, part)) => {
             let rate = limits.rate(flow);
@@ -76,6 +81,7 @@ pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
     };
     PARAMETERS
         .iter()
+        .filter(|names| is_shown(names.setting))
         .map(|names| (names.in_dialect(dialect).to_owned(), json!(number(names.setting))))
         .collect()
 }

@@ -10,14 +10,14 @@ use graph::options::{DetectZeroes, Discard};
 use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
-use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
+use throttle::{Dialect, Limits, Parameter, Part, Setting};
 
 use super::bitmaps;
 use super::chosen::{self, Nodes, object};
 use super::dirty_bitmaps;
 use super::image_info::{self, Images};
 use super::job_maps;
-use super::limits::limits_value;
+use super::limits::limits_shown;
 use super::snapshots::snapshot_value;
 use crate::info::json_name;
 use crate::serve::inventory::Inventory;
@@ -143,8 +143,11 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
                 let mut value = part_value(images, &part, disk, &layers).await;
                 value["children"] = children_of(inventory, node, &layers, &part);
                 value["part-of"] = json!(node.name());
-                if let Ok(layer) = inventory.graph.disk(&part) {
-                    add_bitmaps(inventory, &layer, &mut value).await;
+                // A layer by itself is made into a disk: not for a thousand that have nothing to be shown.
+                if (may_have_bitmaps(&layers, &part) || !inventory.jobs.all().is_empty())
+                    && let Ok(layer) = inventory.graph.disk(&part)
+                {
+                    add_dirty_bitmaps(inventory, &layer, &mut value).await;
                 }
                 values.push(value);
             }
@@ -205,14 +208,18 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
     }
 }
 
+/// Whether the image called `name` has bitmaps, if one of `layers` is called so.
+fn may_have_bitmaps(layers: &[LayerView], name: &str) -> bool {
+    let layer = layers.iter().find(|layer| layer.name.as_deref() == Some(name));
+    let image = layer.and_then(|layer| layer.block.downcast_ref::<Qcow2>());
+    image.is_some_and(|image| !image.bitmaps().is_empty() || !image.inconsistent_bitmaps().is_empty())
+}
+
 /// What is named below a disk and goes with it: an image of its chain, or a file of one.
 async fn part_value(images: &Images, name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
-    let mut value = disk_value(images, name, node, &Value::Null).await;
+    let mut value = disk_members(name, node);
     let image = layers.iter().find(|layer| layer.name.as_deref() == Some(name));
     let file = || layers.iter().find(|layer| layer.files.iter().any(|(_, file)| file == name));
-    if let Some(object) = value.as_object_mut() {
-        object.remove("backing_file");
-    }
     if let Some(layer) = image {
         let block = &*layer.block;
         value["drv"] = json!(block.driver());
@@ -283,11 +290,16 @@ async fn tell_image_below(inventory: &Inventory, images: &Images, filter: &Node,
 }
 
 /// The bitmaps as QEMU reports them: no member if there are none.
-async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Value) {
+async fn add_dirty_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Value) {
     let infos = dirty_bitmaps::infos(inventory, node).await;
     if !infos.is_empty() {
         value["dirty-bitmaps"] = Value::Array(infos);
     }
+}
+
+/// The bitmaps of a disk, and the file that they are in, if it is another one.
+async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Value) {
+    add_dirty_bitmaps(inventory, node, value).await;
     if node.disk.image().is_none()
         && let Some(image) = node.disk.bitmap_image()
     {
@@ -296,17 +308,8 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
 }
 
 async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Value) -> Value {
-    let layer = node.disk.top_image();
-    let mut value = json!({
-        "node-name": name,
-        "drv": node.driver(),
-        "file": node.path().to_string_lossy(),
-        "ro": node.disk.read_only(),
-        "encrypted": false,
-        "detect_zeroes": "off",
-        "write_threshold": 0,
-    });
-    merge(&mut value, images.chain(&layer).await);
+    let mut value = disk_members(name, node);
+    merge(&mut value, images.chain(&node.disk.top_image()).await);
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
     }
@@ -316,16 +319,32 @@ async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Va
     if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
         value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
     }
+    if let Some(options) = node.options()
+        && let Some(file) = options.layer.file.beyond_name()
+    {
+        let name = json_name(Map::from_iter([
+            ("driver".into(), json!(node.driver())),
+            ("file".into(), file.into()),
+        ]));
+        value["image"]["filename"] = json!(name);
+        value["file"] = json!(name);
+    }
+    value
+}
+
+/// What is said of a disk, and of all that is part of it, but for the images.
+fn disk_members(name: &str, node: &DiskNode) -> Value {
+    let mut value = Value::Object(object([
+        ("node-name", json!(name)),
+        ("drv", json!(node.driver())),
+        ("file", json!(node.path().to_string_lossy())),
+        ("ro", json!(node.disk.read_only())),
+        ("encrypted", json!(false)),
+        ("detect_zeroes", json!("off")),
+        ("write_threshold", json!(0)),
+    ]));
     if let Some(options) = node.options() {
         merge(&mut value, opened_as(OpenedAs::of(&options.layer)));
-        if let Some(file) = options.layer.file.beyond_name() {
-            let name = json_name(Map::from_iter([
-                ("driver".into(), json!(node.driver())),
-                ("file".into(), file.into()),
-            ]));
-            value["image"]["filename"] = json!(name);
-            value["file"] = json!(name);
-        }
     }
     merge(&mut value, legacy_limits(&node.disk.limits()));
     if let Some(group) = node.disk.throttle_group().name() {
@@ -336,20 +355,13 @@ async fn disk_value(images: &Images, name: &str, node: &DiskNode, snapshots: &Va
 
 /// The limits under the names that devices have them: the six averages always, the rest if set.
 fn legacy_limits(limits: &Limits) -> Value {
-    let always: Vec<&str> = Flow::ALL
-        .into_iter()
-        .map(|flow| throttle::Parameter::Rate(flow, throttle::Part::Average).name(Dialect::Legacy))
-        .collect();
-    let Value::Object(mut all) = limits_value(limits, Dialect::Legacy) else { return json!({}) };
-    let set: Vec<&str> = PARAMETERS
-        .iter()
-        .filter(|names| {
-            matches!(names.setting, Setting::Limit(parameter) if limits.options().get(parameter).is_some())
-        })
-        .map(|names| names.in_dialect(Dialect::Legacy))
-        .collect();
-    all.retain(|name, _| always.contains(&name.as_str()) || set.contains(&name.as_str()));
-    Value::Object(all)
+    let options = limits.options();
+    let is_shown = |setting| match setting {
+        Setting::Limit(Parameter::Rate(_, Part::Average)) => true,
+        Setting::Limit(parameter) => options.get(parameter).is_some(),
+        _ => false,
+    };
+    limits_shown(limits, Dialect::Legacy, is_shown)
 }
 
 fn merge(into: &mut Value, from: Value) {
