@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use storage::{LockError, Role};
 
 use crate::checkpoint_name::CheckpointRef;
@@ -19,8 +20,11 @@ use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::recover::{Recovered, recover};
-use crate::steps::{NewOverlay, Step, Switched};
+use crate::steps::{NewOverlay, Step, Switched, make_layers};
 use crate::survey::Survey;
+
+/// Steps that are done at the same time: each overlay takes a descriptor meanwhile.
+const AT_ONCE_MAX: usize = 16;
 
 /// What the caller of a change does.
 #[expect(async_fn_in_trait, reason = "changes run on one loop: their futures need not be Send")]
@@ -82,7 +86,7 @@ impl Change {
     /// # Errors
     /// As [`Change::begin`].
     pub fn begin_first(place: &Place, patience: Duration) -> Result<Self, Error> {
-        Step::MakeLayers { place: place.clone() }.run()?;
+        make_layers(place)?;
         Self::begin(place, patience)
     }
 
@@ -216,13 +220,21 @@ impl Change {
     pub async fn prepare<H: Host>(self, plan: Plan, host: &H) -> Result<Prepared, H::Error> {
         let prepared = Prepared { change: self, plan };
         let steps = &prepared.plan.steps[..prepared.plan.prepared()];
-        for (at, step) in steps.iter().enumerate() {
-            let done = match step {
+        let mut done = Vec::with_capacity(steps.len());
+        for group in at_once(steps) {
+            let results = join_all(group.iter().map(async |step| match step {
                 Step::MakeOverlay { at, overlay } => host.make_overlay(at, overlay).await,
                 step => host.file_step(step).await.map_err(H::Error::from),
-            };
-            if let Err(error) = done {
-                prepared.change.undo(&steps[..at]);
+            }));
+            let mut failed = None;
+            for (step, result) in group.iter().zip(results.await) {
+                match result {
+                    Ok(()) => done.push(step),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            if let Some(error) = failed {
+                prepared.change.undo(done);
                 return Err(error);
             }
         }
@@ -231,8 +243,8 @@ impl Change {
 
     /// Takes back steps that were done before one failed. What cannot be taken back is what a crash would leave: the next command finds it, and is refused while
     /// a server writes the layer that its disk's path does not lead to any more.
-    fn undo(&self, steps: &[Step]) {
-        for step in steps.iter().rev().filter(|_| !has(Bug::NotUndone)) {
+    fn undo<'a>(&self, steps: impl IntoIterator<Item = &'a Step, IntoIter: DoubleEndedIterator>) {
+        for step in steps.into_iter().rev().filter(|_| !has(Bug::NotUndone)) {
             if step.undo().is_err() {
                 return;
             }
@@ -272,12 +284,19 @@ impl Prepared {
         if let Some(disks) = self.plan.switched() {
             host.close_sealed(disks).await;
         }
-        for step in &self.plan.steps[self.plan.settled..] {
-            let done = host.file_step(step).await;
+        for group in at_once(&self.plan.steps[self.plan.settled..]) {
+            let done = join_all(group.iter().map(|step| host.file_step(step)));
+            let done: Result<(), Error> = done.await.into_iter().collect();
             done.map_err(|error| Error::Unfinished { source: Box::new(error) })?;
         }
         Ok(())
     }
+}
+
+/// Steps in groups: those of a group are done at the same time, so that what each makes durable is awaited once.
+fn at_once(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
+    let groups = steps.chunk_by(|a, b| a.is_done_beside_others() && b.is_done_beside_others());
+    groups.flat_map(|group| group.chunks(AT_ONCE_MAX))
 }
 
 /// Whether no process has the layer open.

@@ -18,6 +18,8 @@ pub enum Bug {
     MergedNotAwaited,
     /// A new manifest takes the place of the one before, and its content is not durable.
     ManifestNotAwaited,
+    /// A manifest says how a sealed layer looks, which is not durable.
+    SealNotAwaited,
     /// A deleted layer goes although others are backed by it.
     NeededLayerRemoved,
     /// A merge takes its place although a fork of a layer that goes was made meanwhile.
@@ -28,6 +30,8 @@ pub enum Bug {
     UnusedNameAdopted,
     /// What a killed command renamed is taken for durable by the next one.
     FoundNotAwaited,
+    /// A directory of layers that a killed command made is taken for durable by the next one.
+    DirectoryNotAwaited,
     /// What a killed command removed is taken for gone for ever by the next one.
     GoneNotAwaited,
     /// What was done before a step failed is not taken back.

@@ -114,6 +114,12 @@ impl Manifest {
 
     /// Writes it: beside, durably, and then in place of the one before. Until the directory of the layers is durable, a power cut may bring that back.
     pub(crate) fn write(&self, place: &Place) -> io::Result<()> {
+        self.write_beside(place)?;
+        Self::put_in_place(place)
+    }
+
+    /// The first half of [`Manifest::write`]: what is beside is durable.
+    pub(crate) fn write_beside(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
         let text = self.text().map_err(io::Error::other)?;
         let file = new_beside(&beside, &place.manifest())?;
@@ -121,9 +127,14 @@ impl Manifest {
         if !has(Bug::ManifestNotAwaited) {
             file.sync()?;
         }
-        files().rename(&beside, &place.manifest())?;
+        // Kept for a file with this text, whenever it is in its place.
         kept::keep(place.manifest(), text, self);
         Ok(())
+    }
+
+    /// The other half: what is beside takes the place of the one before.
+    pub(crate) fn put_in_place(place: &Place) -> io::Result<()> {
+        files().rename(&place.layers().join(Place::NEW_MANIFEST), &place.manifest())
     }
 
     /// The file's content. Costs the entries that have changed, and a copy of the others.

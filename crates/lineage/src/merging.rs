@@ -15,7 +15,7 @@ use crate::layer_id::LayerId;
 use crate::lock::lock;
 use crate::place::Place;
 use crate::plan::Plan;
-use crate::steps::{MergedLayer, Step};
+use crate::steps::{MergedLayer, Step, record};
 use crate::survey::{Layer, Survey};
 
 /// A merge that has begun: until this is dropped no other command merges on the lineage.
@@ -151,7 +151,7 @@ impl Merging {
     }
 
     fn plan(&self, change: &Change, lowest: &Layer) -> Result<Plan, Error> {
-        let (place, into, new) = (|| self.place.clone(), self.merge.into, self.at());
+        let (into, new) = (self.merge.into, self.at());
         // Without a seal: which of the two files is there, the next command finds out.
         let mut open = change.manifest().clone();
         if let Some(entry) = open.entry_mut(into) {
@@ -159,7 +159,8 @@ impl Merging {
         }
         let mut steps = vec![
             Step::Seal { path: new.clone() },
-            Step::WriteManifest { place: place(), manifest: open.clone() },
+            Step::SyncLayer { path: new.clone() },
+            Step::WriteManifest { place: self.place.clone(), manifest: open.clone() },
             Step::SyncDirectory { path: self.place.layers() },
             Step::ReplaceLayer { from: new, to: self.place.layer(into) },
         ];
@@ -167,7 +168,7 @@ impl Merging {
         // The files that go are needed until the new one has the name for good.
         if !has(Bug::MergedNotAwaited) {
             steps.push(Step::SyncDirectory { path: self.place.layers() });
-            steps.push(Step::Record { place: place(), manifest: open.clone(), ids: vec![into] });
+            steps.extend(record(&self.place, open.clone(), vec![into]));
         }
         let mut unused = Vec::new();
         for id in &self.merge.going {
@@ -181,7 +182,7 @@ impl Merging {
             unused.iter().for_each(|id| drop(open.take(*id)));
             steps.extend(unused.iter().map(|id| Step::Remove { path: self.place.layer(*id) }));
             steps.push(Step::SyncDirectory { path: self.place.layers() });
-            steps.push(Step::Record { place: place(), manifest: open, ids: vec![into] });
+            steps.extend(record(&self.place, open, vec![into]));
         }
         Ok(Plan { steps, settled })
     }

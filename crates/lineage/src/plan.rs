@@ -15,7 +15,7 @@ use crate::labels::Labels;
 use crate::layer_id::LayerId;
 use crate::manifest::Manifest;
 use crate::place::{DiskPlace, Place};
-use crate::steps::{NewOverlay, Step, Switched};
+use crate::steps::{NewOverlay, Step, Switched, record};
 
 /// Images of a chain, the active one included: what cowhand opens.
 pub const CHAIN_MAX: usize = 1000;
@@ -97,7 +97,8 @@ impl Plan {
     ) -> Self {
         let (mut manifest, mut ids) = (manifest.clone(), Vec::new());
         let (mut bases, mut overlays, mut links) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut names, mut switched, mut seals) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut names, mut switched) = (Vec::new(), Vec::new());
+        let (mut seals, mut synced) = (Vec::new(), Vec::new());
         let make = |id, over, shape, access| Step::MakeOverlay {
             at: place.new_overlay(id),
             overlay: NewOverlay { backing_name: Place::name_in_images(over), shape, access },
@@ -120,6 +121,7 @@ impl Plan {
             links.push(Step::Link { from: path.clone(), to: sealed.clone() });
             names.push(Step::Replace { from: place.new_overlay(id), to: path.clone(), kept: sealed.clone() });
             seals.extend([Step::NameParent { path: sealed.clone() }, Step::Seal { path: sealed.clone() }]);
+            synced.push(Step::SyncLayer { path: sealed.clone() });
             switched.push(Switched { disk: path, sealed });
             ids.push(id);
         }
@@ -154,7 +156,11 @@ impl Plan {
         let settled = steps.len();
         if is_sealing {
             steps.extend(seals);
-            steps.push(Step::Record { place: place.clone(), manifest, ids });
+            if !has(Bug::SealNotAwaited) {
+                // Before a manifest has the name that says how they look.
+                steps.extend(synced);
+            }
+            steps.extend(record(place, manifest, ids));
         }
         Self { steps, settled }
     }

@@ -17,7 +17,7 @@ use crate::layer_id::LayerId;
 use crate::lock::{Lock, lock};
 use crate::manifest::Manifest;
 use crate::place::Place;
-use crate::steps::seal;
+use crate::steps::take_right_to_write;
 use crate::survey::Survey;
 
 /// What was there, and what was done about it.
@@ -59,7 +59,11 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     }
     let incomplete: Vec<LayerId> =
         ids.iter().copied().filter(|id| !is_complete(&found.manifest, *id)).collect();
-    if !incomplete.is_empty() && !has(Bug::FoundNotAwaited) {
+    // Until a checkpoint is complete, the directory of the layers may have been made by a command that was killed before its name was durable.
+    let is_first =
+        !found.manifest.entries().any(|entry| entry.seal.is_some()) && !has(Bug::DirectoryNotAwaited);
+    let is_found = !incomplete.is_empty() && !has(Bug::FoundNotAwaited);
+    if is_found || is_first {
         // What a killed command renamed is seen, and may not be durable: a layer is changed below only when its names are.
         for path in [&place.layers(), place.directory()] {
             files().sync(path).map_err(Error::io("cannot make durable", path))?;
@@ -127,7 +131,8 @@ fn complete(place: &Place, id: LayerId, found: &mut Recovered) -> Result<(), Err
         check_lock(&path, Role::Reader)?;
     }
     name_parent_from_layers(&path).map_err(Error::io("cannot name the parent in", &path))?;
-    seal(&path).map_err(Error::io("cannot seal", &path))?;
+    let sealed = take_right_to_write(&path).and_then(|()| files().sync(&path));
+    sealed.map_err(Error::io("cannot seal", &path))?;
     let metadata = files().look(&path).map_err(Error::io("cannot read", &path))?;
     let entry = found.manifest.take(id).unwrap_or_else(|| Entry {
         id,

@@ -54,17 +54,17 @@ pub struct Switched {
 /// One step. Each does one thing to the file system, and but for the overlay and the switch each is done here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes the directory of the layers and the link in it, durably. They may be there.
-    MakeLayers {
-        /// Where.
-        place: Place,
-    },
     /// Makes a link in the directory of the layers that leads to a base beside the disk. It may be there.
     LinkBase {
         /// Where.
         place: Place,
         /// The base's file name.
         name: String,
+    },
+    /// Makes a layer durable.
+    SyncLayer {
+        /// Its path.
+        path: PathBuf,
     },
     /// Writes the manifest beside, durably, and renames it over the one before. The directory of the layers is made durable by a step of its own.
     WriteManifest {
@@ -131,13 +131,13 @@ pub enum Step {
         /// Its path.
         path: PathBuf,
     },
-    /// Takes the right to write from a layer, and makes it durable.
+    /// Takes the right to write from a layer, which [`Step::SyncLayer`] makes durable.
     Seal {
         /// Its path.
         path: PathBuf,
     },
-    /// Writes the manifest with what sealed layers look like now, as [`Step::WriteManifest`]. One that a power cut takes back is written by the next command.
-    Record {
+    /// Writes the manifest beside, durably, with what sealed layers look like now.
+    WriteSeals {
         /// Where.
         place: Place,
         /// Its entries.
@@ -145,16 +145,31 @@ pub enum Step {
         /// The layers.
         ids: Vec<LayerId>,
     },
+    /// Renames the manifest that [`Step::WriteSeals`] wrote over the one before. What a power cut takes back of it is done by the next command.
+    PlaceManifest {
+        /// Where.
+        place: Place,
+    },
 }
 
 impl Step {
+    /// Whether nothing that it does depends on the neighbours of which the same holds: they are done in any order, at the same time.
+    pub(crate) fn is_done_beside_others(&self) -> bool {
+        matches!(
+            self,
+            Self::WriteManifest { .. }
+                | Self::MakeOverlay { .. }
+                | Self::SyncLayer { .. }
+                | Self::WriteSeals { .. }
+        )
+    }
+
     /// Does it. Blocks while the file system works. Does nothing for what the caller does.
     ///
     /// # Errors
     /// Then it has not happened, or, where it made something durable, may have.
     pub fn run(&self) -> Result<(), Error> {
         match self {
-            Self::MakeLayers { place } => make_layers(place),
             Self::LinkBase { place, name } => link_base(place, name),
             Self::WriteManifest { place, manifest } => {
                 manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
@@ -165,14 +180,17 @@ impl Step {
             }
             Self::Rename { from, to } => files().rename_new(from, to).map_err(Error::io("cannot make", to)),
             Self::Remove { path } => files().remove(path).map_err(Error::io("cannot remove", path)),
-            Self::SyncDirectory { path } => {
+            Self::SyncDirectory { path } | Self::SyncLayer { path } => {
                 files().sync(path).map_err(Error::io("cannot make durable", path))
             }
             Self::NameParent { path } => {
                 name_parent_from_layers(path).map_err(Error::io("cannot name the parent in", path))
             }
-            Self::Seal { path } => seal(path).map_err(Error::io("cannot seal", path)),
-            Self::Record { place, manifest, ids } => record(place, manifest, ids),
+            Self::Seal { path } => take_right_to_write(path).map_err(Error::io("cannot seal", path)),
+            Self::WriteSeals { place, manifest, ids } => write_seals(place, manifest, ids),
+            Self::PlaceManifest { place } => {
+                Manifest::put_in_place(place).map_err(Error::io("cannot write", &place.manifest()))
+            }
             Self::MakeOverlay { .. } | Self::Switch { .. } => Ok(()),
         }
     }
@@ -198,7 +216,8 @@ fn sync_directory_of(path: &Path) -> io::Result<()> {
     files().sync(path.parent().unwrap_or(Path::new(".")))
 }
 
-fn make_layers(place: &Place) -> Result<(), Error> {
+/// Makes the directory of the layers and the link in it. They may be there. What brings the lineage in order makes them durable.
+pub(crate) fn make_layers(place: &Place) -> Result<(), Error> {
     if files().look_at_name(&place.layers()).is_ok_and(|found| !found.is_directory) {
         let reason = "it is there, and no directory: layers lie beside their disks, no link leads to them";
         return Err(Error::Invalid(format!("{}: {reason}", place.layers().display())));
@@ -208,23 +227,15 @@ fn make_layers(place: &Place) -> Result<(), Error> {
         return Ok(());
     }
     let (layers, link) = (place.layers(), place.link());
-    let is_there = |made: io::Result<()>| match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        made => made.map(|()| true),
+    let unless_there = |made: io::Result<()>, path: &Path| match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(Error::io("cannot make", path)),
     };
-    let failed = |path: &Path| Error::io("cannot make", path);
-    let made = is_there(files().make_directory(&layers)).map_err(failed(&layers))?;
-    let linked = is_there(files().link_to(Path::new("."), &link)).map_err(failed(&link))?;
+    unless_there(files().make_directory(&layers), &layers)?;
+    unless_there(files().link_to(Path::new("."), &link), &link)?;
     if !place.is_lineage() {
         let reason = format!("it is there, and no link to \".\": the directory {LAYERS} is another one's");
         return Err(Error::Invalid(format!("{}: {reason}", link.display())));
-    }
-    if made || linked {
-        let files = files();
-        files
-            .sync(&layers)
-            .and_then(|()| files.sync(place.directory()))
-            .map_err(Error::io("cannot make durable", &layers))?;
     }
     Ok(())
 }
@@ -248,13 +259,17 @@ fn link_base(place: &Place, name: &str) -> Result<(), Error> {
 }
 
 /// Readable by those who could read it, and writable by no user.
-pub(crate) fn seal(path: &Path) -> io::Result<()> {
+pub(crate) fn take_right_to_write(path: &Path) -> io::Result<()> {
     let file = files().open(path, Purpose::Read)?;
-    file.set_mode(file.found()?.access.mode & READABLE)?;
-    file.sync()
+    file.set_mode(file.found()?.access.mode & READABLE)
 }
 
-fn record(place: &Place, manifest: &Manifest, ids: &[LayerId]) -> Result<(), Error> {
+/// The steps that record what sealed layers look like, when they are durable.
+pub(crate) fn record(place: &Place, manifest: Manifest, ids: Vec<LayerId>) -> [Step; 2] {
+    [Step::WriteSeals { place: place.clone(), manifest, ids }, Step::PlaceManifest { place: place.clone() }]
+}
+
+fn write_seals(place: &Place, manifest: &Manifest, ids: &[LayerId]) -> Result<(), Error> {
     let mut manifest = manifest.clone();
     for id in ids {
         let path = place.layer(*id);
@@ -263,5 +278,5 @@ fn record(place: &Place, manifest: &Manifest, ids: &[LayerId]) -> Result<(), Err
             entry.seal = Some(Seal::of(&found));
         }
     }
-    manifest.write(place).map_err(Error::io("cannot write", &place.manifest()))
+    manifest.write_beside(place).map_err(Error::io("cannot write", &place.manifest()))
 }

@@ -17,7 +17,7 @@ impl World {
     pub fn step(&mut self) -> Result<(), String> {
         self.time += Duration::from_secs(self.rng.below(7200));
         // The first of them make and remove layers.
-        match self.rng.below(if self.removes_more { 37 } else { 52 }) {
+        match self.scope.draw(&mut self.rng) {
             0..16 => self.transact(),
             16..23 => self.delete(),
             23..25 => self.collect(),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use super::Scope;
 use super::files::Fate;
 use super::images::{in_words, run};
 use super::world::World;
@@ -35,7 +36,7 @@ impl Allowed {
 impl World {
     /// The next command begins after one that was killed or failed. It may be killed, too.
     pub fn recover(&mut self, last: &Result<(), Error>) -> Result<(), String> {
-        if last.is_err() && self.rng.chance(1, 3) {
+        if last.is_err() && self.rng.chance(1, if self.scope == Scope::Any { 3 } else { 1 }) {
             let at = self.rng.below(CHANGES);
             self.files.set_fate(Some((at, Fate::Killed)));
             let begun = Change::begin(&self.place, Duration::ZERO);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures_util::pending;
 use storage::{LockError, Role};
 
 use super::images::{Access, Chain, make_overlay, run};
@@ -103,6 +104,10 @@ impl Host for Machine<'_> {
     }
 
     async fn file_step(&self, step: &Step) -> Result<(), Error> {
+        // What is done at the same time ends in any order.
+        if step.is_done_beside_others() && self.world.borrow_mut().rng.chance(1, 2) {
+            pending!();
+        }
         self.between_steps()?;
         step.run()
     }

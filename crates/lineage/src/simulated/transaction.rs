@@ -1,9 +1,9 @@
 //! Checkpoints, rollbacks and forks of one moment, at random.
 
 use std::cell::RefCell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-use futures_util::FutureExt;
 
 use super::commands::{CHANGES, Ended};
 use super::images::{Access, Chain, in_words, run};
@@ -91,10 +91,13 @@ impl World {
             }?;
             machine.hold_disks()?;
             let plan = change.plan(&asked.actions)?;
-            change
-                .run(plan, &machine)
-                .now_or_never()
-                .unwrap_or_else(|| Err(Error::Invalid("a change waits for something".into())))
+            // It waits for nothing but that what it does at the same time takes turns.
+            let mut run = pin!(change.run(plan, &machine));
+            loop {
+                if let Poll::Ready(done) = run.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    return done;
+                }
+            }
         })();
         let Machine { sealings, held, .. } = machine;
         drop(held);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use qcow2_layout::{Compression, Version};
 use sim::Rng;
 
+use super::Scope;
 use super::files::{Fate, Files, User, mount};
 use super::images::{Access, Chain, Content, Named, SECTOR, make, run};
 use crate::files::{FileSystem, LockGuard};
@@ -116,8 +117,8 @@ pub struct World {
     pub time: Duration,
     /// Nothing happens to processes.
     pub is_calm: bool,
-    /// Commands make and remove layers, and are killed more often.
-    pub removes_more: bool,
+    /// What its commands are.
+    pub scope: Scope,
     pub trace: Vec<String>,
     pub counts: Counts,
     /// What chains of files read as that have not changed since.
@@ -154,7 +155,7 @@ impl World {
             merging: None,
             time: Duration::from_secs(1_800_000_000),
             is_calm: false,
-            removes_more: false,
+            scope: Scope::Any,
             trace: Vec::new(),
             counts: Counts::default(),
             known: BTreeMap::new(),
@@ -285,9 +286,9 @@ impl World {
         let fate = match self.rng.below(8) {
             _ if self.is_calm => None,
             0..2 => None,
-            2..4 if !self.removes_more => None,
-            2..4 => Some((at, Fate::Killed)),
-            4..7 => Some((at, Fate::Killed)),
+            2..4 if self.scope == Scope::Any => None,
+            2..4 if self.scope == Scope::Transactions => Some((at, Fate::NoSpace)),
+            2..7 => Some((at, Fate::Killed)),
             _ => Some((at, Fate::NoSpace)),
         };
         self.files.set_fate(fate);
