@@ -8,6 +8,7 @@ use checkpoints::Source;
 use cowhand::NewImage;
 use graph::probe::Format;
 use graph::size::human_size;
+use lineage::Place;
 use serde_json::{Value, json};
 
 use crate::compat::{keyval, storage_daemon};
@@ -112,6 +113,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if new.symlink_metadata().is_ok() {
         return Err(Failure::new(format!("cannot create {}: there is a file already", new.display())));
     }
+    Place::check_new_disk(new)?;
     if let Some(server) = &args.server {
         return on_server(args, server, out);
     }

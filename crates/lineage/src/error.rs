@@ -95,6 +95,12 @@ pub enum Error {
         /// Images of a chain.
         max: usize,
     },
+    /// The directory is one whose link is missing: it was copied by what leaves links out.
+    #[error("{link}, a link to \".\", is missing: a copy may have left it out; `ln -s . {link}` makes it", link = .link.display())]
+    NoLink {
+        /// The link.
+        link: PathBuf,
+    },
     /// The directory is no lineage.
     #[error("{directory} is no lineage: no disk in it has a checkpoint", directory = .directory.display())]
     NoLineage {

@@ -152,7 +152,7 @@ impl ImageFacts {
         let Some(name) = &self.header.backing else { return Ok(()) };
         let means_the_same = match &self.backing {
             Backing::Layer(id) => name.strip_prefix("./").unwrap_or(name) == Place::name_in_images(*id),
-            Backing::None | Backing::Outside(_) => is_bare(name),
+            Backing::None | Backing::Outside(_) => bare(name).is_some(),
         };
         match means_the_same || name.starts_with('/') || has_protocol(name) {
             true => Ok(()),
@@ -200,12 +200,13 @@ impl ImageFacts {
             let Some(Named { backing, data_file }) = named else { break };
             for name in [backing.as_ref(), data_file.as_ref()].into_iter().flatten() {
                 let is_layer = name.starts_with(&format!("{LAYERS}/"));
-                if !(is_bare(name) || name.starts_with('/') || has_protocol(name) || is_layer) {
+                if !(bare(name).is_some() || name.starts_with('/') || has_protocol(name) || is_layer) {
                     return Err(leads_elsewhere(&path));
                 }
             }
-            names.extend(data_file.filter(|name| is_bare(name)));
-            next = backing.filter(|name| is_bare(name));
+            let beside = |name: &Option<String>| bare(name.as_ref()?).map(str::to_owned);
+            names.extend(beside(&data_file));
+            next = beside(&backing);
         }
         match names.iter().find(|name| Place::is_own(name)) {
             Some(name) => Err(Error::Unsupported {
@@ -227,7 +228,7 @@ impl ImageFacts {
     /// The name of the file beside the disk that it is backed by, if that is one.
     pub fn bare_backing(&self) -> Option<&str> {
         match &self.backing {
-            Backing::Outside(name) if is_bare(name) => Some(name),
+            Backing::Outside(name) => bare(name),
             _ => None,
         }
     }
@@ -319,8 +320,10 @@ fn leads_elsewhere(path: &Path) -> Error {
     Error::Unsupported { path: path.to_owned(), reason: reason.to_owned() }
 }
 
-fn is_bare(name: &str) -> bool {
-    !name.contains('/') && !has_protocol(name)
+/// The name of a file beside the image that names it so, if that is one: `./` before it leads to the same from anywhere.
+fn bare(name: &str) -> Option<&str> {
+    let name = name.trim_start_matches("./");
+    (!name.contains('/') && !has_protocol(name)).then_some(name)
 }
 
 /// A colon before the first slash makes a protocol of what stands before it, as in QEMU.

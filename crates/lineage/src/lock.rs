@@ -28,7 +28,7 @@ impl Lock {
     /// [`Error::NoLineage`] without a directory of layers. [`Error::Busy`], which names the holder.
     pub fn take(place: &Place, patience: Duration) -> Result<Self, Error> {
         if !place.is_lineage() {
-            return Err(Error::NoLineage { directory: place.directory().to_owned() });
+            return Err(place.no_lineage());
         }
         Ok(Self { place: place.clone(), _lock: lock(place.lock(), patience)? })
     }

@@ -84,6 +84,30 @@ impl Place {
         Ok(place.filter(Self::is_lineage).zip(id))
     }
 
+    /// Refuses a path for a new disk among the layers.
+    ///
+    /// # Errors
+    /// Says what is there; also when its directory cannot be found.
+    pub fn check_new_disk(path: &Path) -> Result<(), Error> {
+        match Self::of_layer(path)? {
+            None => Ok(()),
+            Some((place, _)) => Err(Error::Invalid(format!(
+                "{}: it would be taken for a sealed layer of the lineage: the place of a disk is {}",
+                path.display(),
+                place.directory().display()
+            ))),
+        }
+    }
+
+    /// Why it is no lineage.
+    pub(crate) fn no_lineage(&self) -> Error {
+        let directory = self.directory().to_owned();
+        match files().look_at_name(&self.manifest()) {
+            Ok(_) => Error::NoLink { link: self.link() },
+            Err(_) => Error::NoLineage { directory },
+        }
+    }
+
     /// What images call the layer.
     pub fn name_in_images(id: LayerId) -> String {
         format!("{LAYERS}/{}", id.file_name())

@@ -14,6 +14,9 @@ use crate::manifest::Manifest;
 use crate::place::{DiskPlace, LAYERS, Place};
 use crate::recover::listed;
 
+/// A look at a lineage that another command changes meanwhile may miss what it needs: that is looked at again, so often at most.
+const LOOKS_MAX: usize = 5;
+
 /// A lineage that was looked at. Headers count; the manifest adds names and times.
 #[derive(Clone, Debug)]
 pub struct Survey {
@@ -85,6 +88,14 @@ impl Survey {
     /// When the directories cannot be listed.
     pub fn take(place: &Place, manifest: &Manifest) -> Result<Self, Error> {
         let mut survey = Self { policy: manifest.policy().cloned(), ..Self::empty(place) };
+        // The disks come first: a layer has its name before a disk is backed by it.
+        let failed = || Error::io("cannot list", place.directory());
+        for name in files().names(place.directory()).map_err(failed())? {
+            let path = place.directory().join(&name);
+            let image = survey.read(&path, || ImageFacts::read(place, &path));
+            survey.disks.extend(image.map(|image| Disk { name: name.to_string_lossy().into_owned(), image }));
+        }
+        survey.disks.sort_by(|one, other| one.name.cmp(&other.name));
         let (ids, others) = listed(place)?;
         for id in ids {
             let layer = survey.read(&place.layer(id), || Layer::read(place, manifest, id));
@@ -97,14 +108,15 @@ impl Survey {
                 survey.others.extend(image.map(|image| Disk { name: format!("{LAYERS}/{name}"), image }));
             }
         }
-        let failed = || Error::io("cannot list", place.directory());
-        for name in files().names(place.directory()).map_err(failed())? {
-            let path = place.directory().join(&name);
-            let image = survey.read(&path, || ImageFacts::read(place, &path));
-            survey.disks.extend(image.map(|image| Disk { name: name.to_string_lossy().into_owned(), image }));
-        }
-        survey.disks.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(survey)
+    }
+
+    /// Whether each layer that an image is backed by was seen, and has an entry.
+    fn is_whole(&self) -> bool {
+        let images = self.disks.iter().chain(&self.others).map(|disk| &disk.image);
+        let mut below = images.chain(self.layers.values().map(|layer| &layer.image));
+        let is_seen = |id| self.layers.get(&id).is_some_and(|layer| layer.entry.is_some());
+        below.all(|image| image.backing.layer().is_none_or(is_seen))
     }
 
     /// As [`Survey::take`], for one who removes what nothing needs.
@@ -182,9 +194,16 @@ impl Survey {
     /// As [`Survey::take`]; [`Error::NoLineage`] when there is none.
     pub fn look(place: &Place) -> Result<Self, Error> {
         if !place.is_lineage() {
-            return Err(Error::NoLineage { directory: place.directory().to_owned() });
+            return Err(place.no_lineage());
         }
-        Self::take(place, &Manifest::read(place)?.unwrap_or_default())
+        let mut looks = 0;
+        loop {
+            let survey = Self::take(place, &Manifest::read(place)?.unwrap_or_default())?;
+            looks += 1;
+            if survey.is_whole() || looks == LOOKS_MAX {
+                return Ok(survey);
+            }
+        }
     }
 
     /// The layers below `backing`, from the upper to the lower, and the base outside that the last one names.
@@ -342,8 +361,13 @@ fn if_there<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Whether a name in the directory of the layers leads to a file beside the disks, which is looked at there.
+/// Whether a name in the directory of the layers leads to a file beside the disks, which is looked at there. The file may have gone: then nothing that is there
+/// needs the link.
 fn is_link_to_base(place: &Place, path: &Path) -> bool {
-    let is_link = files().look_at_name(path).is_ok_and(|found| !found.is_file && !found.is_directory);
-    is_link && files().resolve(path).is_ok_and(|real| real.parent() == Some(place.directory()))
+    let Ok(leads_to) = files().read_link(path) else { return false };
+    let is_gone = || leads_to.strip_prefix("..").is_ok_and(|name| Some(name.as_os_str()) == path.file_name());
+    match files().resolve(path) {
+        Ok(real) => real.parent() == Some(place.directory()),
+        Err(_) => is_gone(),
+    }
 }

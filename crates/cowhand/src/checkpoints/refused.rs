@@ -101,7 +101,9 @@ fn kind_of_lineage(error: &LineageError) -> ErrorKind {
         | LineageError::Manifest { .. }
         | LineageError::Changed { .. }
         | LineageError::Missing { .. } => ErrorKind::Corrupt,
-        LineageError::NoCheckpoint { .. } | LineageError::NoLineage { .. } => ErrorKind::NotFound,
+        LineageError::NoCheckpoint { .. } | LineageError::NoLineage { .. } | LineageError::NoLink { .. } => {
+            ErrorKind::NotFound
+        }
         LineageError::NameTaken { .. } => ErrorKind::Exists,
         LineageError::TooLong { .. } | LineageError::Invalid(_) => ErrorKind::Invalid,
         LineageError::Unfinished { source } => kind_of_lineage(source),

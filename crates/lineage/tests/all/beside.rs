@@ -144,6 +144,42 @@ fn what_lies_elsewhere_and_is_linked_is_needed_all_the_same() {
     assert!(refused.contains("f.qcow2") && refused.contains("leads to no file"), "{refused}");
 }
 
+/// Its link stayed behind, led to no file, and nothing could be removed any more.
+#[test]
+fn a_base_that_has_gone_with_its_disk_is_in_the_way_of_no_removal() {
+    let world = World::new();
+    overlay(&world, "over.qcow2", "d.qcow2");
+    world.checkpoint("over.qcow2", "one");
+    overlay(&world, "f.qcow2", "d.qcow2");
+    overlay(&world, "other.qcow2", "./f.qcow2");
+    world.checkpoint("other.qcow2", "two");
+    std::fs::remove_file(world.path("other.qcow2")).unwrap();
+    std::fs::remove_file(world.path("f.qcow2")).unwrap();
+    assert!(world.place().layers().join("f.qcow2").symlink_metadata().is_ok());
+    let (_, outcome) = world.begin().delete(&[(world.disk("other.qcow2"), named("two"))]).unwrap();
+    assert_eq!(outcome.going.len(), 1);
+    world.begin().collect(true, usize::MAX).unwrap();
+}
+
+#[test]
+fn a_base_beside_the_disk_may_be_named_from_its_directory() {
+    let world = World::new();
+    overlay(&world, "over.qcow2", "./d.qcow2");
+    world.checkpoint("over.qcow2", "one");
+    assert_eq!(world.read("over.qcow2"), 1);
+}
+
+#[test]
+fn a_copy_without_the_link_is_told_how_to_make_it() {
+    let world = World::new();
+    world.checkpoint("d.qcow2", "one");
+    std::fs::remove_file(world.place().link()).unwrap();
+    let refused = begin(&world).unwrap_err().to_string();
+    assert!(refused.contains("ln -s . ") && refused.contains("layers/layers"), "{refused}");
+    std::os::unix::fs::symlink(".", world.place().link()).unwrap();
+    begin(&world).unwrap();
+}
+
 #[test]
 fn an_image_of_another_name_among_the_layers_is_looked_at() {
     let world = World::new();

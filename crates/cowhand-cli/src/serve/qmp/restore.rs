@@ -8,6 +8,7 @@ use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use cowhand::NewImage;
 use graph::Change;
 use graph::probe::Format;
+use lineage::Place;
 use serde_json::{Map, Value, json};
 
 use super::checkpoints::exported;
@@ -55,6 +56,7 @@ pub async fn restore(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let new = arguments.text("new")?;
+    Place::check_new_disk(Path::new(new)).map_err(|error| QmpError::generic(error.to_string()))?;
     let name = match (arguments.maybe_text("node-name"), Path::new(new).file_stem()) {
         (Some(name), _) => name.to_owned(),
         (None, stem) => stem.unwrap_or_default().to_string_lossy().into_owned(),
