@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from .qmp import Command, Server
@@ -209,9 +210,9 @@ class Disk:
 
         With `serve` (`"nbd"`, say) it is exported. Returns the name of the image at the store.
         """
-        job = f"restore-{self.node}"
+        job = self._new_job("restore")
         options = {"type": serve} if isinstance(serve, str) else serve
-        answer: dict[str, Any] = await self._server.execute(
+        started = self._server.execute(
             "cowhand-restore",
             source=source,
             new=str(new),
@@ -223,14 +224,17 @@ class Disk:
             speed=speed,
             auto_dismiss=False if whole else None,
         )
-        if whole:
-            await self._server.finished(job)
+        answer = (await self._server.completed(job, started))[0] if whole else await started
         return str(answer["image"])
 
     async def _finished(self, verb: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begins a job of this disk, and waits for it. Returns the command's answer, and the job as it ended."""
-        job = f"{verb}-{self.node}"
-        answer = await self._server.execute(
+        job = self._new_job(verb)
+        started = self._server.execute(
             f"cowhand-{verb}", node_name=self.node, job_id=job, auto_dismiss=False, **arguments
         )
-        return answer, await self._server.finished(job)
+        return await self._server.completed(job, started)
+
+    def _new_job(self, verb: str) -> str:
+        """An id that no other job has, also of a client that has gone."""
+        return f"{verb}-{self.node}-{token_hex(4)}"

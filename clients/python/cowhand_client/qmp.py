@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -150,6 +150,16 @@ class Server:
                 async for event in events:
                     if event.data.get("id") == job and event.data.get("status") != "running":
                         break
+
+    async def completed(self, job: str, started: Awaitable[Any]) -> tuple[Any, dict[str, Any]]:
+        """Awaits the command that starts a job, and the job. Returns the command's answer, and the job as it ended. Cancelled, it cancels the job."""
+        try:
+            return await started, await self.finished(job)
+        except asyncio.CancelledError:
+            with suppress(QMPError, Closed):
+                await self.execute("job-cancel", id=job)
+                await self.finished(job)
+            raise
 
     def disk(self, node: str) -> Disk:
         """The disk of a node, for checkpoints."""

@@ -94,6 +94,15 @@ class Served(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(QMPError):
             await self.disk.push("s3://images/vms/pushed", bitmap="none")
 
+    @unittest.skipIf(STORE is None, "AWS_ENDPOINT_URL names no store")
+    async def test_a_publication_that_is_given_up_is_in_the_way_of_no_other(self) -> None:
+        await self.write(3, 0, MIB)
+        await self.disk.checkpoint("given-up")
+        with self.assertRaises(asyncio.TimeoutError):
+            await asyncio.wait_for(self.disk.publish("given-up", "s3://images/given-up", speed=1), 0.2)
+        self.assertEqual(await self.server.execute("query-jobs"), [])
+        await self.disk.publish("given-up", "s3://images/given-up")
+
     async def test_a_transaction_happens_as_a_whole_or_not_at_all(self) -> None:
         with self.assertRaises(QMPError) as failed:
             await self.server.transaction(self.disk.checkpoint_action("both"), Command("abort"))

@@ -57,7 +57,8 @@ impl DiskArg {
         let colon = bytes.iter().rposition(|byte| *byte == b':');
         let parts = colon.map(|at| (Path::new(OsStr::from_bytes(&bytes[..at])), &bytes[at + 1..]));
         match parts {
-            Some((socket, node)) if is_socket(socket) => Self::Served {
+            // No node has an `@` in its name: that is a checkpoint.
+            Some((socket, node)) if is_socket(socket) && !node.contains(&b'@') => Self::Served {
                 socket: socket.to_owned(),
                 node: Some(String::from_utf8_lossy(node).into_owned()),
             },
