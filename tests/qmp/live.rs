@@ -22,7 +22,8 @@ fn a_disk_is_snapshotted_committed_streamed_and_moved_while_it_is_written() {
     let (scratch, socket) = (&steered.scratch, qmp(&steered));
     let load = Load::on(steered.server.socket(), "a", 2048);
     let over = scratch.name("over.qcow2");
-    cowhand(["snapshot", "--live", &socket, "--overlay", &over]).ok();
+    let said = cowhand(["snapshot", "--live", &socket, "--overlay", &over]).ok();
+    assert_eq!(said, format!("a writes to {over}: name that image at the next start\n"));
     load.goes_on();
     assert_eq!(cowhand(["commit", "--live", "-p", &socket]).ok(), "Image committed.\n");
     load.goes_on();
@@ -36,7 +37,8 @@ fn a_disk_is_snapshotted_committed_streamed_and_moved_while_it_is_written() {
     let copy = scratch.name("copy.raw");
     cowhand(["mirror", &socket, &copy, "-O", "raw"]).ok();
     let target = scratch.name("target.qcow2");
-    cowhand(["mirror", &socket, &target, "--switch"]).ok();
+    let said = cowhand(["mirror", &socket, &target, "--switch"]).ok();
+    assert!(said.ends_with(&format!(" has switched to {target}: name that at the next start\n")), "{said}");
     load.goes_on();
     let mut qmp = black_box::qmp::Qmp::connect(&steered.qmp);
     let pauses = qmp.ok("query-blockstats", json!({}))[0]["driver-specific"]["pauses"].take();

@@ -115,7 +115,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if !args.live.quiet {
         let place = args.target.display();
         match args.switch {
-            true => writeln!(out, "{disk} has switched to {place}")?,
+            true => writeln!(out, "{disk} has switched to {place}: name that at the next start")?,
             false => writeln!(out, "{disk} is copied to {place}")?,
         }
     }

@@ -125,7 +125,7 @@ fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             let path = std::path::absolute(file)
                 .map_err(|error| Failure::because(format!("cannot find {}", file.display()), &error))?;
             remote.ask("blockdev-snapshot-sync", json!({ "node-name": disk, "snapshot-file": path }))?;
-            format!("{disk} stands below {} now", path.display())
+            format!("{disk} writes to {}: name that image at the next start", path.display())
         }
         _ => return Err(Failure::new("--live goes with -c, -d or --overlay")),
     };
