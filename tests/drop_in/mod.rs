@@ -1,5 +1,6 @@
 //! Cowhand as `qemu-nbd` and `qemu-storage-daemon`: the same command lines, and what clients see of both.
 
+mod abstract_sockets;
 mod after_jobs;
 mod authz;
 mod copies;
@@ -7,6 +8,7 @@ mod foreign;
 mod names;
 mod nbd;
 mod options;
+mod proxies;
 mod storage_daemon;
 mod tools;
 

@@ -44,7 +44,7 @@ pub struct Args {
     below: Vec<PathBuf>,
 
     /// Servers that may be connected to
-    #[arg(value_name = "HOST:PORT|unix:PATH")]
+    #[arg(value_name = "HOST:PORT|unix:PATH|abstract:NAME")]
     targets: Vec<OsString>,
 }
 
@@ -100,8 +100,8 @@ fn target(word: OsString) -> std::io::Result<Target> {
     if let Some(path) = word.as_bytes().strip_prefix(b"unix:") {
         return Ok(Target::Unix(OsStr::from_bytes(path).into()));
     }
-    let address = word.to_str().and_then(|word| word.parse().ok());
-    address.map(Target::Tcp).ok_or_else(|| std::io::Error::other("an address makes no sense"))
+    let target = word.to_str().and_then(|word| word.parse().ok());
+    target.ok_or_else(|| std::io::Error::other("an address makes no sense"))
 }
 
 /// Whether files say where what is allowed is.
@@ -115,7 +115,8 @@ fn connect(allowed: &Allowed) -> std::io::Result<ExitCode> {
     let ports: Vec<u16> = allowed.targets.iter().filter_map(Target::address).map(Address::port).collect();
     // Before the fences: what is replaced between the two is noticed.
     let known = identities();
-    sandbox::enter_as_broker(&ports);
+    let is_abstract = |target: &Target| matches!(target, Target::Abstract(_));
+    sandbox::enter_as_broker(&ports, allowed.targets.iter().any(is_abstract));
     match dial::broker::serve_while(&socket, allowed, || !looks_names_up(allowed) || identities() == known)? {
         End::Unused => Ok(ExitCode::SUCCESS),
         End::Outdated => Ok(ExitCode::from(OUTDATED)),

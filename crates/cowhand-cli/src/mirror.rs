@@ -217,6 +217,10 @@ fn export(name: &str) -> Result<Value, Failure> {
     let export = export_name(name)?;
     let server = match export.server {
         Server::Unix(path) => json!({ "type": "unix", "path": path }),
+        Server::Abstract(name) => {
+            let (path, tight) = name.parts();
+            json!({ "type": "unix", "path": path, "abstract": true, "tight": tight })
+        }
         Server::Passed(name) => json!({ "type": "fd", "str": name }),
         Server::Tcp { host, port } => json!({ "type": "inet", "host": host, "port": port.to_string() }),
     };

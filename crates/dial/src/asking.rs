@@ -142,6 +142,7 @@ pub(crate) fn reach(target: &Target, within: Duration) -> io::Result<OwnedFd> {
     match target {
         Target::Tcp(address) => reach_host(address, within).map(OwnedFd::from),
         Target::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+        Target::Abstract(name) => name.connect().map(OwnedFd::from),
     }
 }
 

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+mod abstract_name;
 mod address;
 mod asking;
 pub mod broker;
@@ -23,6 +24,7 @@ mod reach;
 mod state;
 mod target;
 
+pub use abstract_name::{AbstractName, AbstractNameError};
 pub use address::{Address, AddressError};
 pub use asking::{connect, connect_now};
 pub use ending::{end_within, unless_ended};

@@ -1,6 +1,7 @@
 //! Questions to a broker and its answers, as bytes of one message each.
 //!
-//! A question: how long it may take in milliseconds (4 bytes, big-endian), the port (2), the host; for a unix socket port 0 and its path. An answer: what it is (1 byte), the system's
+//! A question: how long it may take in milliseconds (4 bytes, big-endian), the port (2), the host; for a unix socket port 0 and its path; for
+//! an abstract one port 0, a zero and how it is shown. An answer: what it is (1 byte), the system's
 //! number of the error or 0 (4), words.
 
 use std::ffi::OsStr;
@@ -42,10 +43,11 @@ impl Ask {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let millis = u32::try_from(self.within.as_millis()).unwrap_or(u32::MAX);
         let (port, place) = match &self.target {
-            Target::Tcp(address) => (address.port(), address.host().as_bytes()),
-            Target::Unix(path) => (0, path.as_os_str().as_bytes()),
+            Target::Tcp(address) => (address.port(), address.host().as_bytes().to_vec()),
+            Target::Unix(path) => (0, path.as_os_str().as_bytes().to_vec()),
+            Target::Abstract(name) => (0, format!("\0{name}").into_bytes()),
         };
-        [&millis.to_be_bytes()[..], &port.to_be_bytes(), place].concat()
+        [&millis.to_be_bytes()[..], &port.to_be_bytes(), &place].concat()
     }
 
     /// `None` if it is none.
@@ -53,8 +55,11 @@ impl Ask {
         let (millis, rest) = bytes.split_first_chunk()?;
         let (port, place) = rest.split_first_chunk()?;
         let target = match u16::from_be_bytes(*port) {
-            0 if place.first() == Some(&b'/') => Target::Unix(OsStr::from_bytes(place).into()),
-            0 => return None,
+            0 => match place.split_first()? {
+                (b'/', _) => Target::Unix(OsStr::from_bytes(place).into()),
+                (0, name) => Target::Abstract(std::str::from_utf8(name).ok()?.parse().ok()?),
+                _ => return None,
+            },
             port => Target::Tcp(Address::new(std::str::from_utf8(place).ok()?, port).ok()?),
         };
         Some(Self { target, within: Duration::from_millis(u32::from_be_bytes(*millis).into()) })
@@ -99,10 +104,13 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abstract_name::AbstractName;
 
     #[test]
     fn what_was_sent_is_what_is_received() {
-        for target in [Target::Tcp(Address::new("::1", 10809).unwrap()), Target::Unix("/run/s".into())] {
+        let name = Target::Abstract(AbstractName::new("s", false).unwrap());
+        let host = Target::Tcp(Address::new("::1", 10809).unwrap());
+        for target in [host, Target::Unix("/run/s".into()), name] {
             let ask = Ask { target, within: Duration::from_millis(1_500) };
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }

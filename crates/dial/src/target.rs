@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::abstract_name::AbstractName;
 use crate::address::{Address, AddressError};
 
 /// Shown and read before the path of a unix socket.
@@ -16,11 +17,15 @@ pub enum Target {
     Tcp(Address),
     /// `unix:PATH`; the path is absolute, since a broker has another working directory.
     Unix(PathBuf),
+    /// `abstract:NAME` or `abstract-padded:NAME`: a unix socket without a path.
+    Abstract(AbstractName),
 }
 
 /// No target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("HOST:PORT, with a port from 1 to 65535 (IPv6 as [ADDRESS]:PORT), or unix:PATH")]
+#[error(
+    "HOST:PORT, with a port from 1 to 65535 (IPv6 as [ADDRESS]:PORT), unix:PATH, or abstract:NAME (abstract-padded:NAME)"
+)]
 pub struct TargetError;
 
 impl Target {
@@ -34,7 +39,7 @@ impl Target {
     pub fn address(&self) -> Option<&Address> {
         match self {
             Self::Tcp(address) => Some(address),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::Abstract(_) => None,
         }
     }
 }
@@ -50,6 +55,7 @@ impl fmt::Display for Target {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+            Self::Abstract(name) => name.fmt(f),
         }
     }
 }
@@ -61,7 +67,12 @@ impl FromStr for Target {
         match text.strip_prefix(UNIX) {
             Some("") => Err(TargetError),
             Some(path) => Ok(Self::unix(Path::new(path))),
-            None => text.parse().map(Self::Tcp).map_err(|AddressError| TargetError),
+            // A host may be called so; then its port is no name's beginning.
+            None => match (text.parse(), text.parse()) {
+                (Ok(name), _) => Ok(Self::Abstract(name)),
+                (Err(_), Ok(address)) => Ok(Self::Tcp(address)),
+                (Err(_), Err(AddressError)) => Err(TargetError),
+            },
         }
     }
 }
@@ -99,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_target_is_read_as_it_is_shown() {
-        for text in ["h:1", "[::1]:80", "unix:/run/s", "unix:/run/a:b"] {
+        for text in ["h:1", "[::1]:80", "unix:/run/s", "unix:/run/a:b", "abstract:a", "abstract-padded:b"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
         for text in ["", "h", "unix:", "unix", ":1"] {

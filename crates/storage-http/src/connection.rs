@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
-use crate::proxy::Proxy;
+use crate::proxy::Way;
 
 /// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
 const PIECE_BYTES: usize = 64 << 10;
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     /// Since when nothing was asked over it.
     pub(crate) idle_since: Instant,
     /// It leads to a proxy that reads requests.
-    pub(crate) proxy: Option<&'static Proxy>,
+    pub(crate) proxy: Option<Way>,
 }
 
 /// What `work` gives, unless it takes longer than `timeout`.
@@ -54,14 +54,11 @@ async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>)
 
 impl Connection {
     /// Connects to a server, or to `proxy` on the way there. Each step of it, and of what is asked later, takes `timeout` at most.
-    pub(crate) async fn open(
-        origin: &Origin,
-        proxy: Option<&'static Proxy>,
-        timeout: Duration,
-    ) -> Result<Self, Ended> {
+    pub(crate) async fn open(origin: &Origin, proxy: Option<Way>, timeout: Duration) -> Result<Self, Ended> {
         // A proxy leads nowhere that this process may not connect to.
         dial::check(&address_of(origin).map_err(Ended::Lost)?).map_err(Ended::Lost)?;
-        let address = address_of(proxy.map_or(origin, |proxy| &proxy.origin)).map_err(Ended::Lost)?;
+        let address =
+            address_of(proxy.as_ref().map_or(origin, |way| &way.proxy.origin)).map_err(Ended::Lost)?;
         let connected = dial::connect(&address, timeout).await;
         let stream = connected.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => Ended::Silent,
@@ -83,10 +80,10 @@ impl Connection {
 
     /// Has the proxy pass on what follows (RFC 9110, 9.3.6).
     async fn lead_through(&mut self) -> Result<(), Ended> {
-        let Some(proxy) = self.proxy.take() else { return Ok(()) };
-        self.send(&proxy.connect_to(&self.origin), &IoBytes::zeroed(0)).await?;
+        let Some(way) = self.proxy.take() else { return Ok(()) };
+        self.send(&way.connect_to(&self.origin), &IoBytes::zeroed(0)).await?;
         let refused =
-            |what: &str| Ended::Lost(io::Error::other(format!("the proxy {} {what}", proxy.origin)));
+            |what: &str| Ended::Lost(io::Error::other(format!("the proxy {} {what}", way.proxy.origin)));
         match self.answer().await?.status {
             200..300 if self.inbox.bytes().is_empty() => Ok(()),
             200..300 => Err(refused("sends more than its answer")),

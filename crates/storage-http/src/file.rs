@@ -8,6 +8,7 @@ use async_lock::OnceCell;
 use buffer::IoBuf;
 use futures_util::future::join_all;
 use http_wire::{Origin, Scheme, Url};
+use secret::Secret;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 use tls::ClientCredentials;
 
@@ -37,6 +38,9 @@ pub struct Options {
     pub tls: Option<ClientCredentials>,
     /// Credentials.
     pub authorize: Arc<dyn Authorize>,
+    /// What a proxy is shown instead of the user and password that the environment names: a value of `Proxy-Authorization`
+    /// ([`http_wire::basic_authorization`]).
+    pub proxy_login: Option<Arc<Secret>>,
     /// How long a server may be silent in an attempt.
     pub timeout: Duration,
     /// How long opening may take with all its attempts. `None`: for ever.
@@ -65,13 +69,14 @@ impl HttpStorage {
     /// When no server answers within `remote_timeout`, the server refuses, knows no ranges or names no version of the file; or the file is
     /// to be written.
     pub async fn open(options: Options) -> Result<Self, Error> {
-        let Options { name, url, tls, authorize, timeout, open_timeout, remote_timeout, readahead, writable } =
-            options;
+        let Options { name, url, tls, authorize, proxy_login, readahead, writable, .. } = options;
+        let Options { timeout, open_timeout, remote_timeout, .. } = options;
         if writable {
             return Err(Error::ReadOnly { url });
         }
         name_addresses(&url)?;
-        let remote = Remote::new(url, tls, authorize, Timeouts { timeout, open_timeout, remote_timeout });
+        let timeouts = Timeouts { timeout, open_timeout, remote_timeout };
+        let remote = Remote::new(url, tls, authorize, timeouts).with_proxy_login(proxy_login);
         let (found, mut start) = remote.fetch(0, IoBuf::uninit(FIRST_BYTES), None).await;
         let (len, file) = found?;
         if file.version.is_empty() && file.length > 0 {

@@ -5,7 +5,7 @@
 //! link, where clouds have their metadata.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use http_wire::{Fields, Origin, Scheme, Url, basic_authorization};
 use percent_encoding::percent_decode_str;
@@ -23,6 +23,14 @@ const PORT_DEFAULT: u16 = 1080;
 pub(crate) struct Proxy {
     pub(crate) origin: Origin,
     authorization: Option<Secret>,
+}
+
+/// A proxy on the way of one file's requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) proxy: &'static Proxy,
+    /// The file's own user and password, instead of those that the environment names.
+    login: Option<Arc<Secret>>,
 }
 
 /// What the environment says.
@@ -88,6 +96,35 @@ impl Proxies {
     }
 }
 
+impl Way {
+    pub(crate) fn new(proxy: &'static Proxy, login: Option<Arc<Secret>>) -> Self {
+        Self { proxy, login }
+    }
+
+    fn login(&self) -> Option<&Secret> {
+        self.login.as_deref().or(self.proxy.authorization.as_ref())
+    }
+
+    /// The request that has the proxy pass on what follows.
+    pub(crate) fn connect_to(&self, origin: &Origin) -> Vec<u8> {
+        let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
+        let server = format!("{host}:{}", origin.port);
+        let head = format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n");
+        match self.login() {
+            None => [head.as_bytes(), b"\r\n"].concat(),
+            Some(login) => [head.as_bytes(), b"Proxy-Authorization: ", login.bytes(), b"\r\n\r\n"].concat(),
+        }
+    }
+
+    /// Adds the user and password to a request that the proxy reads.
+    pub(crate) fn authorize(&self, fields: &mut Fields) -> Result<(), Error> {
+        if let Some(login) = self.login() {
+            fields.add("Proxy-Authorization", String::from_utf8_lossy(login.bytes()))?;
+        }
+        Ok(())
+    }
+}
+
 impl Proxy {
     fn parse(value: &str) -> Option<Self> {
         let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));
@@ -107,26 +144,6 @@ impl Proxy {
             basic_authorization(&String::from_utf8_lossy(&plain(user)), &plain(password))
         });
         Some(Self { origin: url, authorization })
-    }
-
-    /// The request that has it pass on what follows.
-    pub(crate) fn connect_to(&self, origin: &Origin) -> Vec<u8> {
-        let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
-        let server = format!("{host}:{}", origin.port);
-        let head = format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n");
-        let login = self.authorization.as_ref().map_or(&b""[..], Secret::bytes);
-        match login.is_empty() {
-            true => [head.as_bytes(), b"\r\n"].concat(),
-            false => [head.as_bytes(), b"Proxy-Authorization: ", login, b"\r\n\r\n"].concat(),
-        }
-    }
-
-    /// Adds its user and password to a request that it reads.
-    pub(crate) fn authorize(&self, fields: &mut Fields) -> Result<(), Error> {
-        if let Some(login) = &self.authorization {
-            fields.add("Proxy-Authorization", String::from_utf8_lossy(login.bytes()))?;
-        }
-        Ok(())
     }
 }
 
@@ -253,11 +270,18 @@ mod tests {
 
     #[test]
     fn a_proxy_is_asked_for_the_server_with_its_own_password() {
-        let proxy = Proxy::parse("http://me:h%40ush@p:3128/").unwrap();
-        let asked = proxy.connect_to(Url::parse("https://s3.example/x").unwrap().origin());
-        let expected = "CONNECT s3.example:443 HTTP/1.1\r\nHost: s3.example:443\r\n\
-            Proxy-Authorization: Basic bWU6aEB1c2g=\r\n\r\n";
-        assert_eq!(String::from_utf8(asked).unwrap(), expected);
-        assert!(!format!("{proxy:?}").contains("bWU6"));
+        let proxy: &'static Proxy = Box::leak(Box::new(Proxy::parse("http://me:h%40ush@p:3128/").unwrap()));
+        let files_own = Arc::new(basic_authorization("a", b"b"));
+        for (way, login) in
+            [(Way::new(proxy, None), "bWU6aEB1c2g="), (Way::new(proxy, Some(files_own)), "YTpi")]
+        {
+            let asked = way.connect_to(Url::parse("https://s3.example/x").unwrap().origin());
+            let expected = format!(
+                "CONNECT s3.example:443 HTTP/1.1\r\nHost: s3.example:443\r\n\
+                Proxy-Authorization: Basic {login}\r\n\r\n"
+            );
+            assert_eq!(String::from_utf8(asked).unwrap(), expected);
+            assert!(!format!("{way:?}").contains(login));
+        }
     }
 }

@@ -17,6 +17,7 @@ use dial::Reach;
 use futures_util::future::{Either, select};
 use http_wire::{Origin, Scheme, Url};
 use parking_lot::Mutex;
+use secret::Secret;
 use tls::{ClientCredentials, ClientTls};
 
 use self::heads::failed_head;
@@ -24,7 +25,7 @@ use crate::authorize::Authorize;
 use crate::connection::{Connection, Ended, address_of};
 use crate::errors::{Error, connect_error, tls_error};
 use crate::judge::{Pinned, RangeRequest, Verdict, code, judge, words};
-use crate::proxy;
+use crate::proxy::{self, Way};
 
 /// Requests on their way at a time, each over a connection of its own: servers limit what one client may have.
 const REQUESTS_MAX: usize = 16;
@@ -43,6 +44,7 @@ pub(crate) struct Remote {
     pub(crate) url: Url,
     tls: Option<ClientCredentials>,
     authorize: Arc<dyn Authorize>,
+    proxy_login: Option<Arc<Secret>>,
     timeouts: Timeouts,
     /// Where requests go: the name that was given, or where it led.
     place: Mutex<Url>,
@@ -89,7 +91,12 @@ impl Remote {
         let (place, idle) = (Mutex::new(url.clone()), Mutex::default());
         let (turns, reach) = (Semaphore::new(REQUESTS_MAX), Reach::new(url.name()));
         let reached = AtomicBool::new(false);
-        Self { url, tls, authorize, timeouts, place, idle, turns, reach, reached }
+        Self { url, tls, authorize, proxy_login: None, timeouts, place, idle, turns, reach, reached }
+    }
+
+    /// Shows proxies on the way this user and password.
+    pub(crate) fn with_proxy_login(self, proxy_login: Option<Arc<Secret>>) -> Self {
+        Self { proxy_login, ..self }
     }
 
     /// Fetches bytes of the file from `first` on into `buf`: all of it; or up to the file's end if nothing is pinned, and how many.
@@ -312,7 +319,8 @@ impl Remote {
         };
         let tls = self.tls_for(origin).map_err(Failure::Final)?;
         let proxy = proxy::of(origin).map_err(Failure::Final)?;
-        let opened = Connection::open(origin, proxy, self.timeouts.timeout).await;
+        let way = proxy.map(|proxy| Way::new(proxy, self.proxy_login.clone()));
+        let opened = Connection::open(origin, way, self.timeouts.timeout).await;
         let connection = opened.map_err(|ended| match failed(ended, connect_error) {
             // What the system forbids, it forbids again.
             error @ Error::Connect { kind: io::ErrorKind::PermissionDenied, .. } => Failure::Final(error),

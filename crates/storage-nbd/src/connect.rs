@@ -64,6 +64,7 @@ fn place_of(server: &Server) -> io::Result<Place> {
     match server {
         Server::Passed(name) => Ok(Place::Passed(name.clone())),
         Server::Unix(path) => Ok(Place::Made(Target::unix(path))),
+        Server::Abstract(name) => Ok(Place::Made(Target::Abstract(name.clone()))),
         Server::Tcp { host, port } => {
             let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
             Address::new(host, *port).map(|address| Place::Made(Target::Tcp(address))).map_err(wrong)

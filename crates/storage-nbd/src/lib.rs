@@ -45,6 +45,7 @@ mod send;
 mod slots;
 
 pub use connect::check_reachable;
+pub use dial::AbstractName;
 pub use errors::Error;
 pub use export::{NbdStorage, Options};
 pub use list::{ListedExport, Listing, list_exports};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use dial::AbstractName;
 use percent_encoding::percent_decode_str;
 
 /// The port of a server that is named without one.
@@ -13,6 +14,8 @@ pub const PORT_DEFAULT: u16 = 10809;
 pub enum Server {
     /// At a unix socket.
     Unix(PathBuf),
+    /// At a unix socket without a path.
+    Abstract(AbstractName),
     /// At a TCP port.
     Tcp {
         /// A name or an address; of IPv6 without brackets.
@@ -28,6 +31,7 @@ impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Abstract(name) => write!(f, "{name}"),
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Passed(name) => write!(f, "fd:{name}"),
@@ -109,6 +113,10 @@ impl fmt::Display for ExportName {
         match &self.server {
             Server::Unix(path) => {
                 write!(f, "{scheme}+unix://{}?socket={}", in_path(&self.export), path.display())
+            }
+            // As QEMU shows it; such a name leads to the path.
+            Server::Abstract(name) => {
+                write!(f, "{scheme}+unix://{}?socket={}", in_path(&self.export), name.parts().0)
             }
             tcp @ (Server::Tcp { .. } | Server::Passed(_)) => {
                 write!(f, "{scheme}://{tcp}{}", in_path(&self.export))

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use control::Form;
+use dial::AbstractName;
 use serde_json::{Map, Value};
 
 use super::carried;
 use super::daemon::Daemon;
 use crate::background::absolute;
 use crate::failure::Failure;
+use crate::serve::endpoint::Endpoint;
 
 /// A character device that a monitor may name.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,9 +23,9 @@ pub struct Chardev {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It connects to a Unix socket, at which the daemon listens.
-    Socket(PathBuf),
+    Socket(Endpoint),
     /// It listens at a Unix socket, to which the daemon connects once.
-    Client(PathBuf),
+    Client(Endpoint),
     /// On standard input and output.
     Stdio,
     /// A file takes answers and events.
@@ -74,8 +76,9 @@ pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Fai
     };
     let backend = take("backend").unwrap_or_default();
     let id = take("id").ok_or_else(|| refused("it needs id"))?;
-    let path = take("path").map(|path| absolute(Path::new(&path))).transpose()?;
-    let needed = |path: Option<PathBuf>| path.ok_or_else(|| refused("it needs path"));
+    let path = take("path");
+    let has_path = path.is_some();
+    let needed = |path: Option<String>| absolute(Path::new(&path.ok_or_else(|| refused("it needs path"))?));
     // Nothing is logged of what is carried, and a signal of the terminal ends this program whatever is given.
     for name in ["logfile", "logappend", "signal", "mux"] {
         if is_on(take(name).as_deref()) && name != "signal" {
@@ -85,9 +88,9 @@ pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Fai
     let place = match backend.as_str() {
         "stdio" => Place::Stdio,
         "null" => Place::Null,
-        "pipe" => Place::Pipe(needed(path.clone())?),
+        "pipe" => Place::Pipe(needed(path)?),
         "file" => Place::File {
-            path: needed(path.clone())?,
+            path: needed(path)?,
             append: is_on(take("append").as_deref()),
             commands: take("input-path").map(|path| absolute(Path::new(&path))).transpose()?,
         },
@@ -100,16 +103,24 @@ pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Fai
             if !is_server && wait.is_some() {
                 return Err(refused("wait is for a socket that is listened at (server=on)"));
             }
-            let path = needed(path.clone())?;
-            if is_server { Place::Socket(path) } else { Place::Client(path) }
+            let endpoint = if is_on(take("abstract").as_deref()) {
+                let tight = take("tight").is_none_or(|text| is_on(Some(&text)));
+                let name = AbstractName::new(&path.ok_or_else(|| refused("it needs path"))?, tight);
+                Endpoint::Abstract(name.map_err(|error| refused(&error.to_string()))?)
+            } else {
+                // Only an abstract name is filled up.
+                take("tight");
+                Endpoint::Socket(needed(path)?)
+            };
+            if is_server { Place::Socket(endpoint) } else { Place::Client(endpoint) }
         }
         _ => {
             return Err(refused(
-                "a monitor is at a Unix socket (socket,id=ID,path=PATH[,server=on,wait=off]), stdio, file, pipe or null",
+                "a monitor is at a Unix socket (socket,id=ID,path=PATH[,abstract=on][,server=on,wait=off]), stdio, file, pipe or null",
             ));
         }
     };
-    if path.is_some() && matches!(place, Place::Stdio | Place::Null) {
+    if has_path && matches!(place, Place::Stdio | Place::Null) {
         return Err(refused("path is not known"));
     }
     match given.keys().next() {
@@ -147,7 +158,8 @@ pub fn monitor(
         .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
 }
 
-fn is_on(text: Option<&str>) -> bool {
+/// Whether an option's value switches something on.
+pub fn is_on(text: Option<&str>) -> bool {
     matches!(text, Some("on" | "yes" | "true" | "y"))
 }
 
@@ -167,11 +179,15 @@ mod tests {
             append,
             commands: commands.map(PathBuf::from),
         };
+        let socket = || Endpoint::Socket("/x".into());
+        let abstract_socket = |tight| Endpoint::Abstract(AbstractName::new("x", tight).unwrap());
         for (text, place) in [
-            ("socket,id=c,path=/x,server=on,wait=off", Place::Socket("/x".into())),
-            ("socket,id=c,path=/x,server,nowait", Place::Socket("/x".into())),
-            ("socket,id=c,path=/x", Place::Client("/x".into())),
-            ("socket,id=c,path=/x,server=off", Place::Client("/x".into())),
+            ("socket,id=c,path=/x,server=on,wait=off", Place::Socket(socket())),
+            ("socket,id=c,path=/x,server,nowait", Place::Socket(socket())),
+            ("socket,id=c,path=/x", Place::Client(socket())),
+            ("socket,id=c,path=/x,server=off", Place::Client(socket())),
+            ("socket,id=c,path=x,abstract=on", Place::Client(abstract_socket(true))),
+            ("socket,id=c,path=x,abstract,tight=off,server,nowait", Place::Socket(abstract_socket(false))),
             ("stdio,id=c", Place::Stdio),
             ("stdio,id=c,signal=off", Place::Stdio),
             ("null,id=c", Place::Null),

@@ -1,7 +1,6 @@
 //! What the servers among QEMU's programs share: nodes, exports and sockets are made by the commands of the control socket, in the
 //! order of the command line.
 
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -22,6 +21,7 @@ use super::keyval::typed;
 use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::brokers;
+use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::Inventory;
 use crate::serve::pid_file::PidFile;
 use crate::serve::qmp::{Steering, schema};
@@ -86,24 +86,22 @@ impl Daemon {
         self.reactor.run(self.steering.execute(&command, &Passed::default())).map(drop).map_err(failed)
     }
 
-    /// Listens for commands at `path`; at several, if called again.
+    /// Listens for commands at `place`; at several, if called again.
     ///
     /// # Errors
     /// When a socket cannot be had there.
-    pub fn listen_for_commands(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
-        self.sockets()?.listen_too(path, form)
+    pub fn listen_for_commands(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
+        self.sockets()?.listen_too(place, form)
     }
 
-    /// Takes the commands of the client that listens at `path`.
+    /// Takes the commands of the client that listens at `place`.
     ///
     /// # Errors
     /// When it does not.
-    pub fn connect_for_commands(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
-        let connected =
-            UnixStream::connect(path).and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
-        let stream = connected.map_err(|error| {
-            Failure::because(format!("cannot connect a monitor to {}", path.display()), &error)
-        })?;
+    pub fn connect_for_commands(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
+        let connected = place.connect().and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
+        let stream = connected
+            .map_err(|error| Failure::because(format!("cannot connect a monitor to {place}"), &error))?;
         self.sockets()?.serve_too(Stream::from_fd(stream.into()), form);
         Ok(())
     }

@@ -10,7 +10,7 @@ use filter::{Mismatch, on_mismatch};
 use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
-use super::chardev::{Chardev, chardev, monitor};
+use super::chardev::{Chardev, chardev, is_on, monitor};
 use super::daemon::Daemon;
 use super::keyval::{parse, parse_with_switches};
 use super::names::VERSION;
@@ -139,12 +139,22 @@ pub fn export(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, F
     if let Some(Value::String(path)) = arguments.get_mut("mountpoint") {
         *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
     }
-    if let Some(Value::Object(address)) = arguments.get_mut("addr")
-        && let Some(Value::String(path)) = address.get_mut("path")
-    {
-        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
+    if let Some(Value::Object(address)) = arguments.get_mut("addr") {
+        from_the_root(address)?;
     }
     Ok(arguments)
+}
+
+/// The path of a socket from the root, unless it is the name of an abstract one.
+fn from_the_root(address: &mut Map<String, Value>) -> Result<(), Failure> {
+    let is_abstract = match address.get("abstract") {
+        Some(Value::String(text)) => is_on(Some(text)),
+        found => found == Some(&Value::Bool(true)),
+    };
+    if let Some(Value::String(path)) = address.get_mut("path").filter(|_| !is_abstract) {
+        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
+    }
+    Ok(())
 }
 
 /// The address as nbd-server-start has it: what belongs to its type in an object of its own.
@@ -153,9 +163,7 @@ fn nbd_server(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, F
         return Err(Failure::new("--nbd-server needs addr.type, and addr.path or addr.host and addr.port"));
     };
     let kind = address.remove("type").unwrap_or_default();
-    if let Some(Value::String(path)) = address.get_mut("path") {
-        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
-    }
+    from_the_root(&mut address)?;
     arguments.insert("addr".to_owned(), json!({ "type": kind, "data": address }));
     Ok(arguments)
 }

@@ -12,6 +12,7 @@ use qcow2::cache_sizes::CacheSizes;
 
 use super::inventory::Inventory;
 use super::inventory::exports::ExportRecord;
+use super::inventory::vhost_user::VhostDoor;
 use super::machine_lines;
 use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 use super::settings::TlsFiles;
@@ -88,9 +89,9 @@ pub fn announce(
 
 /// How the disk is reached through a door of its own.
 fn write_other(out: &mut dyn Write, export: &ExportRecord) -> io::Result<()> {
-    if let Some(door) = export.vhost_door() {
+    if let Some(path) = export.vhost_door().and_then(VhostDoor::path) {
         writeln!(out, "  for a virtual machine with shared memory (vhost-user-blk):")?;
-        for (tool, line) in machine_lines::lines(door.path(), &export.id) {
+        for (tool, line) in machine_lines::lines(path, &export.id) {
             writeln!(out, "  {tool:<16} {line}")?;
         }
     }

@@ -57,6 +57,7 @@ pub fn words(allowed: &Allowed) -> Vec<OsString> {
     let below = below.flat_map(|directory| [OsString::from("--below"), directory.into_os_string()]);
     let targets = allowed.targets.iter().map(|target| match target {
         Target::Tcp(address) => address.to_string().into(),
+        Target::Abstract(name) => name.to_string().into(),
         // Not as it is shown: a path need not be text.
         Target::Unix(path) => {
             let mut word = OsString::from("unix:");

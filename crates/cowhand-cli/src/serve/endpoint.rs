@@ -1,7 +1,13 @@
 //! Where clients come in: a Unix socket, or TCP with the rule for leaving this machine.
 
+use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+
+use control::{Arguments, QmpError};
+use dial::AbstractName;
 
 use crate::failure::Failure;
 
@@ -10,12 +16,53 @@ use crate::failure::Failure;
 pub enum Endpoint {
     /// A Unix socket at this path.
     Socket(PathBuf),
+    /// A Unix socket without a path: every user of this machine may connect.
+    Abstract(AbstractName),
     /// A Unix socket of this name in a private directory.
     PrivateSocket(String),
     /// TCP.
     Tcp(SocketAddr),
     /// Sockets that systemd opened for us.
     Inherited,
+}
+
+impl Endpoint {
+    /// Connects to the server at this unix socket.
+    ///
+    /// # Errors
+    /// When no process listens there; `Unsupported` when it is none.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        match self {
+            Self::Socket(path) => UnixStream::connect(path),
+            Self::Abstract(name) => name.connect(),
+            Self::PrivateSocket(_) | Self::Tcp(_) | Self::Inherited => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The unix socket that a command describes: `path`, `abstract`, `tight`.
+    ///
+    /// # Errors
+    /// When there is no path, or it is too long for an abstract name.
+    pub fn unix(address: Arguments<'_>) -> Result<Self, QmpError> {
+        let path = address.text("path")?;
+        if !address.is_on("abstract") {
+            return Ok(Self::Socket(PathBuf::from(path)));
+        }
+        let name = AbstractName::new(path, address.maybe_switch("tight").unwrap_or(true));
+        name.map(Self::Abstract).map_err(|error| QmpError::generic(error.to_string()))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Abstract(name) => name.fmt(f),
+            Self::PrivateSocket(name) => name.fmt(f),
+            Self::Tcp(address) => address.fmt(f),
+            Self::Inherited => f.write_str("a socket of systemd's"),
+        }
+    }
 }
 
 /// What the rule about plain TCP is decided by.

@@ -15,6 +15,7 @@ use graph::{Change, OpenRules};
 use reactor::Reactor;
 
 use super::disks::{self, OpenedDisk};
+use super::endpoint::Endpoint;
 use super::exports::shown_serial;
 use super::inventory::Inventory;
 use super::inventory::export_view::ExportView;
@@ -236,7 +237,7 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
         let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
         let shown = ExportView::everything(&nbd.disk.disk);
         let door = NewVhostDoor {
-            socket: path.clone(),
+            socket: Endpoint::Socket(path.clone()),
             queues: QUEUES_MAX,
             logical_block_size: 512,
             serial: Some(shown_serial(name).to_owned()),

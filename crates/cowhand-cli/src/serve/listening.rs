@@ -21,12 +21,12 @@ use crate::failure::Failure;
 pub struct Listening {
     /// The sockets.
     pub listeners: Vec<Listener>,
-    /// Their addresses.
+    /// The addresses of those that a line to paste can name.
     pub addresses: Vec<Address>,
+    /// What each was made for.
+    places: Vec<Place>,
     /// Removes its name from the file system when it goes.
     named: Option<NamedSocket>,
-    /// systemd made them.
-    inherited: bool,
 }
 
 impl Listening {
@@ -37,18 +37,27 @@ impl Listening {
     pub fn start(endpoint: &Endpoint, mode: SocketMode, inherited: Vec<Inherited>) -> Result<Self, Failure> {
         match endpoint {
             Endpoint::Socket(path) => Self::named(NamedSocket::bind(path, mode)?),
+            Endpoint::Abstract(name) => {
+                let failed =
+                    |error| Failure::of_system(format!("cannot listen on the socket {name}"), &error);
+                let listener =
+                    sockets::abstract_one(name).map_or_else(|| name.listen(), Ok).map_err(failed)?;
+                let listener = Listener::from_unix(listener).map_err(failed)?;
+                let places = vec![Place::Abstract(name.to_string())];
+                Ok(Self { listeners: vec![listener], addresses: Vec::new(), places, named: None })
+            }
             Endpoint::PrivateSocket(name) => Self::named(NamedSocket::bind_private(name)?),
             Endpoint::Tcp(address) => {
                 let failed = |error| Failure::of_system(format!("cannot listen on {address}"), &error);
                 let listener =
                     sockets::tcp(*address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
-                let address = Address::Tcp(listener.local_addr().map_err(failed)?);
+                let address = listener.local_addr().map_err(failed)?;
                 let listener = Listener::from_tcp(listener).map_err(failed)?;
                 Ok(Self {
                     listeners: vec![listener],
-                    addresses: vec![address],
+                    addresses: vec![Address::Tcp(address)],
+                    places: vec![Place::Tcp(address)],
                     named: None,
-                    inherited: false,
                 })
             }
             Endpoint::Inherited => Self::inherited(inherited),
@@ -65,15 +74,9 @@ impl Listening {
     /// # Errors
     /// When the process may not have more descriptors.
     pub fn handed(&self) -> io::Result<Vec<Handed>> {
-        let both = self.addresses.iter().zip(&self.listeners);
-        let handed = both.map(|(address, listener)| {
-            let place = match (address, self.inherited) {
-                (Address::Unix(path), false) => Place::Unix(path.clone()),
-                (Address::Unix(path), true) => Place::SystemdUnix(path.clone()),
-                (Address::Tcp(address), false) => Place::Tcp(*address),
-                (Address::Tcp(address), true) => Place::SystemdTcp(*address),
-            };
-            Ok(Handed { place, fd: listener.as_fd().try_clone_to_owned()? })
+        let both = self.places.iter().zip(&self.listeners);
+        let handed = both.map(|(place, listener)| {
+            Ok(Handed { place: place.clone(), fd: listener.as_fd().try_clone_to_owned()? })
         });
         handed.collect()
     }
@@ -85,28 +88,30 @@ impl Listening {
         let path = std::path::absolute(socket.path()).map_err(failed)?;
         Ok(Self {
             listeners: vec![listener],
-            addresses: vec![Address::Unix(path)],
+            addresses: vec![Address::Unix(path.clone())],
+            places: vec![Place::Unix(path)],
             named: Some(socket),
-            inherited: false,
         })
     }
 
     fn inherited(inherited: Vec<Inherited>) -> Result<Self, Failure> {
         let failed = |error| Failure::because("cannot use a socket that systemd handed over", &error);
         let mut listening =
-            Self { listeners: Vec::new(), addresses: Vec::new(), named: None, inherited: true };
+            Self { listeners: Vec::new(), addresses: Vec::new(), places: Vec::new(), named: None };
         for socket in inherited {
-            let (address, listener) = match socket {
+            let (place, listener) = match socket {
                 Inherited::Unix(socket) => {
-                    let address = socket.local_addr().map_err(failed)?;
-                    let path = address.as_pathname().unwrap_or(Path::new("")).to_owned();
-                    (Address::Unix(path), Listener::from_unix(socket))
+                    let path = socket.local_addr().map_err(failed)?.as_pathname().map(Path::to_owned);
+                    listening.addresses.extend(path.clone().map(Address::Unix));
+                    (Place::SystemdUnix(path.unwrap_or_default()), Listener::from_unix(socket))
                 }
                 Inherited::Tcp(socket) => {
-                    (Address::Tcp(socket.local_addr().map_err(failed)?), Listener::from_tcp(socket))
+                    let address = socket.local_addr().map_err(failed)?;
+                    listening.addresses.push(Address::Tcp(address));
+                    (Place::SystemdTcp(address), Listener::from_tcp(socket))
                 }
             };
-            listening.addresses.push(address);
+            listening.places.push(place);
             listening.listeners.push(listener.map_err(failed)?);
         }
         Ok(listening)

@@ -95,12 +95,13 @@ const RESOLVER: [&str; 7] =
 /// The port of name servers, for answers that are too long for one packet.
 const DNS: u16 = 53;
 
-/// Gives up what is not needed to connect to `ports` of hosts by their names: nothing is written, started or listened on.
-pub fn enter_as_broker(ports: &[u16]) {
+/// Gives up what is not needed to connect to `ports` of hosts by their names, and to abstract sockets if `abstract_ones`: nothing is written,
+/// started or listened on.
+pub fn enter_as_broker(ports: &[u16], abstract_ones: bool) {
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox of connections: the kernel has no no_new_privs");
     }
-    if let Err(error) = fence_connections(ports) {
+    if let Err(error) = fence_connections(ports, abstract_ones) {
         tracing::warn!(%error, "sandbox of connections: no landlock");
     }
     if let Err(error) = fence(Role::Broker) {
@@ -119,11 +120,11 @@ pub fn enter_as_rbd_worker() {
 }
 
 /// Only files that say how names are looked up, and only these ports.
-fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
+fn fence_connections(ports: &[u16], abstract_ones: bool) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
-        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
+        .scope(if abstract_ones { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket })?
         .create()?;
     // Not every system has all of them.
     for place in RESOLVER.iter().filter_map(|place| PathFd::new(place).ok()) {
@@ -267,7 +268,7 @@ mod tests {
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter_as_broker(&[listener.local_addr().unwrap().port()]);
+        enter_as_broker(&[listener.local_addr().unwrap().port()], false);
         for file in ["/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"] {
             assert!(!Path::new(file).exists() || std::fs::read(file).is_ok(), "{file}");
         }

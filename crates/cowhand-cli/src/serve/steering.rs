@@ -11,11 +11,14 @@ use export::Shutdown;
 use reactor::net::Stream;
 use serde_json::json;
 
+use super::endpoint::Endpoint;
 use super::inventory::Inventory;
+use super::listening::Listening;
 use super::metrics::MetricsSocket;
 use super::owners_socket::OwnersSocket;
 use super::pid_file::PidFile;
 use super::qmp::{Steering, bitmaps, errors};
+use super::socket_mode::SocketMode;
 use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 
@@ -24,7 +27,7 @@ use crate::failure::Failure;
 pub struct Sockets {
     control: Option<OwnersSocket>,
     /// Other places where commands come in.
-    more: Vec<(OwnersSocket, Form)>,
+    more: Vec<(Listening, Form)>,
     /// Clients that are connected, until they are served.
     connected: RefCell<Vec<(Stream, Form)>>,
     metrics: Option<MetricsSocket>,
@@ -52,12 +55,12 @@ impl Sockets {
         })
     }
 
-    /// Commands come in at `path`, too.
+    /// Commands come in at `place`, too: those of its owner, if it has a path.
     ///
     /// # Errors
     /// When a socket cannot be had there.
-    pub fn listen_too(&mut self, path: &Path, form: Form) -> Result<(), Failure> {
-        self.more.push((OwnersSocket::bind(path)?, form));
+    pub fn listen_too(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
+        self.more.push((Listening::start(place, SocketMode::default(), Vec::new())?, form));
         Ok(())
     }
 
@@ -124,10 +127,11 @@ impl Running {
         let control = Server::new(handler, Rc::clone(&inventory.events), ServerOptions::default());
         let mut tasks = Vec::new();
         let takes_commands = sockets.take_commands();
-        let own = sockets.control.iter().map(|socket| (socket, Form::Lines));
-        let more = sockets.more.iter().map(|(socket, form)| (socket, *form));
-        for (socket, form) in own.chain(more) {
-            tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone(), form)));
+        let own = sockets.control.iter().map(|socket| (&socket.listener, Form::Lines));
+        let more = sockets.more.iter();
+        let more = more.flat_map(|(socket, form)| socket.listeners.iter().map(move |it| (it, *form)));
+        for (listener, form) in own.chain(more) {
+            tasks.push(reactor::spawn(Rc::clone(&control).accept(listener.clone(), form)));
         }
         for (stream, form) in sockets.connected.take() {
             control.start(stream, form);

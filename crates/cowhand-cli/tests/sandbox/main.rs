@@ -97,7 +97,7 @@ fn every_line_of_the_threat_model_is_denied_to_a_process_that_connects() {
         return;
     };
     let world = table::World::prepare(&directory);
-    cowhand_cli::serve::sandbox::enter_as_broker(&[world.named_port()]);
+    cowhand_cli::serve::sandbox::enter_as_broker(&[world.named_port()], false);
     table::measure(&world, table::Reach::Connections);
 }
 

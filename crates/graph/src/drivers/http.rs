@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use http_wire::{Scheme, Url};
+use http_wire::{Scheme, Url, basic_authorization};
 use storage::{IoFuture, Storage};
-use storage_http::Fixed;
+use storage_http::{Authorize, Fixed};
 use storage_luks::Secret;
 
 use super::not_built::prefixes;
@@ -76,6 +76,10 @@ pub struct Http {
     username: Option<String>,
     /// `password-secret`.
     password_secret: Option<String>,
+    /// `proxy-username`.
+    proxy_username: Option<String>,
+    /// `proxy-password-secret`.
+    proxy_password_secret: Option<String>,
     /// `cookie`.
     cookie: Hidden,
     /// `cookie-secret`.
@@ -140,6 +144,18 @@ macro_rules! options {
                     "the secret (--object secret,id=NAME) that holds the password of username",
                 )
                 .default_follows("an empty password"),
+                Entry::text(
+                    "proxy-username",
+                    at!(Http, proxy_username),
+                    "the user name for the proxy that http_proxy or https_proxy names (basic authentication)",
+                )
+                .default_follows("that in http_proxy or https_proxy"),
+                Entry::text(
+                    "proxy-password-secret",
+                    at!(Http, proxy_password_secret),
+                    "the secret that holds the password of proxy-username",
+                )
+                .default_follows("an empty password"),
                 Entry::text("cookie", at!(Http, cookie), "cookies that are sent, as NAME=VALUE; NAME=VALUE")
                     .default_follows("none"),
                 Entry::text("cookie-secret", at!(Http, cookie_secret), "the secret that holds them")
@@ -191,6 +207,8 @@ fn read(
         force_range: false,
         username: None,
         password_secret: None,
+        proxy_username: None,
+        proxy_password_secret: None,
         cookie: Hidden::default(),
         cookie_secret: None,
         trust: Trust::default(),
@@ -210,6 +228,21 @@ fn read(
         );
     }
     Ok(Arc::new(http))
+}
+
+/// A user, and the password of the secret that is named: options of these names.
+fn login<'a>(
+    (user_option, user): (&str, &'a Option<String>),
+    (password_option, id): (&str, &Option<String>),
+) -> io::Result<Option<(&'a str, Secret)>> {
+    let password = id.as_deref().map(secret).transpose()?;
+    match (user, password) {
+        (None, Some(_)) => {
+            Err(wrong(format!("option file.{password_option} is for a user; give {user_option} with it")))
+        }
+        (None, None) => Ok(None),
+        (Some(user), password) => Ok(Some((user, password.unwrap_or_else(|| Secret::copy_of(b""))))),
+    }
 }
 
 impl Http {
@@ -232,15 +265,15 @@ impl Http {
             (None, Some(id)) => Some(secret(id)?),
             (None, None) => None,
         };
-        let password = self.password_secret.as_deref().map(secret).transpose()?;
-        match (&self.username, password) {
-            (None, Some(_)) => Err(wrong("option file.password-secret is for a user; give username with it")),
-            (None, None) => Ok(Fixed::new(cookie, None)),
-            (Some(user), password) => {
-                let password = password.unwrap_or_else(|| Secret::copy_of(b""));
-                Ok(Fixed::new(cookie, Some((user, &password))))
-            }
-        }
+        let login = login(("username", &self.username), ("password-secret", &self.password_secret))?;
+        Ok(Fixed::new(cookie, login.as_ref().map(|(user, password)| (*user, password))))
+    }
+
+    /// What proxies are shown.
+    fn proxy_login(&self) -> io::Result<Option<Arc<Secret>>> {
+        let password = ("proxy-password-secret", &self.proxy_password_secret);
+        let login = login(("proxy-username", &self.proxy_username), password)?;
+        Ok(login.map(|(user, password)| Arc::new(basic_authorization(user, password.bytes()))))
     }
 }
 
@@ -276,7 +309,8 @@ impl Target for Http {
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
             let (url, authorize) = (self.url()?, Arc::new(self.authorization()?));
-            over_http::open((self.name(), url), authorize, &self.reading, &self.trust, access).await
+            let logins = (authorize as Arc<dyn Authorize>, self.proxy_login()?);
+            over_http::open((self.name(), url), logins, &self.reading, &self.trust, access).await
         })
     }
 }

@@ -1,26 +1,30 @@
 //! `nbd`: the export of an NBD server.
 
 mod families;
+mod options;
 
 use std::any::Any;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use storage::{IoFuture, Storage};
-use storage_nbd::{Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server};
+use storage_nbd::{
+    AbstractName, Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server,
+};
 use tls::{ClientFiles, ClientTls};
 
 use self::families::Families;
+use self::options::AddressType;
+pub use self::options::{NBD_OPTIONS, Nbd};
 use super::elsewhere::prepare_to_overwrite;
 use super::not_built::prefixes;
-use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
+use super::remote::OnRemoteError;
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
-use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
-use crate::options::{Entry, Group, OptionError, Reader, Spec};
+use crate::options::entry::{first_fixed_of, read_all};
+use crate::options::{Entry, OptionError, Reader, Spec};
 use crate::tls_credentials::TlsCredentials;
 
 pub(super) const NBD: StorageDriver = StorageDriver {
@@ -28,123 +32,6 @@ pub(super) const NBD: StorageDriver = StorageDriver {
     prefixes: prefixes::NBD,
     kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, shown: str::to_owned, read }),
 };
-
-/// The options of the driver.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nbd {
-    /// `server.type`; `None`: by what else is given.
-    address: Option<AddressType>,
-    /// `server.host`.
-    host: Option<String>,
-    /// `server.port`.
-    port: Option<String>,
-    /// `server.ipv4`.
-    ipv4: Option<bool>,
-    /// `server.ipv6`.
-    ipv6: Option<bool>,
-    /// `server.path`.
-    path: Option<String>,
-    /// `server.str`.
-    passed: Option<String>,
-    /// `export`.
-    export: Option<String>,
-    /// `x-dirty-bitmap`.
-    bitmap: Option<String>,
-    /// `reconnect-delay`, in seconds.
-    reconnect_delay_s: u32,
-    /// `open-timeout`, in seconds.
-    open_timeout_s: u32,
-    /// `on-remote-error`.
-    on_remote_error: OnRemoteError,
-    /// `remote-timeout`, in seconds; 0 is none.
-    remote_timeout_s: u32,
-    /// `tls-creds`.
-    tls_creds: Option<String>,
-    /// `tls-certificates`.
-    tls_certificates: Option<PathBuf>,
-    /// `tls-hostname`.
-    tls_hostname: Option<String>,
-}
-
-/// What kind of address a server has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AddressType {
-    Inet,
-    Unix,
-    Fd,
-}
-
-const TYPES: [(&str, AddressType); 3] =
-    [("inet", AddressType::Inet), ("unix", AddressType::Unix), ("fd", AddressType::Fd)];
-
-/// The driver's part of the table.
-pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
-    Group::Storage("nbd"),
-    [
-        Entry::choice("server.type", choice_at!(Nbd, TYPES, address), "where the server listens")
-            .default_follows("unix with server.path, fd with server.str, else inet"),
-        Entry::text("server.host", at!(Nbd, host), "name or address of the server")
-            .alias("host")
-            .default_follows("localhost"),
-        Entry::text("server.port", at!(Nbd, port), "its TCP port").alias("port").default_follows("10809"),
-        Entry::switch("server.ipv4", at!(Nbd, ipv4), "connect over IPv4")
-            .default_follows("on; off with server.ipv6=on"),
-        Entry::switch("server.ipv6", at!(Nbd, ipv6), "connect over IPv6")
-            .default_follows("on; off with server.ipv4=on"),
-        Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
-        Entry::text(
-            "server.str",
-            at!(Nbd, passed),
-            "the name under which getfd (QMP) handed over a connection to it; when that is lost it does not come back",
-        )
-        .default_follows("none"),
-        Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
-        Entry::text(
-            "x-dirty-bitmap",
-            at!(Nbd, bitmap),
-            "a metadata context of the export, qemu:dirty-bitmap:NAME: map shows what is dirty there as no data",
-        )
-        .default_follows("none: holes are shown"),
-        Entry::whole(
-            "reconnect-delay",
-            at!(Nbd, reconnect_delay_s),
-            "seconds for which requests wait for a lost connection to come back; 0: they fail",
-        )
-        .default("0"),
-        Entry::whole(
-            "open-timeout",
-            at!(Nbd, open_timeout_s),
-            "seconds for which opening tries to connect; 0: once, and an answer is waited for a minute",
-        )
-        .default("0"),
-        Entry::whole(
-            "remote-timeout",
-            at!(Nbd, remote_timeout_s),
-            "seconds within which the server must answer a request, or its connection counts as lost; 0: any time",
-        )
-        .default("0"),
-        Entry::choice(
-            "on-remote-error",
-            choice_at!(Nbd, ON_REMOTE_ERROR, on_remote_error),
-            "what requests do while the connection is lost: report has them fail, after reconnect-delay; wait has them wait for the server (with reconnect-delay, so long)",
-        )
-        .default("report"),
-        Entry::text(
-            "tls-creds",
-            at!(Nbd, tls_creds),
-            "encrypts the connection, with the certificates of this object (tls-creds-x509, endpoint=client)",
-        )
-        .default_follows("none"),
-        Entry::path(
-            "tls-certificates",
-            at!(Nbd, tls_certificates),
-            "encrypts it, with the certificates in this directory: ca-cert.pem, and client-cert.pem with client-key.pem for servers that ask",
-        )
-        .default_follows("none"),
-        Entry::text("tls-hostname", at!(Nbd, tls_hostname), "the name that the server's certificate must have")
-            .default_follows("server.host"),
-    ],
-);
 
 fn specs() -> Vec<&'static Spec> {
     NBD_OPTIONS.iter().map(Entry::spec).collect()
@@ -159,6 +46,12 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
     };
     match server {
         Server::Unix(path) => insert("server.path", path.display().to_string())?,
+        Server::Abstract(name) => {
+            let (path, tight) = name.parts();
+            insert("server.path", path.to_owned())?;
+            insert("server.abstract", "on".to_owned())?;
+            insert("server.tight", if tight { "on" } else { "off" }.to_owned())?;
+        }
         Server::Tcp { host, port } => {
             insert("server.host", host)?;
             insert("server.port", port.to_string())?;
@@ -181,7 +74,10 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
 fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
     let mut nbd = Nbd::default();
     read_all(NBD_OPTIONS, reader, &mut nbd)?;
-    let is_unix = nbd.address == Some(AddressType::Unix) || nbd.path.is_some();
+    let is_unix = nbd.address == Some(AddressType::Unix)
+        || nbd.path.is_some()
+        || nbd.has_no_path
+        || nbd.tight.is_some();
     let is_inet = nbd.address == Some(AddressType::Inet) || nbd.host.is_some() || nbd.port.is_some();
     if is_unix && is_inet {
         return Err(OptionError::Conflict {
@@ -253,6 +149,10 @@ impl Nbd {
         let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let server = match (&self.passed, &self.path, &self.host, &self.port) {
             (Some(name), ..) => Server::Passed(name.clone()),
+            (None, Some(path), ..) if self.has_no_path => {
+                let name = AbstractName::new(path, self.tight.unwrap_or(true));
+                Server::Abstract(name.map_err(|error| wrong(format!("option file.server.path: {error}")))?)
+            }
             (None, Some(path), ..) => Server::Unix(path.into()),
             (None, None, None, None) => {
                 let what = "driver nbd needs a server: server.path, or server.host and server.port";
@@ -292,7 +192,7 @@ async fn client_tls(named: NamedTls, server: &Server) -> Result<ClientTls, io::E
     let host = match (&named.hostname, server) {
         (Some(hostname), _) => hostname,
         (None, Server::Tcp { host, .. }) => host,
-        (None, Server::Unix(_) | Server::Passed(_)) => {
+        (None, Server::Unix(_) | Server::Abstract(_) | Server::Passed(_)) => {
             let what = "the certificate of a server at a unix socket is for a name that only you know; give tls-hostname";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
@@ -312,17 +212,22 @@ impl Target for Nbd {
         self.export_name().map_or_else(|_| "nbd:".to_owned(), |name| name.to_string())
     }
 
-    /// As in QEMU, a URL does not say over which families of addresses the server is reached.
+    /// As in QEMU, a URL does not say over which families of addresses the server is reached, nor that its socket is abstract.
     fn beyond_name(&self) -> Option<Map<String, Value>> {
-        self.ipv4.or(self.ipv6)?;
-        let port = self.port.clone().unwrap_or_else(|| PORT_DEFAULT.to_string());
+        if self.ipv4.or(self.ipv6).is_none() && !self.has_no_path {
+            return None;
+        }
+        let port = || json!(self.port.clone().unwrap_or_else(|| PORT_DEFAULT.to_string()));
         let options = [
             ("driver", Some(json!("nbd"))),
-            ("server.type", Some(json!("inet"))),
+            ("server.type", Some(json!(if self.has_no_path { "unix" } else { "inet" }))),
             ("server.host", self.host.as_ref().map(|host| json!(host))),
-            ("server.port", Some(json!(port))),
+            ("server.port", (!self.has_no_path).then(port)),
             ("server.ipv4", self.ipv4.map(|is_on| json!(is_on))),
             ("server.ipv6", self.ipv6.map(|is_on| json!(is_on))),
+            ("server.path", self.path.as_ref().map(|path| json!(path))),
+            ("server.abstract", self.has_no_path.then_some(json!(true))),
+            ("server.tight", self.tight.map(|is_on| json!(is_on))),
             ("export", self.export.as_ref().map(|export| json!(export))),
             ("tls-creds", self.tls_creds.as_ref().map(|id| json!(id))),
             ("tls-hostname", self.tls_hostname.as_ref().map(|name| json!(name))),
@@ -403,12 +308,16 @@ mod tests {
     use crate::drivers::target_of;
 
     #[test]
-    fn a_name_says_all_but_the_families() {
+    fn a_name_says_all_but_the_families_and_that_a_socket_is_abstract() {
         let nbd = Nbd { host: Some("::1".to_owned()), export: Some("x".to_owned()), ..Nbd::default() };
         assert_eq!(nbd.beyond_name(), None);
         let found = Nbd { ipv4: Some(false), ipv6: Some(true), ..nbd }.beyond_name();
         let expected = json!({ "driver": "nbd", "server.type": "inet", "server.host": "::1", "server.port": "10809",
             "server.ipv4": false, "server.ipv6": true, "export": "x" });
+        assert_eq!(found.map(Value::Object), Some(expected));
+        let found = Nbd { path: Some("s".to_owned()), has_no_path: true, ..Nbd::default() }.beyond_name();
+        let expected =
+            json!({ "driver": "nbd", "server.type": "unix", "server.path": "s", "server.abstract": true });
         assert_eq!(found.map(Value::Object), Some(expected));
     }
 

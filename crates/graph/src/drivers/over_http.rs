@@ -8,6 +8,7 @@ use std::time::Duration;
 use http_wire::{Scheme, Url};
 use storage::Storage;
 use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
+use storage_luks::Secret;
 use tls::{ClientCredentials, ClientFiles};
 
 use super::Access;
@@ -115,7 +116,7 @@ impl Trust {
 /// Opens a file on a server, which messages call `name`.
 pub(super) async fn open(
     (name, url): (String, Url),
-    authorize: Arc<dyn Authorize>,
+    (authorize, proxy_login): (Arc<dyn Authorize>, Option<Arc<Secret>>),
     reading: &Reading,
     trust: &Trust,
     access: Access,
@@ -130,6 +131,7 @@ pub(super) async fn open(
         url,
         tls,
         authorize,
+        proxy_login,
         timeout,
         open_timeout: reading.open_timeout(),
         remote_timeout,

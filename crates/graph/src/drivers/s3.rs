@@ -312,7 +312,8 @@ impl Target for S3 {
             let (place, credentials) = self.store().await?;
             let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
             let signer = Signer::new(credentials, &place.region);
-            over_http::open((self.name(), url), Arc::new(signer), &self.reading, &self.trust, access).await
+            over_http::open((self.name(), url), (Arc::new(signer), None), &self.reading, &self.trust, access)
+                .await
         })
     }
 }

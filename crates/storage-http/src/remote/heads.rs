@@ -37,7 +37,7 @@ impl Remote {
             target.push(if target.contains('?') { '&' } else { '?' });
             target.push_str(&String::from_utf8_lossy(query.bytes()));
         }
-        if let Some(proxy) = connection.proxy {
+        if let Some(proxy) = &connection.proxy {
             target.insert_str(0, &request.url.origin().to_string());
             proxy.authorize(&mut fields)?;
         }

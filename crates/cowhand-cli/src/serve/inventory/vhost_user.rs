@@ -24,14 +24,14 @@ pub struct VhostDoor {
     server: Arc<Server>,
     export: Arc<VhostExport>,
     open: RefCell<Option<(Listening, Vec<Task<()>>)>>,
-    path: PathBuf,
+    path: Option<PathBuf>,
 }
 
 /// A socket for virtual machines, and how they see the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewVhostDoor {
     /// Where front-ends connect.
-    pub socket: PathBuf,
+    pub socket: Endpoint,
     /// Queues at most.
     pub queues: u16,
     /// Bytes of a logical block.
@@ -43,9 +43,9 @@ pub struct NewVhostDoor {
 }
 
 impl VhostDoor {
-    /// Where front-ends connect.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Where front-ends connect; `None` for a socket without a path.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Starts accepting, if it has not begun. Runs on a loop.
@@ -105,9 +105,10 @@ impl Inventory {
         self.export_through(new, |disk, view| {
             options.check(disk.size()).map_err(|error| QmpError::generic(error.to_string()))?;
             let mode = self.socket_mode;
-            let listening = Listening::start(&Endpoint::Socket(socket.clone()), mode, Vec::new());
+            let listening = Listening::start(&socket, mode, Vec::new());
             let listening = listening.map_err(|failure| self.no_socket(&failure))?;
-            let path = std::path::absolute(&socket).unwrap_or_else(|_| socket.clone());
+            let path =
+                listening.name().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
             let export = self.vhost.add(id, view, options);
             let export = export.map_err(|error| QmpError::generic(error.to_string()))?;
             let open = RefCell::new(Some((listening, Vec::new())));
@@ -138,7 +139,7 @@ impl Inventory {
     /// Names of sockets that are removed at the end.
     pub fn front_end_sockets(&self) -> Vec<PathBuf> {
         let exports = self.exports();
-        exports.iter().filter_map(|export| Some(export.vhost_door()?.path().to_owned())).collect()
+        exports.iter().filter_map(|export| Some(export.vhost_door()?.path()?.to_owned())).collect()
     }
 
     /// Why a socket cannot be had, and what to do about it.

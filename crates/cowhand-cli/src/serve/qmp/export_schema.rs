@@ -17,13 +17,17 @@ const INET: &[Argument] = &[
     optional("keep-alive-interval", Kind::Whole(u32::MAX as u64)),
 ];
 
+/// A Unix socket, perhaps one without a path.
+pub const UNIX: &[Argument] =
+    &[required("path", Kind::Text), optional("abstract", Kind::Switch), optional("tight", Kind::Switch)];
+
 /// Where the NBD server listens, in the nested form of nbd-server-start.
 pub static ADDRESS: Kind = Kind::Union {
     tag: "type",
     common: &[],
     variants: &[
         Variant { tag: "inet", members: &[required("data", Kind::Object(INET))] },
-        Variant { tag: "unix", members: &[required("data", Kind::Object(&[required("path", Kind::Text)]))] },
+        Variant { tag: "unix", members: &[required("data", Kind::Object(UNIX))] },
     ],
 };
 
@@ -90,11 +94,8 @@ pub static SERVE: Kind = Kind::Union {
 };
 
 /// Where virtual machines connect.
-static SOCKET: Kind = Kind::Union {
-    tag: "type",
-    common: &[],
-    variants: &[Variant { tag: "unix", members: &[required("path", Kind::Text)] }],
-};
+static SOCKET: Kind =
+    Kind::Union { tag: "type", common: &[], variants: &[Variant { tag: "unix", members: UNIX }] };
 
 /// What nbd-server-add describes.
 pub const ADD_OLDER: Kind = Kind::Object(&[

@@ -18,11 +18,12 @@ use super::active;
 use super::chosen;
 use super::query::job_filters;
 use super::{checkpoints, dirty_bitmaps};
+use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
 use crate::serve::inventory::exports::{NewExport, no_export};
 use crate::serve::inventory::fuse::NewFuseDoor;
-use crate::serve::inventory::vhost_user::NewVhostDoor;
+use crate::serve::inventory::vhost_user::{NewVhostDoor, VhostDoor};
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
 pub async fn add(
@@ -57,7 +58,7 @@ fn check_iothreads(inventory: &Inventory, arguments: Arguments<'_>) -> Result<()
 fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let (names, shown) = without_contexts(inventory, arguments)?;
     let missing = || QmpError::generic("argument 'addr.path' is missing");
-    let socket = PathBuf::from(arguments.maybe_object("addr").ok_or_else(missing)?.text("path")?);
+    let socket = Endpoint::unix(arguments.maybe_object("addr").ok_or_else(missing)?)?;
     // The schema has their bounds.
     let door = NewVhostDoor {
         socket,
@@ -280,8 +281,8 @@ pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, 
             "writable": !record.entry.disk().read_only(),
             "connections": record.entry.connections(),
         });
-        if let Some(door) = record.vhost_door() {
-            shown["socket"] = json!(door.path().to_string_lossy());
+        if let Some(path) = record.vhost_door().and_then(VhostDoor::path) {
+            shown["socket"] = json!(path.to_string_lossy());
         }
         if let Some(door) = record.fuse_door() {
             shown["mountpoint"] = json!(door.path().to_string_lossy());

@@ -1,7 +1,6 @@
 //! nbd-server-start, nbd-server-stop.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -122,7 +121,7 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
     let address = arguments.maybe_object("addr").ok_or_else(missing)?;
     let data = address.maybe_object("data").ok_or_else(missing)?;
     if address.text("type")? == "unix" {
-        return Ok(Endpoint::Socket(PathBuf::from(data.text("path")?)));
+        return Endpoint::unix(data);
     }
     if inventory.sandbox == Sandbox::On {
         return Err(QmpError::generic(

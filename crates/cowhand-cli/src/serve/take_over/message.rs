@@ -80,6 +80,8 @@ pub struct Offer {
 pub enum Place {
     /// A listening Unix socket at an absolute path.
     Unix(PathBuf),
+    /// A listening Unix socket without a path, as its name is shown.
+    Abstract(String),
     /// A listening TCP socket.
     Tcp(SocketAddr),
     /// A listening Unix socket that systemd made.

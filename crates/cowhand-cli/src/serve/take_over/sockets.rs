@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use dial::AbstractName;
 use parking_lot::Mutex;
 
 use super::message::Place;
@@ -54,6 +55,11 @@ fn take(place: &Place) -> Option<OwnedFd> {
 pub fn unix(path: &Path) -> Option<UnixListener> {
     let path = std::path::absolute(path).ok()?;
     take(&Place::Unix(path)).map(UnixListener::from)
+}
+
+/// The abstract socket of this name, if it was handed over.
+pub fn abstract_one(name: &AbstractName) -> Option<UnixListener> {
+    take(&Place::Abstract(name.to_string())).map(UnixListener::from)
 }
 
 /// The socket that listens at `address`, if it was handed over.

@@ -155,6 +155,7 @@ fn serve(stream: &TcpStream, answer: &dyn Fn(&Request) -> Reply, requests: &Atom
 
 pub fn options(url: &str) -> Options {
     Options {
+        proxy_login: None,
         name: "disk".to_owned(),
         url: Url::parse(url).unwrap(),
         tls: None,
