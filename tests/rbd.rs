@@ -98,6 +98,68 @@ fn images_are_made_in_the_cluster_where_none_of_the_name_is() {
     assert!(said.contains("preallocation is off there"), "{said}");
 }
 
+/// Images that OpenStack encrypts in the cluster: librbd decrypts them for QEMU, and here.
+#[test]
+fn images_that_librbd_encrypts_are_read_and_written_as_qemu_does() {
+    let scene = Scene::new(Objects::Memory);
+    scene.scratch.write("passphrase", b"hush");
+    scene.scratch.write("other", b"other");
+    let secret = format!("secret,id=k,file={}", scene.scratch.name("passphrase"));
+    let other = format!("secret,id=k,file={}", scene.scratch.name("other"));
+    let conf = scene.ceph.conf().display().to_string();
+    for (image, version, formats) in
+        [("one", "luks1", ["luks", "luks-any"]), ("two", "luks2", ["luks2", "luks-any"])]
+    {
+        // The header takes space of the image.
+        scene.image(image, 48);
+        let passphrase = scene.scratch.name("passphrase");
+        scene.ceph.rbd(["encryption", "format", &format!("rbd/{image}"), version, &passphrase]);
+        let drive = |format: &str| {
+            format!(
+                "driver=raw,size=24M,file.driver=rbd,file.pool=rbd,file.image={image},file.conf={conf},\
+                 file.encrypt.format={format},file.encrypt.key-secret=k"
+            )
+        };
+        let [exact, any] = formats.map(drive);
+        let written =
+            ["convert", "-n", "--object", &secret, "-f", "raw", "--target-image-opts", "disk.raw", &exact];
+        scene.run(&written).ok();
+        let same = |drive: &str| {
+            let words =
+                ["compare", "--object", &secret, "--image-opts", "driver=raw,file.filename=disk.raw", drive];
+            words.map(str::to_owned)
+        };
+        let theirs = same(&exact);
+        scene.qemu(&theirs.each_ref().map(String::as_str));
+        for drive in [&exact, &any] {
+            let ours = same(drive);
+            scene.run(&ours.each_ref().map(String::as_str)).ok();
+        }
+        // A range that was zeroed or discarded reads as zeroes, not as what zeroes decrypt to.
+        for command in ["write -z 1M 5M", "write -z -u 8M 4M", "write -P 9 13M 70000"] {
+            let words = ["--object", &secret, "--image-opts", &exact, "-c", command, "-c", "flush"];
+            scene.run(&[&["io"][..], &words].concat()).ok();
+            let words =
+                ["--object", &secret, "--image-opts", "driver=raw,file.filename=disk.raw", "-c", command];
+            scene.run(&[&["io"][..], &words].concat()).ok();
+        }
+        scene.qemu(&theirs.each_ref().map(String::as_str));
+        let wrong = ["info", "--object", &other, "--image-opts", &exact];
+        let said = scene.run(&wrong).fails();
+        assert!(said.contains("encryption") && !said.contains("other"), "{said}");
+    }
+    let plain = scene.image("plain", 24);
+    drop(plain);
+    let drive = format!(
+        "driver=rbd,pool=rbd,image=plain,conf={conf},encrypt.format=luks2,encrypt.key-secret=k,auth-client-required.0=cephx"
+    );
+    let said = scene.run(&["info", "--object", &secret, "--image-opts", &drive]).fails();
+    assert!(said.contains("encryption"), "{said}");
+    let drive = format!("driver=rbd,pool=rbd,image=plain,conf={conf},auth-client-required.0=none");
+    let said = scene.run(&["info", "--image-opts", &drive]).fails();
+    assert!(said.contains("the cluster"), "{said}");
+}
+
 /// Holes were taken for data, and the reverse, where an older snapshot had something else.
 #[test]
 fn snapshots_sizes_and_holes_are_what_qemu_finds() {

@@ -30,7 +30,7 @@ ssbzSibBsu/6iGtCOGEoXJf//////////wIBAg==
 ";
 
 /// An authority, a server for localhost, and a client called [`NAME`].
-fn certificates(directory: &Path) {
+pub fn certificates(directory: &Path) {
     let write = |name: &str, text: String| std::fs::write(directory.join(name), text).expect("a file");
     let key = KeyPair::generate().expect("a key");
     let mut authority = CertificateParams::new(Vec::new()).expect("no names");

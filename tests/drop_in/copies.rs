@@ -149,6 +149,11 @@ fn a_copy_that_nothing_uses_is_closed_with_its_job_as_by_qemu() {
         let mirror = json!({ "job-id": "j", "device": "source", "target": copy, "sync": "full", "format": "qcow2", "auto-dismiss": false });
         qmp.ok("drive-mirror", mirror);
         status_comes(&mut qmp, "ready");
+        // As in QEMU the node of the target has a generated name.
+        let nodes = qmp.ok("query-named-block-nodes", json!({}));
+        let target = nodes.as_array().expect("a list").iter().find(|node| node["file"] == copy);
+        let name = target.and_then(|node| node["node-name"].as_str()).expect("the target");
+        assert!(name.starts_with("#block"), "{name}");
         qmp.ok("job-complete", json!({ "id": "j" }));
         status_comes(&mut qmp, "concluded");
         qmp.ok("job-dismiss", json!({ "id": "j" }));

@@ -3,10 +3,13 @@
 mod abstract_sockets;
 mod after_jobs;
 mod authz;
+mod chardevs;
 mod copies;
+mod credentials;
 mod foreign;
 mod names;
 mod nbd;
+mod null;
 mod options;
 mod proxies;
 mod storage_daemon;

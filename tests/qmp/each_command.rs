@@ -9,7 +9,7 @@ use super::{Steered, create};
 /// What every step of the script is made of.
 const STEPS: &str = r#"
 import asyncio, os, sys
-from qemu.qmp import QMPClient
+from qemu.qmp import ExecuteError, QMPClient
 
 path, folder = sys.argv[1:]
 qmp = QMPClient("test")
@@ -101,6 +101,23 @@ async def nodes_and_doors():
     await do("blockdev-add", {"driver": "quorum", "node-name": "q", "vote-threshold": 1, "children": ["q0", "q1", "q2"]})
     await do("x-blockdev-change", parent="q", child="children.2")
     await do("blockdev-del", node_name="q")
+
+async def refused(command, **arguments):
+    "Another name of the program does it."
+    try:
+        await do(command, **arguments)
+    except ExecuteError:
+        return
+    raise SystemExit(f"{command} is not refused")
+
+async def character_devices():
+    null = {"type": "null", "data": {}}
+    await refused("chardev-add", id="c", backend=null)
+    await refused("chardev-change", id="c", backend=null)
+    await refused("chardev-remove", id="c")
+    await refused("chardev-send-break", id="c")
+    assert await do("query-chardev") == []
+    assert len(await do("query-chardev-backends")) == 5
 
 async def descriptors():
     with open(file("c"), "r+b") as opened:
@@ -201,7 +218,7 @@ async def main():
     await qmp.connect(path)
     # The package gives it when it connects.
     given.add("qmp_capabilities")
-    for part in (questions, nodes_and_doors, descriptors, bitmaps, snapshots, checkpoints, copies):
+    for part in (questions, nodes_and_doors, character_devices, descriptors, bitmaps, snapshots, checkpoints, copies):
         await part()
     there = {command["name"] for command in await do("query-commands")}
     await do("quit")

@@ -3,8 +3,7 @@
 //! The name is the last part of `argv[0]`; `cowhand compat install DIR` makes links of these names. Each program is one folder
 //! here, which turns words into what cowhand's own commands take. Forms of results are QEMU's, sentences are ours.
 
-mod carried;
-mod chardev;
+mod chardev_line;
 mod daemon;
 pub mod img;
 mod io;

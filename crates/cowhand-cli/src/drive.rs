@@ -42,8 +42,8 @@ pub struct DriveArgs {
     pub drive: OsString,
 
     /// Format of the image: qcow2 or raw [default: what its first bytes say]
-    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    pub format: Option<Format>,
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = backing_formats(), hide_possible_values = true)]
+    pub format: Option<BackingFormat>,
 
     #[command(flatten)]
     opening: OpenArgs,
@@ -81,7 +81,7 @@ pub struct NamesArgs {
 impl DriveArgs {
     /// The options that DRIVE and the arguments beside it come to, for reading.
     pub fn options(&self) -> Result<DiskOptions, Failure> {
-        self.opening.options(&self.drive, "-f", self.format)
+        self.opening.options(&self.drive, "-f", self.format.as_ref().and_then(BackingFormat::format))
     }
 
     /// Whether arguments say how the image is opened.
@@ -96,10 +96,13 @@ impl DriveArgs {
         self.opening.tree(&self.drive)
     }
 
-    /// The driver of storage that DRIVE names with no format over it, where no option says one either.
+    /// The driver of storage that DRIVE names with no format over it, where no option says one either, or that the option says instead.
     pub fn bare_driver(&self) -> Option<&'static str> {
         let exists = |path: &Path| !self.opening.image_opts && path.symlink_metadata().is_ok();
-        if self.format.is_some() { None } else { bare_driver(&self.drive, exists) }
+        match &self.format {
+            Some(format) => Format::BARE.into_iter().find(|name| *name == format.name()),
+            None => bare_driver(&self.drive, exists),
+        }
     }
 
     /// Where names inside the image may lead.
@@ -232,6 +235,11 @@ pub fn formats() -> impl TypedValueParser<Value = Format> {
     formats_of(&Format::ALL.map(Format::name), &Format::BARE)
 }
 
+/// The same for what is written: a file that keeps nothing is never made.
+pub fn target_formats() -> impl TypedValueParser<Value = Format> {
+    formats_of(&MADE, &Format::BARE)
+}
+
 /// The names of all formats, as values of an option for a new image: only formats that can be made are suggested.
 pub fn made_formats() -> impl TypedValueParser<Value = Format> {
     formats_of(&MADE, &[])
@@ -245,12 +253,12 @@ fn formats_of(suggested: &[&str], bare: &[&'static str]) -> impl TypedValueParse
         .try_map(|name| Format::of_backing_name(&name).map_or_else(|| parse_format(&name), Ok))
 }
 
-/// The format of a backing file, by the name that the image gives it.
+/// The format of a file, by the name that an image or a caller gives it: also that of a driver of storage, for a raw disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackingFormat(String);
 
 impl BackingFormat {
-    /// What the header of the image says.
+    /// What it is called.
     pub fn name(&self) -> &str {
         &self.0
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 
 use graph::drive::split_commas;
-use graph::{SecretOptions, Secrets, TlsCredentials};
+use graph::{SecretOptions, Secrets, TlsCredentials, tls_terms};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use storage_luks::Secret;
 use tls::ClientFiles;
@@ -122,6 +122,7 @@ fn add(object: &OsStr) -> Result<(), Failure> {
 fn add_credentials(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {
     let refused = |what: String| Failure::new(format!("--object tls-creds-x509: {what}"));
     let (mut id, mut directory, mut verify_peer) = (None, None, true);
+    let (mut priority, mut password, mut checks_own) = (None, None, false);
     for part in parts {
         let part = String::from_utf8(part).map_err(|_| refused("a part is not UTF-8".to_owned()))?;
         let (name, value) = part.split_once('=').unwrap_or((&part, ""));
@@ -132,36 +133,32 @@ fn add_credentials(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> 
             ("endpoint", other) => {
                 return Err(refused(format!("endpoint is {other:?}; a tool is a client: endpoint=client")));
             }
-            ("verify-peer", "on" | "yes" | "true" | "y") => verify_peer = true,
-            ("verify-peer", "off" | "no" | "false" | "n") => verify_peer = false,
-            ("verify-peer", other) => {
-                return Err(refused(format!("verify-peer is {other:?}; allowed: on, off")));
-            }
-            ("priority", _) => {
-                return Err(refused(
-                    "priority is of another TLS library; TLS 1.2 and 1.3 are spoken".to_owned(),
-                ));
-            }
-            ("passwordid", _) => {
-                return Err(refused(
-                    "keys with a password (passwordid) are not read; give a key without".to_owned(),
-                ));
-            }
-            ("sanity-check", _) => {
-                return Err(refused(
-                    "sanity-check is not done apart; certificates are checked when used".to_owned(),
-                ));
-            }
+            ("verify-peer", value) => verify_peer = switch(name, value).map_err(refused)?,
+            ("sanity-check", value) => checks_own = switch(name, value).map_err(refused)?,
+            ("priority", value) => priority = Some(value.to_owned()),
+            ("passwordid", value) => password = Some(value.to_owned()),
             (name, _) => {
-                let allowed = "id, dir, endpoint, verify-peer";
+                let allowed = "id, dir, endpoint, verify-peer, priority, passwordid, sanity-check";
                 return Err(refused(format!("unknown option {name:?}; allowed: {allowed}")));
             }
         }
     }
     let id = id.filter(|id| !id.is_empty()).ok_or_else(|| refused("it has no id=ID".to_owned()))?;
     let directory = directory.ok_or_else(|| refused("it has no dir=DIR".to_owned()))?;
-    let files = ClientFiles::of_directory(&directory, verify_peer);
-    TlsCredentials::default().add(&id, &files).map_err(|error| Failure::because("--object", &error))
+    let failed = |error| Failure::because("--object", &error);
+    let secrets = Secrets::default();
+    let terms = tls_terms(priority.as_deref(), password.as_deref(), checks_own, &secrets).map_err(failed)?;
+    let files = ClientFiles { terms, ..ClientFiles::of_directory(&directory, verify_peer) };
+    TlsCredentials::default().add(&id, &files).map_err(failed)
+}
+
+/// A switch called `name`.
+fn switch(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "on" | "yes" | "true" | "y" => Ok(true),
+        "off" | "no" | "false" | "n" => Ok(false),
+        other => Err(format!("{name} is {other:?}; allowed: on, off")),
+    }
 }
 
 fn add_secret(kind: &str, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {

@@ -272,6 +272,7 @@ fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
         certificate: files.cert.clone(),
         key: files.key.clone(),
         client_ca: files.client_ca.clone(),
+        terms: tls::Terms::default(),
     };
     let config = files.config().map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))

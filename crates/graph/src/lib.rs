@@ -65,4 +65,4 @@ pub use crate::runtime::{OpenedAs, ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 pub use crate::shared_files::SharedFiles;
 #[cfg(feature = "tls")]
-pub use crate::tls_credentials::{CredentialsError, TlsCredentials};
+pub use crate::tls_credentials::{CredentialsError, TlsCredentials, tls_terms};

@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use thiserror::Error;
-use tls::{ClientCredentials, ClientFiles, ConfigError};
+use tls::{ClientCredentials, ClientFiles, ConfigError, Priority, PriorityError, Terms};
+
+use crate::{SecretError, Secrets};
 
 /// Credentials by id. Clones are the same table; the default is the process's.
 #[derive(Clone)]
@@ -29,6 +31,12 @@ pub enum CredentialsError {
         /// Which.
         id: String,
     },
+    /// `priority` asks for what is not there.
+    #[error("TLS credentials: {0}")]
+    Priority(#[from] PriorityError),
+    /// There is no password of that id.
+    #[error("TLS credentials: passwordid: {0}")]
+    Password(#[from] SecretError),
     /// Their files are not what they should be.
     #[error("TLS credentials {id:?}: {source}")]
     Files {
@@ -37,6 +45,21 @@ pub enum CredentialsError {
         /// What is wrong.
         source: ConfigError,
     },
+}
+
+/// How credentials are used: `priority`, `passwordid` (a secret of `secrets`) and `sanity-check`.
+///
+/// # Errors
+/// When the priority asks for what the library cannot do, or there is no such secret.
+pub fn tls_terms(
+    priority: Option<&str>,
+    password: Option<&str>,
+    checks_own: bool,
+    secrets: &Secrets,
+) -> Result<Terms, CredentialsError> {
+    let priority = priority.map(Priority::parse).transpose()?.unwrap_or_default();
+    let password = password.map(|id| secrets.get(id)).transpose()?.map(Arc::new);
+    Ok(Terms { priority, password, checks_own })
 }
 
 impl Default for TlsCredentials {

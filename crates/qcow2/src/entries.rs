@@ -8,7 +8,6 @@ use storage::{Hints, IoBytes, IoVec, Step};
 use crate::Error;
 use crate::allocator::Run;
 use crate::deliberate::{self, Bug};
-use crate::health::Contradiction;
 use crate::image::Inner;
 use crate::overlap::Section;
 use crate::waiting::Needs;
@@ -118,13 +117,8 @@ impl Inner {
             Some(old) => self.map.read_table_bytes(&self.medium, old).await?.freeze(),
         };
         if let Some((at, other)) = self.medium.overlap.touched(offset, len as u64, None) {
-            return self.medium.noticing_corruption(
-                Contradiction::Overlap,
-                Err(self
-                    .medium
-                    .blame
-                    .corrupt(format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}"))),
-            );
+            let what = format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}");
+            return self.medium.overlapping(offset, len as u64, what);
         }
         self.medium.about_to(Step::L2AllocWrite);
         self.medium

@@ -60,7 +60,7 @@ impl Medium {
 
     /// The error of `len` bytes at `offset` of the file that are, or would be, metadata and something else at once. It stops all further writes.
     #[cold]
-    fn overlapping<T>(&self, offset: u64, len: u64, what: String) -> Result<T, Error> {
+    pub(crate) fn overlapping<T>(&self, offset: u64, len: u64, what: String) -> Result<T, Error> {
         let error = self.blame.corrupt(what);
         if Contradiction::Overlap.stops_writes() {
             self.health.set_corrupt(|| Corruption { message: error.to_string(), place: Some((offset, len)) });

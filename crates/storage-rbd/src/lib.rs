@@ -42,4 +42,4 @@ pub use closing::settle;
 pub use errors::Error;
 pub use image::{Options, RbdStorage};
 pub use name::{ImageName, NameError, name_of, shown};
-pub use opening::Opening;
+pub use opening::{Encryption, EncryptionFormat, Opening};

@@ -20,6 +20,8 @@ pub struct ImageName {
     pub user: String,
     /// `mon_host`: addresses of monitors.
     pub monitors: String,
+    /// `auth_supported`, or `auth_client_required`: kinds of authentication.
+    pub auth: String,
 }
 
 /// What is allowed.
@@ -49,6 +51,7 @@ impl ImageName {
                 "conf" => &mut found.conf,
                 "id" => &mut found.user,
                 "mon_host" => &mut found.monitors,
+                "auth_supported" | "auth_client_required" => &mut found.auth,
                 "key" | "keyfile" | "keyring" => return Err(NameError::Key),
                 _ => return Err(NameError::Form),
             };

@@ -18,6 +18,26 @@ const WRITABLE: u32 = 1;
 const UNCACHED: u32 = 2;
 const CREATED: u32 = 4;
 
+/// How an image is encrypted by librbd.
+#[derive(Clone)]
+pub struct Encryption {
+    /// The format.
+    pub format: EncryptionFormat,
+    /// What opens it.
+    pub passphrase: Arc<Secret>,
+}
+
+/// The formats of librbd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncryptionFormat {
+    /// LUKS, version 1.
+    Luks,
+    /// LUKS, version 2.
+    Luks2,
+    /// LUKS, whatever the image's version is.
+    LuksAny,
+}
+
 /// An image of a cluster, and how it is opened. Empty names are not given.
 #[derive(Clone, Default)]
 pub struct Opening {
@@ -37,6 +57,10 @@ pub struct Opening {
     pub monitors: String,
     /// The user's key, in base64; from a keyring otherwise.
     pub key: Option<Arc<Secret>>,
+    /// Kinds of authentication that the client takes, as Ceph's `auth_client_required`; those of the configuration otherwise.
+    pub auth: String,
+    /// How the image is encrypted, then its parent, and so on; empty: its bytes are those of the disk.
+    pub encryption: Vec<Encryption>,
     /// It will be written.
     pub writable: bool,
     /// Past librbd's cache.
@@ -65,6 +89,9 @@ impl Opening {
         if let Some(key) = self.key.as_ref().and_then(|key| std::str::from_utf8(key.bytes()).ok()) {
             set("key", key.trim());
         }
+        if !self.auth.is_empty() {
+            set("auth_client_required", &self.auth);
+        }
         if self.connect_timeout_s > 0 {
             set("client_mount_timeout", &self.connect_timeout_s.to_string());
         }
@@ -72,9 +99,9 @@ impl Opening {
         settings
     }
 
-    fn texts(&self) -> [&str; 7] {
-        let Self { pool, namespace, image, snapshot, conf, user, monitors, .. } = self;
-        [pool, namespace, image, snapshot, conf, user, monitors]
+    fn texts(&self) -> [&str; 8] {
+        let Self { pool, namespace, image, snapshot, conf, user, monitors, auth, .. } = self;
+        [pool, namespace, image, snapshot, conf, user, monitors, auth]
     }
 
     /// The message; `None` if it is too long.
@@ -86,7 +113,8 @@ impl Opening {
         let key = self.key.as_ref().map_or(&[][..], |key| key.bytes());
         let texts = self.texts();
         let parts = texts.iter().map(|text| text.as_bytes()).chain([key]);
-        let bytes = 16 + parts.clone().map(|part| 4 + part.len()).sum::<usize>();
+        let passphrases = self.encryption.iter().map(|level| 8 + level.passphrase.bytes().len());
+        let bytes = 20 + parts.clone().map(|part| 4 + part.len()).chain(passphrases).sum::<usize>();
         // Never grown: no copy of the key stays behind.
         let mut message = Zeroizing::new(Vec::with_capacity(bytes));
         message.extend(flags.to_le_bytes());
@@ -95,6 +123,12 @@ impl Opening {
         for part in parts {
             message.extend(u32::try_from(part.len()).ok()?.to_le_bytes());
             message.extend(part);
+        }
+        message.extend(u32::try_from(self.encryption.len()).ok()?.to_le_bytes());
+        for Encryption { format, passphrase } in &self.encryption {
+            message.extend(format.number().to_le_bytes());
+            message.extend(u32::try_from(passphrase.bytes().len()).ok()?.to_le_bytes());
+            message.extend(passphrase.bytes());
         }
         (message.len() <= OPENING_BYTES_MAX).then_some(message)
     }
@@ -108,7 +142,7 @@ impl Opening {
         let flags = rest.u32()?;
         let connect_timeout_s = rest.u32()?;
         let new_bytes = rest.u64()?;
-        let opening = Self {
+        let mut opening = Self {
             pool: rest.text()?,
             namespace: rest.text()?,
             image: rest.text()?,
@@ -116,13 +150,38 @@ impl Opening {
             conf: rest.text()?,
             user: rest.text()?,
             monitors: rest.text()?,
+            auth: rest.text()?,
             key: Some(rest.bytes()?).filter(|key| !key.is_empty()).map(|key| Arc::new(Secret::copy_of(key))),
             writable: flags & WRITABLE != 0,
             uncached: flags & UNCACHED != 0,
             connect_timeout_s,
             new_bytes: (flags & CREATED != 0).then_some(new_bytes),
+            encryption: Vec::new(),
         };
+        // What is not there ends it: a number of levels that is a lie costs nothing.
+        for _ in 0..rest.u32()? {
+            let format = EncryptionFormat::of_number(rest.u32()?)?;
+            opening
+                .encryption
+                .push(Encryption { format, passphrase: Arc::new(Secret::copy_of(rest.bytes()?)) });
+        }
         rest.end().map(|()| opening)
+    }
+}
+
+impl EncryptionFormat {
+    /// `rbd_encryption_format_t`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Luks => 0,
+            Self::Luks2 => 1,
+            Self::LuksAny => 2,
+        }
+    }
+
+    fn of_number(number: u32) -> Result<Self, Malformed> {
+        let known = [Self::Luks, Self::Luks2, Self::LuksAny];
+        known.into_iter().find(|format| format.number() == number).ok_or(Malformed("an unknown encryption"))
     }
 }
 
@@ -189,6 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_arrives_and_a_message_that_is_cut_is_refused() {
+        let level = |format| Encryption { format, passphrase: Arc::new(Secret::copy_of(b"hush")) };
         let opening = Opening {
             pool: "p".into(),
             namespace: "n".into(),
@@ -197,6 +257,8 @@ mod tests {
             conf: "/c".into(),
             user: "u".into(),
             monitors: "[::1]:3300".into(),
+            auth: "none;cephx".into(),
+            encryption: vec![level(EncryptionFormat::Luks2), level(EncryptionFormat::LuksAny)],
             key: Some(Arc::new(Secret::copy_of(b"aGVsbG8="))),
             writable: true,
             uncached: true,
@@ -208,6 +270,11 @@ mod tests {
         assert_eq!((arrived.texts(), arrived.writable, arrived.uncached), (opening.texts(), true, true));
         assert_eq!((arrived.key.unwrap().bytes(), arrived.connect_timeout_s), (&b"aGVsbG8="[..], 30));
         assert_eq!(arrived.new_bytes, Some(1 << 40));
+        let levels: Vec<_> =
+            arrived.encryption.iter().map(|level| (level.format, level.passphrase.bytes())).collect();
+        let expected =
+            [EncryptionFormat::Luks2, EncryptionFormat::LuksAny].map(|format| (format, &b"hush"[..]));
+        assert_eq!(levels, expected);
         let opened = Opening { new_bytes: None, ..opening.clone() };
         assert_eq!(Opening::decode(&opened.encode().unwrap()).unwrap().new_bytes, None);
         for len in 0..message.len() {

@@ -86,7 +86,7 @@ pub enum ExtentKind {
     Data,
     /// A hole: reads as zeroes, no space behind it.
     Hole,
-    /// Bytes that a bitmap marks, which the user asked for instead of holes. They are read as any.
+    /// Bytes of which neither is known, or that a bitmap marks, which the user asked for instead of holes. They are read as any.
     Marked,
 }
 

@@ -49,6 +49,14 @@ pub enum ConfigError {
         "this machine has no certificates of authorities (Debian: package ca-certificates; SSL_CERT_FILE names a file of them)"
     )]
     NoAuthorities,
+    /// A private key that cannot be read.
+    #[error("{path}: {what}", path = path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// No server has such a name.
     #[error("{name:?} is no host name and no address")]
     Name {

@@ -8,15 +8,18 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::certificates::{ConfigError, authorities, certificates, private_key};
+use crate::certificates::{ConfigError, authorities, certificates};
+use crate::terms::{Side, Terms};
 
 /// Where a client's certificate comes from, and the authority that servers' are signed by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ClientFiles {
     /// Certificates that the server's must be signed by, PEM; `None` believes every server (`verify-peer=off`).
     pub authority: Option<PathBuf>,
     /// The client's certificate chain and private key, PEM, for servers that ask for one.
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// How they are used.
+    pub terms: Terms,
 }
 
 impl ClientFiles {
@@ -28,6 +31,7 @@ impl ClientFiles {
         Self {
             authority: verify_peer.then(|| directory.join("ca-cert.pem")),
             identity: has_identity.then_some((certificate, key)),
+            terms: Terms::default(),
         }
     }
 
@@ -36,9 +40,9 @@ impl ClientFiles {
     /// # Errors
     /// When a file cannot be read, or what is in them does not go together.
     pub fn read(&self) -> Result<ClientCredentials, ConfigError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = self.terms.priority.provider();
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
+            .with_protocol_versions(&self.terms.priority.versions())?;
         let builder = match &self.authority {
             Some(path) => builder.with_root_certificates(authorities(path)?),
             None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider))),
@@ -46,7 +50,9 @@ impl ClientFiles {
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?)?
+                let chain = certificates(certificate)?;
+                self.terms.check_own(&chain, self.authority.as_deref(), Side::Client)?;
+                builder.with_client_auth_cert(chain, self.terms.private_key(key)?)?
             }
         };
         Ok(ClientCredentials(Arc::new(config)))

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 
-use crate::certificates::{ConfigError, authorities, certificates, private_key};
+use crate::certificates::{ConfigError, authorities, certificates};
+use crate::terms::{Side, Terms};
 
 /// Where a server's certificate comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServerFiles {
     /// The server's certificate chain, PEM.
     pub certificate: PathBuf,
@@ -17,6 +18,8 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// Certificates that a client's must be signed by, PEM; without it, clients need none.
     pub client_ca: Option<PathBuf>,
+    /// How they are used.
+    pub terms: Terms,
 }
 
 impl ServerFiles {
@@ -26,10 +29,11 @@ impl ServerFiles {
     /// When a file cannot be read, or what is in them does not go together.
     pub fn config(&self) -> Result<Arc<ServerConfig>, ConfigError> {
         let chain = certificates(&self.certificate)?;
-        let key = private_key(&self.key)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        self.terms.check_own(&chain, self.client_ca.as_deref(), Side::Server)?;
+        let key = self.terms.private_key(&self.key)?;
+        let provider = self.terms.priority.provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
+            .with_protocol_versions(&self.terms.priority.versions())?;
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {

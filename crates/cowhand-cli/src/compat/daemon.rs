@@ -6,22 +6,19 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread::available_parallelism;
 
-use control::{Command, Events, Form, Handler, Passed};
+use control::{Command, Events, Handler, Passed};
 use door_nbd::{Server, ServerOptions};
 use door_vhost_user_blk::FilePolicy;
 use export::{Exports, Loops, Shutdown};
 use graph::OpenRules;
-use reactor::net::Stream;
 use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
-use super::carried::{Carried, Input, Output};
 use super::keyval::typed;
 
 use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::brokers;
-use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::Inventory;
 use crate::serve::pid_file::PidFile;
 use crate::serve::qmp::{Steering, schema};
@@ -40,8 +37,6 @@ pub struct Daemon {
     pub inventory: Rc<Inventory>,
     steering: Rc<Steering>,
     signals: Signals,
-    sockets: Option<Sockets>,
-    carried: Vec<Carried>,
     pid_file: Option<(PathBuf, PidFile)>,
 }
 
@@ -67,7 +62,7 @@ impl Daemon {
         let inventory =
             Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, (memory, true));
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
-        Ok(Self { reactor, inventory, steering, signals, sockets: None, carried: Vec::new(), pid_file: None })
+        Ok(Self { reactor, inventory, steering, signals, pid_file: None })
     }
 
     /// Does a command of the control socket. Texts among the arguments may stand for numbers and switches.
@@ -86,50 +81,6 @@ impl Daemon {
         self.reactor.run(self.steering.execute(&command, &Passed::default())).map(drop).map_err(failed)
     }
 
-    /// Listens for commands at `place`; at several, if called again.
-    ///
-    /// # Errors
-    /// When a socket cannot be had there.
-    pub fn listen_for_commands(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
-        self.sockets()?.listen_too(place, form)
-    }
-
-    /// Takes the commands of the client that listens at `place`.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub fn connect_for_commands(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
-        let connected = place.connect().and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
-        let stream = connected
-            .map_err(|error| Failure::because(format!("cannot connect a monitor to {place}"), &error))?;
-        self.sockets()?.serve_too(Stream::from_fd(stream.into()), form);
-        Ok(())
-    }
-
-    /// Takes commands from `input`, and answers on `output`; messages call them `name`.
-    ///
-    /// # Errors
-    /// When the system lets us have no socket or thread.
-    pub fn carry_commands(
-        &mut self,
-        name: &'static str,
-        (input, output): (Input, Output),
-        form: Form,
-    ) -> Result<(), Failure> {
-        let failed = |error| Failure::because(format!("cannot talk on {name}"), &error);
-        let (stream, carried) = Carried::begin(name, input, output).map_err(failed)?;
-        self.carried.push(carried);
-        self.sockets()?.serve_too(stream, form);
-        Ok(())
-    }
-
-    fn sockets(&mut self) -> Result<&mut Sockets, Failure> {
-        if self.sockets.is_none() {
-            self.sockets = Some(Sockets::open(None, None, None)?);
-        }
-        self.sockets.as_mut().ok_or_else(|| Failure::new("there are no sockets"))
-    }
-
     /// Writes the process's number.
     ///
     /// # Errors
@@ -146,11 +97,12 @@ impl Daemon {
     /// # Errors
     /// When a loop fails or a disk cannot be closed.
     pub fn serve(self, background: Option<Background>) -> Result<ExitCode, Failure> {
-        let sockets = self.sockets.map_or_else(|| Sockets::open(None, None, None), Ok)?;
+        let sockets = Sockets::open(None, None, None)?;
+        let monitors = Rc::clone(&self.inventory.monitors);
         if let Some(background) = background {
             background.ready()?;
         }
-        if !sockets.take_commands() {
+        if monitors.is_empty() {
             let door = self.inventory.doors.name();
             let sockets = self.inventory.front_end_sockets();
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
@@ -166,7 +118,7 @@ impl Daemon {
         // Tasks of the loop have disks: a caller that sees the sockets gone finds the files free.
         drop(self.reactor);
         // The last answers are on their way.
-        self.carried.into_iter().try_for_each(Carried::finish)?;
+        monitors.finish()?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -10,7 +10,7 @@ use filter::{Mismatch, on_mismatch};
 use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
-use super::chardev::{Chardev, chardev, is_on, monitor};
+use super::chardev_line::{chardev, is_on, monitor};
 use super::daemon::Daemon;
 use super::keyval::{parse, parse_with_switches};
 use super::names::VERSION;
@@ -84,9 +84,8 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
     let options = ServerOptions { connections_per_export: SHARED_DEFAULT, ..ServerOptions::default() };
     let rules = OpenRules { policy: policy(&[], &[])?, ..OpenRules::default() };
     let mut daemon = Daemon::begin(LEVEL_AS_QEMU, options, rules)?;
-    let mut sockets = Vec::new();
     for (name, value) in in_order(matches) {
-        step(&mut daemon, &mut sockets, name, value)?;
+        step(&daemon, name, value)?;
     }
     if let Some(path) = matches.get_one::<String>("pidfile") {
         daemon.write_pid_file(Path::new(path))?;
@@ -112,7 +111,7 @@ fn in_order(matches: &ArgMatches) -> Vec<(&'static str, &str)> {
     steps.into_iter().map(|(_, name, value)| (name, value)).collect()
 }
 
-fn step(daemon: &mut Daemon, devices: &mut Vec<Chardev>, name: &str, value: &str) -> Result<(), Failure> {
+fn step(daemon: &Daemon, name: &str, value: &str) -> Result<(), Failure> {
     let option = format!("--{name}");
     let said = format!("{option} {value}");
     match name {
@@ -121,12 +120,18 @@ fn step(daemon: &mut Daemon, devices: &mut Vec<Chardev>, name: &str, value: &str
         "export" => daemon.command(&said, "block-export-add", export(parse(&option, value, "type")?)?),
         "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
         "chardev" => {
-            devices.push(chardev(&said, parse_with_switches(&option, value, "backend")?)?);
-            Ok(())
+            let device = chardev(&said, parse_with_switches(&option, value, "backend")?)?;
+            let added = daemon.inventory.chardevs.add(&device.id, device.place);
+            added.map_err(|failure| {
+                Failure::explained(said, failure.to_string().replace("\n  because: ", ": "))
+            })
         }
         _ => {
-            let (place, form) = monitor(&said, parse(&option, value, "chardev")?, devices)?;
-            place.talk(daemon, &said, form)
+            let (id, form) = monitor(&said, parse(&option, value, "chardev")?)?;
+            let missing = || Failure::new(format!("{said}: there is no chardev {id:?} before it"));
+            let device = daemon.inventory.chardevs.find(&id).ok_or_else(missing)?;
+            let added = daemon.inventory.monitors.add_for_good(device, form);
+            added.map_err(|error| Failure::because(said, &error))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::plan;
 use super::snapshot;
 use crate::copying::MEMORY_BYTES_MIN;
 use crate::drive::{
-    BackingFormat, OpenArgs, backing_formats, cache_modes, formats, made_formats, parse_bytes,
+    BackingFormat, OpenArgs, backing_formats, cache_modes, formats, parse_bytes, target_formats,
 };
 use crate::failure::Failure;
 use crate::numbers::between;
@@ -63,7 +63,10 @@ pub struct Args {
     pub(super) opening: OpenArgs,
 
     /// Format of TARGET: qcow2, raw, luks, vpc or vmdk
-    #[arg(short = 'O', value_name = "FORMAT", value_parser = made_formats(), hide_possible_values = true, default_value = "raw")]
+    #[arg(
+        short = 'O', value_name = "FORMAT", value_parser = target_formats(), hide_possible_values = true, default_value = "raw",
+        requires_ifs = [("null-co", "no_create"), ("null-aio", "no_create")],
+    )]
     pub(super) target_format: Format,
 
     /// Creation options of TARGET: name=value,... (-o help lists them; may be repeated)

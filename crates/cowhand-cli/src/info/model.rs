@@ -70,24 +70,24 @@ impl ImageInfo {
     }
 }
 
-/// Limits of requests, in bytes where nothing else is said.
+/// Limits of requests, in bytes where nothing else is said, in the order in which qemu-img prints them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Limits {
-    /// Requests are multiples of it.
-    pub request_alignment: u64,
-    /// A discard of whole multiples frees space.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub discard_alignment: Option<u64>,
     /// Zeroes of whole multiples are written without data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_zeroes_alignment: Option<u64>,
-    /// Parts of memory in one request.
-    pub max_iov: u64,
+    /// Requests are multiples of it.
+    pub request_alignment: u64,
     /// Alignment that memory of a request needs.
     pub min_mem_alignment: u64,
+    /// A discard of whole multiples frees space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discard_alignment: Option<u64>,
     /// Alignment of memory with which nothing is copied.
     pub opt_mem_alignment: u64,
+    /// Parts of memory in one request.
+    pub max_iov: u64,
 }
 
 /// A file below an image.

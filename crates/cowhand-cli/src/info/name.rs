@@ -60,7 +60,9 @@ pub(super) fn as_qemu(
     mut tree: OptionTree,
     bare: Option<&'static str>,
 ) {
-    if let (Some(driver), Some(file)) = (bare, info.children.pop()) {
+    if let Some(driver) = bare
+        && let Some(file) = info.children.pop()
+    {
         *info = ImageInfo { format: driver.to_owned(), medium: info.medium.take(), ..file.info };
         if let Some(Entry::Tree(file)) = tree.take("file") {
             tree = file;

@@ -96,7 +96,7 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
         actual_size: file.allocated_bytes(),
         dirty_flag: is_file(driver).then_some(false),
         format_specific: is_file(driver).then_some(FormatSpecific::File(FileInfo {})),
-        limits: Some(limits(&**file)),
+        limits: Some(child_limits(&**file, driver)),
         ..ImageInfo::default()
     };
     Child { name: name.into(), info }
@@ -107,6 +107,13 @@ fn is_file(driver: &str) -> bool {
     let is_elsewhere =
         |known: &StorageDriver| known.name == driver && matches!(known.kind, StorageKind::Elsewhere(_));
     !STORAGE.iter().any(|known| is_elsewhere(known))
+}
+
+/// Limits of a file's driver. As in QEMU one that keeps nothing wants memory as devices do.
+fn child_limits(file: &dyn Storage, driver: &str) -> Limits {
+    let limits = limits(file);
+    let min_mem_alignment = if driver.starts_with("null-") { SECTOR_BYTES } else { limits.min_mem_alignment };
+    Limits { min_mem_alignment, ..limits }
 }
 
 /// Limits of requests that reach `file`.
@@ -152,6 +159,8 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
             write_zeroes_alignment: Some(
                 header.geometry().map_or(1 << header.cluster_bits, |geometry| geometry.subcluster_size()),
             ),
+            // Requests to clusters are cut as the file needs it; a cipher has whole sectors.
+            request_alignment: if header.crypt == CryptMethod::None { 1 } else { SECTOR_BYTES },
             ..limits(&**image.storage())
         }),
         ..file_info(image, shown)

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -27,15 +28,16 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Connects to the server at this unix socket.
+    /// Connects to the server there. Waits.
     ///
     /// # Errors
-    /// When no process listens there; `Unsupported` when it is none.
-    pub fn connect(&self) -> io::Result<UnixStream> {
+    /// When no process listens there; `Unsupported` when no name leads there.
+    pub fn connect(&self) -> io::Result<OwnedFd> {
         match self {
-            Self::Socket(path) => UnixStream::connect(path),
-            Self::Abstract(name) => name.connect(),
-            Self::PrivateSocket(_) | Self::Tcp(_) | Self::Inherited => Err(io::ErrorKind::Unsupported.into()),
+            Self::Socket(path) => UnixStream::connect(path).map(OwnedFd::from),
+            Self::Abstract(name) => name.connect().map(OwnedFd::from),
+            Self::Tcp(address) => TcpStream::connect(address).map(OwnedFd::from),
+            Self::PrivateSocket(_) | Self::Inherited => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -4,10 +4,13 @@
 //! what changes any of it holds [`Graph::change`].
 
 pub mod authz;
+pub mod carried;
+pub mod chardevs;
 pub mod doors;
 pub mod export_view;
 pub mod exports;
 pub mod fuse;
+pub mod monitors;
 mod nodes;
 pub mod objects;
 pub mod threads;
@@ -26,8 +29,10 @@ use export::Loops;
 use graph::{Graph, OpenRules};
 
 use self::authz::Authorizations;
+use self::chardevs::Chardevs;
 use self::doors::Doors;
 use self::exports::ExportRecord;
+use self::monitors::Monitors;
 use self::objects::Object;
 use self::vhost_user::VhostDoor;
 use super::endpoint::Protection;
@@ -69,6 +74,10 @@ pub struct Inventory {
     pub authorizations: Authorizations,
     /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/reference/compat.md).
     pub as_qemu: bool,
+    /// Character devices.
+    pub chardevs: Chardevs,
+    /// The monitors that they have.
+    pub monitors: Rc<Monitors>,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
     end_reported: Cell<bool>,
     objects: RefCell<Vec<Rc<Object>>>,
@@ -101,6 +110,8 @@ impl Inventory {
             socket_mode,
             as_qemu,
             authorizations: Authorizations::default(),
+            chardevs: Chardevs::default(),
+            monitors: Rc::default(),
             exports: RefCell::default(),
             end_reported: Cell::new(false),
             objects: RefCell::default(),

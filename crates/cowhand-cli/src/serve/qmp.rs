@@ -9,11 +9,13 @@ pub mod bitmaps;
 mod block_graph;
 pub mod blockdev;
 pub mod chain;
+mod chardevs;
 pub mod checkpoints;
 pub mod chosen;
 pub mod corruption;
 mod create;
 pub mod dirty_bitmaps;
+mod elsewhere_schema;
 pub mod errors;
 pub mod export_schema;
 pub mod exports;
@@ -252,6 +254,12 @@ fn about_objects(
         "qom-list-properties" => object_types::properties(arguments),
         "qom-list-get" => object_types::values(inventory, arguments),
         "x-blockdev-set-iothread" => objects::set_iothread(inventory, arguments),
+        "chardev-add" => chardevs::add(inventory, arguments),
+        "chardev-change" => chardevs::change(inventory, arguments),
+        "chardev-remove" => chardevs::remove(inventory, arguments),
+        "chardev-send-break" => chardevs::send_break(inventory, arguments),
+        "query-chardev" => Ok(chardevs::query(inventory)),
+        "query-chardev-backends" => Ok(chardevs::backends()),
         _ => return None,
     })
 }

@@ -1,6 +1,5 @@
 //! The control socket and the figures for Prometheus, as far as they were asked for.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,17 +7,13 @@ use std::rc::Rc;
 
 use control::{Form, Server, ServerOptions};
 use export::Shutdown;
-use reactor::net::Stream;
 use serde_json::json;
 
-use super::endpoint::Endpoint;
 use super::inventory::Inventory;
-use super::listening::Listening;
 use super::metrics::MetricsSocket;
 use super::owners_socket::OwnersSocket;
 use super::pid_file::PidFile;
 use super::qmp::{Steering, bitmaps, errors};
-use super::socket_mode::SocketMode;
 use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 
@@ -26,10 +21,6 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Sockets {
     control: Option<OwnersSocket>,
-    /// Other places where commands come in.
-    more: Vec<(Listening, Form)>,
-    /// Clients that are connected, until they are served.
-    connected: RefCell<Vec<(Stream, Form)>>,
     metrics: Option<MetricsSocket>,
     take_over: Option<OwnersSocket>,
     pid_file: Option<PidFile>,
@@ -47,31 +38,10 @@ impl Sockets {
     ) -> Result<Self, Failure> {
         Ok(Self {
             control: control.map(OwnersSocket::bind).transpose()?,
-            more: Vec::new(),
-            connected: RefCell::default(),
             metrics: metrics.map(MetricsSocket::bind).transpose()?,
             take_over: take_over.map(OwnersSocket::bind).transpose()?,
             pid_file: None,
         })
-    }
-
-    /// Commands come in at `place`, too: those of its owner, if it has a path.
-    ///
-    /// # Errors
-    /// When a socket cannot be had there.
-    pub fn listen_too(&mut self, place: &Endpoint, form: Form) -> Result<(), Failure> {
-        self.more.push((Listening::start(place, SocketMode::default(), Vec::new())?, form));
-        Ok(())
-    }
-
-    /// Commands come from the client at the other end of `stream`, too.
-    pub fn serve_too(&mut self, stream: Stream, form: Form) {
-        self.connected.borrow_mut().push((stream, form));
-    }
-
-    /// Whether commands can come in.
-    pub fn take_commands(&self) -> bool {
-        self.control.is_some() || !self.more.is_empty() || !self.connected.borrow().is_empty()
     }
 
     /// The control socket's name in the file system.
@@ -126,17 +96,11 @@ impl Running {
         let handler = Steering::new(Rc::clone(inventory), quit.clone());
         let control = Server::new(handler, Rc::clone(&inventory.events), ServerOptions::default());
         let mut tasks = Vec::new();
-        let takes_commands = sockets.take_commands();
-        let own = sockets.control.iter().map(|socket| (&socket.listener, Form::Lines));
-        let more = sockets.more.iter();
-        let more = more.flat_map(|(socket, form)| socket.listeners.iter().map(move |it| (it, *form)));
-        for (listener, form) in own.chain(more) {
-            tasks.push(reactor::spawn(Rc::clone(&control).accept(listener.clone(), form)));
+        if let Some(socket) = &sockets.control {
+            tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone(), Form::Lines)));
         }
-        for (stream, form) in sockets.connected.take() {
-            control.start(stream, form);
-        }
-        if takes_commands {
+        inventory.monitors.serve(&control);
+        if sockets.control.is_some() || !inventory.monitors.is_empty() {
             tasks.push(reactor::spawn(errors::tell(Rc::clone(inventory))));
         }
         if let Some(socket) = &sockets.metrics {

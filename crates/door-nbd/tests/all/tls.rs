@@ -27,6 +27,7 @@ fn files(client_ca: bool) -> ServerFiles {
         certificate: at.join("server-cert.pem"),
         key: at.join("server-key.pem"),
         client_ca: client_ca.then(|| at.join("ca.pem")),
+        terms: tls::Terms::default(),
     }
 }
 

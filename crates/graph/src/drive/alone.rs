@@ -6,6 +6,9 @@ use crate::drivers::{StorageDriver, StorageKind, over_disk, storage};
 /// Options of every file that its image has not, beside those of its driver.
 const OF_FILES: [&str; 2] = ["filename", "locking"];
 
+/// Groups of options of `rbd`.
+const RBD_GROUPS: [&str; 3] = ["server", "encrypt", "auth-client-required"];
+
 impl OptionTree {
     /// The same drive with its format said: raw, where `driver` is one of storage. What is the storage's stands under `file` then.
     pub(crate) fn with_format(self) -> Result<Self, DriveError> {
@@ -16,7 +19,7 @@ impl OptionTree {
         }
         let specs = driver.specs();
         let is_own = |name: &str| {
-            driver.name == "rbd" && name.starts_with("server.")
+            driver.name == "rbd" && name.split('.').next().is_some_and(|group| RBD_GROUPS.contains(&group))
                 || OF_FILES.contains(&name)
                 || specs.iter().any(|spec| spec.is_called(name))
         };

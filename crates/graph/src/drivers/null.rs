@@ -98,7 +98,13 @@ impl Target for Null {
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         let latency = Duration::from_nanos(self.latency_ns);
-        let null = NullStorage { name: self.name(), size: self.size, latency, read_only: !access.writable };
+        let null = NullStorage {
+            name: self.name(),
+            size: self.size,
+            latency,
+            read_only: !access.writable,
+            read_zeroes: self.read_zeroes,
+        };
         Box::pin(async move {
             match i64::try_from(null.size) {
                 Ok(_) => Ok(Arc::new(null) as Arc<dyn Storage>),
@@ -118,6 +124,7 @@ struct NullStorage {
     size: u64,
     latency: Duration,
     read_only: bool,
+    read_zeroes: bool,
 }
 
 impl NullStorage {
@@ -192,7 +199,9 @@ impl Storage for NullStorage {
     }
 
     fn extent(&self, _offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
-        Box::pin(async move { Ok(Extent { len, kind: ExtentKind::Data }) })
+        // As in QEMU, where unless that is promised what is read is anything.
+        let kind = if self.read_zeroes { ExtentKind::Hole } else { ExtentKind::Marked };
+        Box::pin(async move { Ok(Extent { len, kind }) })
     }
 
     fn allocated_bytes(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use http_wire::{Scheme, Url};
 use storage::Storage;
 use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
 use storage_luks::Secret;
-use tls::{ClientCredentials, ClientFiles};
+use tls::{ClientCredentials, ClientFiles, Terms};
 
 use super::Access;
 use super::cached::{self, Caching, Remote};
@@ -103,7 +103,7 @@ impl Trust {
         let read = reactor::blocking(move || match directory {
             Some(directory) => ClientFiles::of_directory(&directory, verifies).read(),
             None if verifies => ClientCredentials::of_machine(),
-            None => ClientFiles { authority: None, identity: None }.read(),
+            None => ClientFiles { authority: None, identity: None, terms: Terms::default() }.read(),
         });
         match (read.await, scheme) {
             (Ok(credentials), _) => Ok(Some(credentials)),

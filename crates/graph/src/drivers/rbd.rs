@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use storage::{IoFuture, Storage};
-use storage_rbd::{ImageName, Opening, RbdStorage};
+use storage_rbd::{Encryption, EncryptionFormat, ImageName, Opening, RbdStorage};
 
 use super::not_built::prefixes;
 use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
@@ -49,12 +49,25 @@ pub struct Rbd {
     user: Option<String>,
     /// `key-secret`.
     key_secret: Option<String>,
+    /// `auth-client-required`.
+    auth: Vec<&'static str>,
+    /// `encrypt`, then its `parent`, and so on.
+    encryption: Vec<EncryptionOptions>,
     /// `server`.
     servers: Vec<Monitor>,
     /// `remote-timeout`, in seconds; 0 is any time. `None`: what follows from `on_remote_error`.
     remote_timeout_s: Option<u32>,
     /// `on-remote-error`.
     on_remote_error: OnRemoteError,
+}
+
+/// A level of encryption of librbd's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncryptionOptions {
+    /// `format`.
+    format: Option<EncryptionFormat>,
+    /// `key-secret`.
+    key_secret: Option<String>,
 }
 
 /// A monitor of the cluster.
@@ -81,7 +94,7 @@ pub const RBD_OPTIONS: &[Entry<Rbd>] = &in_group(
         Entry::text(
             "key-secret",
             at!(Rbd, key_secret),
-            "the secret (--object secret,id=NAME) that holds the user's key, in base64 as Ceph shows it",
+            "the secret (--object secret,id=NAME) that holds the user's key, in base64 as Ceph shows it; auth-client-required.0=none and so on say what the client takes; encrypt.format=luks2,encrypt.key-secret=ID opens an image that librbd encrypted (luks, luks2, luks-any; encrypt.parent.format for what it is a clone of)",
         )
         .default_follows("the user's keyring, where the configuration says"),
         Entry::whole(
@@ -99,6 +112,27 @@ pub const RBD_OPTIONS: &[Entry<Rbd>] = &in_group(
     ],
 );
 
+/// Formats of encryption.
+const FORMATS: [(&str, EncryptionFormat); 3] = [
+    ("luks", EncryptionFormat::Luks),
+    ("luks2", EncryptionFormat::Luks2),
+    ("luks-any", EncryptionFormat::LuksAny),
+];
+
+/// Kinds of authentication.
+pub const AUTH: &[&str] = &["cephx", "none"];
+
+/// Images that are cloned from each other, each encrypted in its own way.
+const LEVELS_MAX: usize = 16;
+
+/// Of `encrypt`, and of each `parent` of it.
+const ENCRYPTION: &[Entry<EncryptionOptions>] = &[
+    Entry::choice("format", choice_at!(EncryptionOptions, FORMATS, format), "how librbd encrypted the image")
+        .needed(),
+    Entry::text("key-secret", at!(EncryptionOptions, key_secret), "the secret that holds the passphrase")
+        .needed(),
+];
+
 /// Of one of `server`.
 const MONITOR: &[Entry<Monitor>] = &[
     Entry::text("host", at!(Monitor, host), "name or address of a monitor").needed(),
@@ -107,7 +141,7 @@ const MONITOR: &[Entry<Monitor>] = &[
 
 fn options_of(name: &str) -> Result<OptionTree, String> {
     let found = ImageName::parse(name).map_err(|allowed| allowed.to_string())?;
-    let ImageName { pool, namespace, image, snapshot, conf, user, monitors } = found;
+    let ImageName { pool, namespace, image, snapshot, conf, user, monitors, auth } = found;
     let mut tree = OptionTree::default();
     let mut insert = |name: &str, value: &str| match value.is_empty() {
         true => Ok(()),
@@ -116,6 +150,9 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
     let texts = [("pool", pool), ("namespace", namespace), ("image", image), ("snapshot", snapshot)];
     for (option, value) in texts.into_iter().chain([("conf", conf), ("user", user)]) {
         insert(option, &value)?;
+    }
+    for (number, kind) in auth.split([',', ';', ' ']).filter(|kind| !kind.is_empty()).enumerate() {
+        insert(&format!("auth-client-required.{number}"), kind)?;
     }
     for (number, monitor) in monitors.split([',', ';']).filter(|monitor| !monitor.is_empty()).enumerate() {
         let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -145,7 +182,41 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
         group.finish(MONITOR.iter().map(|entry| entry.spec().name), &[])?;
         rbd.servers.push(monitor);
     }
+    rbd.encryption = encryption(reader)?;
+    reader.gather("auth-client-required");
+    if let Some(mut kinds) = reader.group("auth-client-required")? {
+        for number in 0..AUTH.len() {
+            let kind = kinds.choice(&number.to_string(), AUTH)?;
+            rbd.auth.extend(kind.and_then(|kind| AUTH.get(kind)));
+        }
+        kinds.finish(std::iter::empty(), &[])?;
+    }
     Ok(Arc::new(rbd))
+}
+
+/// `encrypt`, and what stands below it.
+fn encryption(reader: &mut Reader) -> Result<Vec<EncryptionOptions>, OptionError> {
+    let mut levels: Vec<EncryptionOptions> = Vec::new();
+    reader.gather("encrypt");
+    let mut next = reader.group("encrypt")?.filter(|group| !group.is_empty());
+    while let Some(mut group) = next {
+        let mut level = EncryptionOptions::default();
+        read_all(ENCRYPTION, &mut group, &mut level)?;
+        if level.format.is_none() {
+            return Err(group.value("format", "", FORMATS.map(|(name, _)| name).join(", ")));
+        }
+        if level.key_secret.is_none() {
+            return Err(group.value("key-secret", "", "the id of a secret with the passphrase"));
+        }
+        levels.push(level);
+        group.gather("parent");
+        next = match levels.len() < LEVELS_MAX {
+            true => group.group("parent")?.filter(|group| !group.is_empty()),
+            false => None,
+        };
+        group.finish(ENCRYPTION.iter().map(|entry| entry.spec().name), &[])?;
+    }
+    Ok(levels)
 }
 
 impl Monitor {
@@ -170,6 +241,12 @@ impl Rbd {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a snapshot is only read"));
         }
         let key = self.key_secret.as_deref().map(secret).transpose()?.map(Arc::new);
+        let levels = self.encryption.iter().map(|level| {
+            let format = level.format.unwrap_or(EncryptionFormat::LuksAny);
+            let passphrase = Arc::new(secret(level.key_secret.as_deref().unwrap_or_default())?);
+            Ok(Encryption { format, passphrase })
+        });
+        let encryption = levels.collect::<io::Result<Vec<_>>>()?;
         // The worker is in another directory.
         let conf = self.conf.as_ref().map(std::path::absolute).transpose()?;
         let conf = conf.map(PathBuf::into_os_string).map(std::ffi::OsString::into_string).transpose();
@@ -182,6 +259,8 @@ impl Rbd {
             user: self.user.clone().unwrap_or_default(),
             monitors: self.servers.iter().map(Monitor::address).collect::<Vec<_>>().join(","),
             key,
+            auth: self.auth.join(";"),
+            encryption,
             writable: access.writable,
             uncached: access.direct,
             connect_timeout_s: CONNECT_TIMEOUT_S,
@@ -202,11 +281,13 @@ impl Target for Rbd {
             return Some("file.driver".to_owned());
         };
         let servers = || (self.servers != other.servers).then(|| "file.server".to_owned());
-        first_fixed_of(RBD_OPTIONS, self, other).or_else(servers)
+        let encryption = || (self.encryption != other.encryption).then(|| "file.encrypt".to_owned());
+        let auth = || (self.auth != other.auth).then(|| "file.auth-client-required".to_owned());
+        first_fixed_of(RBD_OPTIONS, self, other).or_else(servers).or_else(encryption).or_else(auth)
     }
 
     fn is_creatable(&self) -> bool {
-        self.snapshot.is_none()
+        self.snapshot.is_none() && self.encryption.is_empty()
     }
 
     fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
@@ -245,6 +326,7 @@ mod tests {
             "rbd:p/i:conf=/b",
             "rbd:p/i:conf=/a:id=u",
             "rbd:p/i:conf=/a:mon_host=h",
+            r"rbd:p/i:conf=/a:auth_supported=cephx\;none",
         ] {
             assert!(!allowed.covers(&*target(found)), "{found}");
         }

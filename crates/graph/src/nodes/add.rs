@@ -47,11 +47,23 @@ impl Graph {
     /// When a name is in use or leads nowhere, or the disk cannot be opened.
     pub async fn add(
         &self,
+        change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
+        check_node_name(text(options, "node-name")?)?;
+        self.add_generated(change, options).await
+    }
+
+    /// The same, also under a name of [`Graph::make_name`].
+    ///
+    /// # Errors
+    /// As [`Graph::add`].
+    pub async fn add_generated(
+        &self,
         _change: &Change<'_>,
         options: &Map<String, Value>,
     ) -> Result<Arc<Node>, NodeError> {
         let name = text(options, "node-name")?;
-        check_node_name(name)?;
         let (options, is_active) = without_active(options);
         match is_active {
             true => self.add_named(name.to_owned(), &options, false).await,

@@ -181,7 +181,7 @@ impl Graph {
     }
 
     /// A generated name, for a node without one.
-    fn make_name(&self) -> String {
+    pub fn make_name(&self) -> String {
         self.rules.names.next()
     }
 

@@ -39,7 +39,7 @@ impl Reader {
     }
 
     /// The options of a part; empty if none was given. `None` for an explicit null.
-    pub(super) fn group(&mut self, name: &str) -> Result<Option<Reader>, OptionError> {
+    pub(crate) fn group(&mut self, name: &str) -> Result<Option<Reader>, OptionError> {
         let prefix = format!("{}{name}.", self.prefix);
         match self.tree.take(name) {
             None => Ok(Some(Self::new(OptionTree::default(), prefix))),
@@ -170,7 +170,7 @@ impl Reader {
         self.tree
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }
 
@@ -205,7 +205,7 @@ impl Reader {
     }
 
     /// The place of a name in a list.
-    pub(super) fn choice(&mut self, name: &str, known: &[&str]) -> Result<Option<usize>, OptionError> {
+    pub(crate) fn choice(&mut self, name: &str, known: &[&str]) -> Result<Option<usize>, OptionError> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         match known.iter().position(|known| *known == found) {
             Some(place) => Ok(Some(place)),

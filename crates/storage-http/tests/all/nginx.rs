@@ -91,7 +91,7 @@ fn over_tls_a_server_is_read_whose_certificate_is_believed_and_no_other() {
     let (_files, nginx) = nginx();
     let believes = |authority: Option<&str>| {
         let authority = authority.map(|file| certificates().join(file));
-        ClientFiles { authority, identity: None }.read().unwrap()
+        ClientFiles { authority, identity: None, terms: tls::Terms::default() }.read().unwrap()
     };
     let https = |tls: ClientCredentials| Options { tls: Some(tls), ..options(&nginx.tls_url("/disk")) };
     run(async {

@@ -85,6 +85,7 @@ fn client(authority: Option<&str>, who: Option<&str>, name: &str) -> ClientTls {
     let files = ClientFiles {
         authority: authority.map(at),
         identity: who.map(|who| (at(&format!("{who}-cert.pem")), at(&format!("{who}-key.pem")))),
+        terms: tls::Terms::default(),
     };
     ClientTls::new(&files.read().unwrap(), name).unwrap()
 }

@@ -4,6 +4,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::ops::ControlFlow;
 
+use super::encryption;
 use super::library::{Functions, Handle, Library};
 use super::memory::SharedMemory;
 use crate::opening::Opening;
@@ -21,6 +22,8 @@ pub struct Image {
     image: Handle,
     memory: SharedMemory,
     period: u64,
+    /// Its bytes are encrypted in the cluster.
+    is_encrypted: bool,
 }
 
 // SAFETY: librbd's calls on one image may come from any thread (rbd/librbd.h); the handle is closed once, by `close`, when no other task uses it.
@@ -38,7 +41,7 @@ pub struct Opened {
 }
 
 /// What was asked of the library, and its answer.
-fn check(result: c_int, what: &str) -> io::Result<()> {
+pub(super) fn check(result: c_int, what: &str) -> io::Result<()> {
     match result {
         0.. => Ok(()),
         failed => {
@@ -71,7 +74,11 @@ impl Image {
         // SAFETY: a pool that is open, C strings, a place for the result.
         let opened = unsafe { open(pool, name.as_ptr(), &raw mut image, pointer(snapshot.as_ref())) };
         check(opened, &format!("image {:?}{}", opening.image, of_snapshot(&opening.snapshot)))?;
-        let image = Self { functions, image, memory, period: 1 };
+        let is_encrypted = !opening.encryption.is_empty();
+        let image = Self { functions, image, memory, period: 1, is_encrypted };
+        if is_encrypted {
+            encryption::load(&library.1, image.image, &opening.encryption)?;
+        }
         let opened = image.ask()?;
         Ok((Self { period: opened.period, ..image }, opened))
     }
@@ -109,6 +116,12 @@ impl Image {
     /// Bytes of the image after which its objects begin anew.
     pub fn period(self) -> u64 {
         self.period
+    }
+
+    /// Whether librbd encrypts what is written. Which ranges hold data is not known then: before Ceph 17 the ranges that are reported begin where the
+    /// header does.
+    pub fn is_encrypted(self) -> bool {
+        self.is_encrypted
     }
 
     /// Bytes of the image now.

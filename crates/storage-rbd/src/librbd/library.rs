@@ -77,9 +77,47 @@ functions! {
     rbd_diff_iterate2: fn(Handle, *const c_char, u64, u64, u8, u8, OnDifference, *mut c_void) -> c_int;
 }
 
+/// How a passphrase is given: of one version of LUKS `(algorithm, passphrase, its bytes)`, of any `(passphrase, its bytes)`.
+pub type Options = *const c_void;
+
+/// A level of encryption (`rbd_encryption_spec_t`).
+#[repr(C)]
+#[derive(Debug)]
+pub struct Spec {
+    pub format: c_int,
+    pub options: Options,
+    pub options_bytes: usize,
+}
+
+/// Functions of encrypted images, which older libraries lack.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Encrypting {
+    /// `rbd_encryption_load`, since Ceph 16.
+    pub load: Option<unsafe extern "C" fn(Handle, c_int, Options, usize) -> c_int>,
+    /// `rbd_encryption_load2`, since Ceph 18: parents that are encrypted otherwise.
+    pub load_levels: Option<unsafe extern "C" fn(Handle, *const Spec, usize) -> c_int>,
+}
+
+impl Encrypting {
+    fn find(library: Handle) -> Self {
+        let load = symbol(library, "rbd_encryption_load", "rbd_encryption_load\0").ok();
+        let load_levels = symbol(library, "rbd_encryption_load2", "rbd_encryption_load2\0").ok();
+        Self {
+            // SAFETY: the symbol is this function of Ceph's API, as rbd/librbd.h declares it.
+            load: load.map(|found| unsafe {
+                std::mem::transmute::<Handle, unsafe extern "C" fn(_, _, _, _) -> _>(found)
+            }),
+            // SAFETY: likewise.
+            load_levels: load_levels.map(|found| unsafe {
+                std::mem::transmute::<Handle, unsafe extern "C" fn(_, _, _) -> _>(found)
+            }),
+        }
+    }
+}
+
 /// The library. It stays loaded: its threads may run until the process ends.
 #[derive(Clone, Debug)]
-pub struct Library(pub(super) Arc<Functions>);
+pub struct Library(pub(super) Arc<Functions>, pub(super) Encrypting);
 
 impl Library {
     /// Loads it.
@@ -92,7 +130,7 @@ impl Library {
         if library.is_null() {
             return Err(not_loaded());
         }
-        Ok(Self(Arc::new(Functions::find(library)?)))
+        Ok(Self(Arc::new(Functions::find(library)?), Encrypting::find(library)))
     }
 }
 

@@ -58,6 +58,19 @@ impl Inventory {
         self.graph.add(change, options).await.map(drop).map_err(|error| self.refused(&error))
     }
 
+    /// The same for a target of a job, whose name may be a generated one.
+    ///
+    /// # Errors
+    /// As [`Inventory::add_node`].
+    pub async fn add_target(
+        &self,
+        change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<(), QmpError> {
+        self.check_native(options)?;
+        self.graph.add_generated(change, options).await.map(drop).map_err(|error| self.refused(&error))
+    }
+
     /// Takes a node away and closes what it opened. Gives what could not be written then, which is logged and sent as an event: the node is gone.
     ///
     /// # Errors

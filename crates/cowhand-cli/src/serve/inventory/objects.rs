@@ -7,9 +7,11 @@ use std::sync::Arc;
 use control::QmpError;
 use graph::TlsCredentials;
 use graph::front::ThrottleGroup;
+use tls::Terms;
 
 use super::Inventory;
 use super::authz::Rules;
+use super::monitors::Monitor;
 use super::threads::Threads;
 
 /// Something with an id.
@@ -35,6 +37,8 @@ pub enum ObjectKind {
     Threads(Threads),
     /// Says which clients are admitted by their certificates.
     Authorization(Arc<Rules>),
+    /// Takes commands at a character device.
+    Monitor(Rc<Monitor>),
     /// Where certificates lie.
     TlsCredentials {
         /// Holds `ca-cert.pem`, and `server-cert.pem` with `server-key.pem` or `client-cert.pem` with `client-key.pem`.
@@ -43,6 +47,8 @@ pub enum ObjectKind {
         verify_peer: bool,
         /// Whose they are.
         endpoint: Endpoint,
+        /// How they are used.
+        terms: Terms,
     },
 }
 
@@ -74,6 +80,7 @@ impl ObjectKind {
             Self::Secret { in_keyring: false } => "secret",
             Self::Secret { in_keyring: true } => "secret_keyring",
             Self::Authorization(rules) => rules.type_name(),
+            Self::Monitor(_) => "monitor-qmp",
             Self::TlsCredentials { .. } => "tls-creds-x509",
         }
     }

@@ -38,7 +38,8 @@ pub fn report(inventory: &Inventory, node: &DiskNode) {
         };
         let own = if at == 0 { Some(&name) } else { layer.name.as_ref() };
         let mut data = json!({
-            "device": name,
+            // A storage daemon of QEMU's has no devices.
+            "device": if inventory.as_qemu { "" } else { &*name },
             "msg": news.message,
             // One that is only read can lose nothing more.
             "fatal": !layer.block.capabilities().read_only,

@@ -18,10 +18,10 @@ const INET: &[Argument] = &[
 ];
 
 /// A Unix socket, perhaps one without a path.
-pub const UNIX: &[Argument] =
+const UNIX: &[Argument] =
     &[required("path", Kind::Text), optional("abstract", Kind::Switch), optional("tight", Kind::Switch)];
 
-/// Where the NBD server listens, in the nested form of nbd-server-start.
+/// Where a server listens, in the nested form of nbd-server-start and chardev-add.
 pub static ADDRESS: Kind = Kind::Union {
     tag: "type",
     common: &[],

@@ -123,6 +123,14 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
     if address.text("type")? == "unix" {
         return Endpoint::unix(data);
     }
+    inet(inventory, data, tls)
+}
+
+/// The TCP port that a command describes.
+///
+/// # Errors
+/// When the name has no address, or the port may not be opened.
+pub fn inet(inventory: &Inventory, data: Arguments<'_>, tls: bool) -> Result<Endpoint, QmpError> {
     if inventory.sandbox == Sandbox::On {
         return Err(QmpError::generic(
             "the sandbox lets no TCP socket be made: give --listen at the start, or --sandbox off",
@@ -150,7 +158,8 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
 /// When there is no such object, or its files are not what they should be.
 pub fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
     let object = inventory.object(id)?;
-    let ObjectKind::TlsCredentials { directory, verify_peer, endpoint: Side::Server } = &object.kind else {
+    let ObjectKind::TlsCredentials { directory, verify_peer, endpoint: Side::Server, terms } = &object.kind
+    else {
         return Err(QmpError::generic(format!(
             "object {id:?} holds no TLS credentials of a server (tls-creds-x509 with endpoint=server)"
         )));
@@ -159,6 +168,7 @@ pub fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpErro
         certificate: directory.join("server-cert.pem"),
         key: directory.join("server-key.pem"),
         client_ca: verify_peer.then(|| directory.join("ca-cert.pem")),
+        terms: terms.clone(),
     };
     files.config().map(TlsPolicy::Required).map_err(|error| QmpError::because("cannot set up TLS", &error))
 }

@@ -9,7 +9,7 @@ use graph::drivers::{elsewhere, options_of_name};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{ChainWalk, Change, DataFiles, LayerView, file_name};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::chain::Chain;
 use super::overlay::make_image;
@@ -90,9 +90,12 @@ pub async fn with(
         let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
         made = Some(make_image(file, (kind, disk.disk.size()), backing, inventory.as_qemu).await?);
     }
-    let name = arguments
-        .maybe_text("node-name")
-        .map_or_else(|| format!("target-{}", disk.name().replace('#', "")), str::to_owned);
+    let given = arguments.maybe_text("node-name");
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None if inventory.as_qemu => inventory.graph.make_name(),
+        None => format!("target-{}", disk.name().replace('#', "")),
+    };
     let mut options = json!({
         "driver": format,
         "node-name": name,
@@ -111,10 +114,10 @@ pub async fn with(
     if is_part && !is_followed {
         options.extend([without_backing.clone()]);
     }
-    let mut added = inventory.add_node(change, &options).await;
+    let mut added = add(inventory, change, (given.is_some(), &options)).await;
     if is_followed && added.is_err() {
         options.extend([without_backing]);
-        added = inventory.add_node(change, &options).await;
+        added = add(inventory, change, (given.is_some(), &options)).await;
     }
     if let Err(error) = added {
         own.made.iter().for_each(MadeFile::remove);
@@ -125,6 +128,18 @@ pub async fn with(
         own.close(inventory, change, false).await;
     }
     begun
+}
+
+/// Adds the node, whose name a user gave if `is_given`.
+async fn add(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    (is_given, options): (bool, &Map<String, Value>),
+) -> Result<(), QmpError> {
+    match is_given {
+        true => inventory.add_node(change, options).await,
+        false => inventory.add_target(change, options).await,
+    }
 }
 
 /// A new target has the format of the disk's image, where that is one that is made here.

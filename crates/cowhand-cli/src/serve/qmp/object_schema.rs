@@ -73,6 +73,10 @@ pub static OBJECT: Kind = Kind::Union {
                 optional("node-affinity", Kind::List(&NUMBER)),
             ],
         },
+        Variant {
+            tag: "monitor-qmp",
+            members: &[required("chardev", Kind::Text), optional("pretty", Kind::Switch)],
+        },
         Variant { tag: "authz-simple", members: &[required("identity", Kind::Text)] },
         Variant { tag: "authz-list", members: LIST_MEMBERS },
         Variant {
@@ -85,6 +89,9 @@ pub static OBJECT: Kind = Kind::Union {
                 required("dir", Kind::Text),
                 optional("endpoint", Kind::Choice(&["client", "server"])),
                 optional("verify-peer", Kind::Switch),
+                optional("priority", Kind::Text),
+                optional("passwordid", Kind::Text),
+                optional("sanity-check", Kind::Switch),
             ],
         },
     ],

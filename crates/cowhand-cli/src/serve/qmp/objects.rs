@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, Class, QmpError};
-use graph::{SecretOptions, TlsCredentials};
+use control::{Arguments, Class, Form, QmpError};
+use graph::{SecretOptions, TlsCredentials, tls_terms};
 use serde_json::{Map, Value, json};
 use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};
@@ -58,13 +58,20 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         kind if kind.starts_with("authz-") => {
             ObjectKind::Authorization(Arc::new(Rules::of(kind, arguments)?))
         }
+        "monitor-qmp" => {
+            let chardev = arguments.text("chardev")?;
+            let missing = || QmpError::generic(format!("chardev \"{chardev}\" not found"));
+            let device = inventory.chardevs.find(chardev).ok_or_else(missing)?;
+            let form = if arguments.is_on("pretty") { Form::Indented } else { Form::Lines };
+            ObjectKind::Monitor(inventory.monitors.add(device, form)?)
+        }
         kind if let Some(threads) = Threads::of(kind) => {
             for name in threads.names() {
                 given.get(name).and_then(|value| threads.set(name, value)).transpose()?;
             }
             ObjectKind::Threads(threads)
         }
-        _ => add_credentials(&id, arguments)?,
+        _ => add_credentials(inventory, &id, arguments)?,
     };
     inventory.add_object(Object { id, kind })?;
     Ok(json!({}))
@@ -80,19 +87,28 @@ pub fn set_iothread(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
 }
 
 /// Credentials of a server are read when it starts, those of a client now.
-fn add_credentials(id: &str, arguments: Arguments<'_>) -> Result<ObjectKind, QmpError> {
+fn add_credentials(
+    inventory: &Inventory,
+    id: &str,
+    arguments: Arguments<'_>,
+) -> Result<ObjectKind, QmpError> {
     let directory = PathBuf::from(arguments.text("dir")?);
     let verify_peer = arguments.maybe_switch("verify-peer").unwrap_or(true);
+    let (priority, password) = (arguments.maybe_text("priority"), arguments.maybe_text("passwordid"));
+    let secrets = &inventory.graph.rules().secrets;
+    let terms = tls_terms(priority, password, arguments.is_on("sanity-check"), secrets)
+        .map_err(|error| QmpError::of(&error))?;
     let endpoint = match arguments.maybe_text("endpoint") {
         Some("server") => Endpoint::Server,
         _ => {
-            let files = ClientFiles::of_directory(&directory, verify_peer);
+            let files =
+                ClientFiles { terms: terms.clone(), ..ClientFiles::of_directory(&directory, verify_peer) };
             let added = TlsCredentials::default().add(id, &files);
             added.map_err(|error| QmpError::of(&error))?;
             Endpoint::Client
         }
     };
-    Ok(ObjectKind::TlsCredentials { directory, verify_peer, endpoint })
+    Ok(ObjectKind::TlsCredentials { directory, verify_peer, endpoint, terms })
 }
 
 /// Removes an object.
@@ -149,6 +165,8 @@ pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         {
             Ok(value.clone())
         }
+        (ObjectKind::Monitor(monitor), "chardev") => Ok(json!(monitor.device())),
+        (ObjectKind::Monitor(monitor), "pretty") => Ok(json!(monitor.is_pretty())),
         (ObjectKind::TlsCredentials { directory, .. }, "dir") => Ok(json!(directory.to_string_lossy())),
         (ObjectKind::TlsCredentials { verify_peer, .. }, "verify-peer") => Ok(json!(verify_peer)),
         (ObjectKind::TlsCredentials { endpoint, .. }, "endpoint") => Ok(json!(endpoint.name())),
@@ -177,6 +195,11 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
         ObjectKind::Secret { .. } | ObjectKind::Authorization(_) => {
             json!([of_type()])
         }
+        ObjectKind::Monitor(_) => json!([
+            of_type(),
+            { "name": "chardev", "type": "string" },
+            { "name": "pretty", "type": "bool" },
+        ]),
         ObjectKind::Threads(threads) => {
             let number = |name: &str| json!({ "name": name, "type": "int" });
             std::iter::once(of_type()).chain(threads.names().map(number)).collect()

@@ -1,19 +1,19 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::{
-    AZ_OPTIONS, CHUNKED_OPTIONS, GS_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS,
-    S3_OPTIONS,
-};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
+use super::elsewhere_schema::{
+    AZ_MEMBERS, CHUNKED_MEMBERS, GS_MEMBERS, HTTP_MEMBERS, HTTPS_MEMBERS, NBD_MEMBERS, RBD_MEMBERS,
+    S3_MEMBERS,
+};
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::{
-    amend, bitmap_bits, bitmaps, checkpoints, chosen, corruption, create, dirty_bitmaps, forget, job_schema,
-    lineage_queries, object_schema, overlay, publish, quorum, remotes, restore,
+    amend, bitmap_bits, bitmaps, chardevs, checkpoints, chosen, corruption, create, dirty_bitmaps, forget,
+    job_schema, lineage_queries, object_schema, overlay, publish, quorum, remotes, restore,
 };
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -53,23 +53,6 @@ static NODE_MEMBERS: [Argument; 3 + count(LAYER, "")] = members(
 );
 
 static FILE_MEMBERS: [Argument; count(FILE, "")] = members([], FILE, "");
-static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([], NBD_OPTIONS, "server");
-static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
-    members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
-
-static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTIONS, "");
-static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
-static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
-static GS_MEMBERS: [Argument; count(GS_OPTIONS, "")] = members([], GS_OPTIONS, "");
-static AZ_MEMBERS: [Argument; count(AZ_OPTIONS, "")] = members([], AZ_OPTIONS, "");
-static CHUNKED_MEMBERS: [Argument; count(CHUNKED_OPTIONS, "")] = members([], CHUNKED_OPTIONS, "");
-
-/// A monitor of a Ceph cluster.
-static RBD_SERVER: Kind = Kind::Object(&[required("host", Kind::Text), optional("port", Kind::Text)]);
-
-static RBD_MEMBERS: [Argument; 1 + count(RBD_OPTIONS, "")] =
-    members([optional("server", Kind::List(&RBD_SERVER))], RBD_OPTIONS, "");
-
 /// Rules of blkdebug.
 static INJECT_ERROR: Kind = Kind::Object(&[
     required("event", Kind::Choice(Step::NAMES)),
@@ -369,6 +352,12 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("nbd-server-stop"),
     CommandSpec { name: "nbd-server-add", arguments: ADD_OLDER },
     CommandSpec { name: "nbd-server-remove", arguments: REMOVE_OLDER },
+    CommandSpec { name: "chardev-add", arguments: chardevs::DEVICE },
+    CommandSpec { name: "chardev-change", arguments: chardevs::DEVICE },
+    command!("chardev-remove", required("id", Kind::Text)),
+    command!("chardev-send-break", required("id", Kind::Text)),
+    command!("query-chardev"),
+    command!("query-chardev-backends"),
     CommandSpec { name: "object-add", arguments: Kind::Ref(&object_schema::OBJECT) },
     command!("object-del", required("id", Kind::Text)),
     command!(

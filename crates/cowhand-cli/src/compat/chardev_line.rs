@@ -1,67 +1,23 @@
-//! Character devices of `qemu-storage-daemon`: where the clients of its monitors are.
+//! `--chardev` and `--monitor` of `qemu-storage-daemon`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use control::Form;
 use dial::AbstractName;
 use serde_json::{Map, Value};
 
-use super::carried;
-use super::daemon::Daemon;
 use crate::background::absolute;
 use crate::failure::Failure;
 use crate::serve::endpoint::Endpoint;
+use crate::serve::inventory::chardevs::Place;
 
 /// A character device that a monitor may name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chardev {
-    id: String,
-    place: Place,
-}
-
-/// Where the client of a monitor is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// It connects to a Unix socket, at which the daemon listens.
-    Socket(Endpoint),
-    /// It listens at a Unix socket, to which the daemon connects once.
-    Client(Endpoint),
-    /// On standard input and output.
-    Stdio,
-    /// A file takes answers and events.
-    File {
-        path: PathBuf,
-        append: bool,
-        /// The file with the commands.
-        commands: Option<PathBuf>,
-    },
-    /// At the FIFOs `PATH.in` and `PATH.out`, or at one for both directions.
-    Pipe(PathBuf),
-    /// Nowhere: no command comes, and no answer is read.
-    Null,
-}
-
-impl Place {
-    /// Has `daemon` take commands there; `option` asked for that.
-    ///
-    /// # Errors
-    /// When the place is not to be had.
-    pub fn talk(&self, daemon: &mut Daemon, option: &str, form: Form) -> Result<(), Failure> {
-        let failed = |error| Failure::because(option, &error);
-        match self {
-            Self::Socket(path) => daemon.listen_for_commands(path, form),
-            Self::Client(path) => daemon.connect_for_commands(path, form),
-            Self::Stdio => daemon.carry_commands("standard output", carried::stdio().map_err(failed)?, form),
-            Self::File { path, append, commands } => {
-                let files = carried::files(path, *append, commands.as_deref()).map_err(failed)?;
-                daemon.carry_commands("the file of a monitor", files, form)
-            }
-            Self::Pipe(path) => {
-                daemon.carry_commands("the pipe of a monitor", carried::pipes(path).map_err(failed)?, form)
-            }
-            Self::Null => Ok(()),
-        }
-    }
+    /// Its name.
+    pub id: String,
+    /// Where its other end is.
+    pub place: Place,
 }
 
 /// A character device of a kind that a monitor can have here.
@@ -129,15 +85,11 @@ pub fn chardev(said: &str, mut given: Map<String, Value>) -> Result<Chardev, Fai
     }
 }
 
-/// Where the character device is that a monitor names, and the form of its answers.
+/// The name of the character device that a monitor is at, and the form of its answers.
 ///
 /// # Errors
-/// When there is none of that name, or an option is unknown.
-pub fn monitor(
-    said: &str,
-    mut given: Map<String, Value>,
-    devices: &[Chardev],
-) -> Result<(Place, Form), Failure> {
+/// When an option is unknown.
+pub fn monitor(said: &str, mut given: Map<String, Value>) -> Result<(String, Form), Failure> {
     let refused = |why: String| Failure::new(format!("{said}: {why}"));
     let chardev = given.remove("chardev");
     let mode = given.remove("mode");
@@ -152,10 +104,7 @@ pub fn monitor(
         return Err(refused(format!("{name} is not known; allowed: chardev, id, mode, pretty")));
     }
     let named = chardev.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let found = devices.iter().find(|device| device.id == named);
-    found
-        .map(|device| (device.place.clone(), form))
-        .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
+    Ok((named.to_owned(), form))
 }
 
 /// Whether an option's value switches something on.
@@ -165,6 +114,8 @@ pub fn is_on(text: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::super::keyval::{parse, parse_with_switches};
     use super::*;
 
@@ -215,17 +166,15 @@ mod tests {
 
     #[test]
     fn a_monitor_names_a_device_and_may_write_for_people() {
-        let devices = [device("null,id=c").unwrap()];
-        let monitor =
-            |text: &str| monitor("--monitor", parse("--monitor", text, "chardev").unwrap(), &devices);
+        let monitor = |text: &str| monitor("--monitor", parse("--monitor", text, "chardev").unwrap());
         for (text, form) in [
             ("c", Form::Lines),
             ("chardev=c,mode=control,pretty=off,id=m", Form::Lines),
             ("c,pretty=on", Form::Indented),
         ] {
-            assert_eq!(monitor(text).unwrap(), (Place::Null, form), "{text}");
+            assert_eq!(monitor(text).unwrap(), ("c".to_owned(), form), "{text}");
         }
-        for text in ["d", "c,mode=readline", "c,x=y"] {
+        for text in ["c,mode=readline", "c,x=y"] {
             assert!(monitor(text).is_err(), "{text}");
         }
     }
