@@ -5,6 +5,7 @@ mod after_jobs;
 mod authz;
 mod chardevs;
 mod copies;
+mod corruption;
 mod credentials;
 mod foreign;
 mod names;

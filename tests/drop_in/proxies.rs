@@ -13,18 +13,21 @@ use super::ours;
 const LOGIN: &str = "Basic bWU6aHVzaA==";
 const BYTES: usize = 64 << 10;
 
+/// Its first line, and the login that it shows.
+type Request = (String, Option<String>);
+
 /// A proxy that has one file itself, for clients that show [`LOGIN`]. Ends with the process.
 struct Proxy {
     port: u16,
     /// The first line and the login of each request.
-    asked: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    asked: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Proxy {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let asked: Arc<Mutex<Vec<(String, Option<String>)>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<Request>>> = Arc::default();
         let of_all = Arc::clone(&asked);
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -36,7 +39,7 @@ impl Proxy {
     }
 }
 
-fn answer(client: TcpStream, asked: &Mutex<Vec<(String, Option<String>)>>) -> std::io::Result<()> {
+fn answer(client: TcpStream, asked: &Mutex<Vec<Request>>) -> std::io::Result<()> {
     let (mut reader, mut writer) = (BufReader::new(client.try_clone()?), client);
     loop {
         let (mut first, mut login, mut range) = (String::new(), None, None);

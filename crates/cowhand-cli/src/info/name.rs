@@ -8,7 +8,7 @@ use super::model::ImageInfo;
 use super::read::is_relative;
 
 /// Options that decide what is read; those of caches, node names and the like do not. Credentials are none of them.
-const DESCRIBING: [&str; 38] = [
+const DESCRIBING: [&str; 43] = [
     "driver",
     "filename",
     "file",
@@ -30,7 +30,6 @@ const DESCRIBING: [&str; 38] = [
     "throttle-group",
     "offset",
     "size",
-    "latency-ns",
     "read-zeroes",
     "key-secret",
     "encrypt",
@@ -46,6 +45,12 @@ const DESCRIBING: [&str; 38] = [
     "namespace",
     "snapshot",
     "bottom",
+    "align",
+    "max-transfer",
+    "opt-write-zero",
+    "max-write-zero",
+    "opt-discard",
+    "max-discard",
     "bitmap",
 ];
 

@@ -264,7 +264,8 @@ impl Wrap for Options {
 
     fn name_over(&self, below: &str) -> Option<String> {
         let config = self.config.as_deref().unwrap_or(Path::new("")).display();
-        self.rules.is_empty().then(|| format!("blkdebug:{config}:{below}"))
+        let is_plain = self.rules.is_empty() && !self.bounds.are_given();
+        is_plain.then(|| format!("blkdebug:{config}:{below}"))
     }
 
     fn check(&self) -> io::Result<()> {

@@ -88,7 +88,7 @@ impl Monitors {
             End::Listening(listening) => state.listening = Some(listening),
             End::Connected(stream) => state.connected = Some(stream),
             End::Carried(name, input, output) => {
-                let failed = |error| QmpError::because(&format!("cannot talk on {name}"), &error);
+                let failed = |error| QmpError::because(format!("cannot talk on {name}"), &error);
                 let (stream, carried) = Carried::begin(name, input, output).map_err(failed)?;
                 state.connected = Some(stream);
                 self.carried.borrow_mut().push(carried);
