@@ -104,6 +104,30 @@ fn clients_see_what_they_see_of_qemus() {
 }
 
 #[test]
+fn a_fault_injector_without_a_user_is_called_as_by_qemus() {
+    let Some(newest) = newest_qemu() else { return };
+    let look = |program: &Path| {
+        let scratch = images();
+        let image = json!({ "driver": "file", "filename": scratch.name("disk.raw") });
+        let node = json!({ "driver": "blkdebug", "node-name": "b", "image": image });
+        let commands = [
+            json!({ "execute": "qmp_capabilities" }),
+            json!({ "execute": "blockdev-add", "arguments": node }),
+            json!({ "execute": "query-named-block-nodes" }),
+            json!({ "execute": "quit" }),
+        ];
+        let input: String = commands.iter().map(|command| format!("{command}\n")).collect();
+        let said = Run::new(program).args(["--chardev", "stdio,id=m", "--monitor", "m"]).input(input).ok();
+        let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let nodes = lines.filter_map(|line| line["return"].as_array().cloned()).flatten();
+        let node = nodes.into_iter().find(|node| node["node-name"] == "b").expect("the node");
+        let name = |value: &Value| value.as_str().unwrap_or_default().replace(&scratch.name(""), "");
+        (name(&node["file"]), name(&node["image"]["filename"]), node["image"]["virtual-size"].clone())
+    };
+    assert_eq!(look(&ours("qemu-storage-daemon")), look(&newest.join("qemu-storage-daemon")));
+}
+
+#[test]
 fn in_the_background_it_is_steered_by_its_monitor_until_it_quits() {
     let scratch = images();
     let words = [

@@ -228,7 +228,9 @@ mod tests {
             ("tls-creds-x509,id=a,dir=/nowhere,endpoint=server", "endpoint=client"),
             ("tls-creds-x509,id=a,dir=/nowhere", "/nowhere/ca-cert.pem"),
             ("tls-creds-x509,id=a,dir=/x,verify-peer=maybe", "allowed: on, off"),
-            ("tls-creds-x509,id=a,dir=/x,priority=NORMAL", "priority"),
+            ("tls-creds-x509,id=a,dir=/x,priority=LEGACY", "priority has \"LEGACY\""),
+            ("tls-creds-x509,id=a,dir=/x,sanity-check=maybe", "allowed: on, off"),
+            ("tls-creds-x509,id=a,dir=/x,passwordid=nowhere", "nowhere"),
         ] {
             let refused = added(text).unwrap_err();
             assert!(refused.contains(said), "{text}: {refused}");

@@ -116,10 +116,13 @@ impl Tables {
 
     fn add_members(&mut self, at: usize, members: &[Argument], prefix: &str) {
         for Argument { name, kind, required } in members {
+            // A part that has such a part again: described once.
+            let is_again = prefix.ends_with(&format!("{name}."));
             let name = format!("{prefix}{name}");
             self.put(at, row(&name, &type_of(kind), *required));
             let below = format!("{name}.");
             match kind {
+                Kind::Ref(_) if is_again => {}
                 Kind::Ref(kind) => self.add_below(at, kind, &below),
                 kind => self.add(at, kind, &below),
             }
