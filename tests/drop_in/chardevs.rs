@@ -109,7 +109,7 @@ fn a_monitor_that_was_made_by_command_takes_commands_until_it_is_removed() {
     assert_eq!(own.ok("qom-get", json!({ "path": "/objects/x", "property": "chardev" })), "d");
     let mut second = Qmp::connect(&scratch.file("t"));
     assert_eq!(second.ok("query-version", json!({}))["qemu"]["major"], 11);
-    assert!(own.refused("chardev-remove", json!({ "id": "d" })).contains("busy"));
+    assert!(own.refused("chardev-remove", json!({ "id": "d" })).contains("a monitor uses"));
     own.ok("object-del", json!({ "id": "x" }));
     // It stays there for the next monitor.
     own.ok("object-add", json!({ "qom-type": "monitor-qmp", "id": "y", "chardev": "d" }));

@@ -57,7 +57,7 @@ impl Place {
     /// When it is not to be had.
     pub fn open(&self) -> Result<End, Failure> {
         let failed =
-            |what: &Path, error| Failure::of_system(format!("Could not open '{}'", what.display()), &error);
+            |what: &Path, error| Failure::of_system(format!("cannot open {}", what.display()), &error);
         Ok(match self {
             Self::Socket(place) => {
                 End::Listening(Listening::start(place, SocketMode::default(), Vec::new())?)
@@ -129,7 +129,7 @@ impl Chardev {
     /// When there is one already.
     pub fn take(&self) -> Result<End, QmpError> {
         if self.is_used.replace(true) {
-            return Err(QmpError::generic(format!("chardev '{}' is already in use", self.id)));
+            return Err(QmpError::generic(format!("character device \"{}\" has a monitor", self.id)));
         }
         Ok(std::mem::replace(&mut *self.end.borrow_mut(), End::Nothing))
     }
@@ -159,11 +159,11 @@ impl Chardevs {
     /// When there is one of that name, or the place is not to be had.
     pub fn add(&self, id: &str, place: Place) -> Result<(), Failure> {
         if self.find(id).is_some() {
-            return Err(Failure::new(format!("Chardev with id '{id}' already exists")));
+            return Err(Failure::new(format!("there is a character device \"{id}\" already")));
         }
         let is_stdio = |device: &Rc<Chardev>| *device.place.borrow() == Place::Stdio;
         if place == Place::Stdio && self.0.borrow().iter().any(is_stdio) {
-            return Err(Failure::new("cannot use stdio by multiple character devices"));
+            return Err(Failure::new("another character device is at standard input and output"));
         }
         let end = place.open()?;
         // The system chose the port 0.
@@ -191,7 +191,7 @@ impl Chardevs {
     pub fn remove(&self, id: &str) -> Result<(), QmpError> {
         let device = self.find(id).ok_or_else(|| not_found(id))?;
         if device.is_used.get() {
-            return Err(QmpError::generic(format!("Chardev '{id}' is busy")));
+            return Err(QmpError::generic(format!("a monitor uses character device \"{id}\"")));
         }
         self.0.borrow_mut().retain(|other| !Rc::ptr_eq(other, &device));
         Ok(())
@@ -202,10 +202,11 @@ impl Chardevs {
     /// # Errors
     /// When there is none of that name, a monitor uses it, or the place is not to be had.
     pub fn change(&self, id: &str, place: Place) -> Result<(), QmpError> {
-        let missing = || QmpError::generic(format!("Chardev '{id}' does not exist"));
-        let device = self.find(id).ok_or_else(missing)?;
+        let device = self.find(id).ok_or_else(|| not_found(id))?;
         if device.is_used.get() {
-            return Err(QmpError::generic("Chardev user does not support chardev hotswap"));
+            return Err(QmpError::generic(format!(
+                "a monitor uses character device \"{id}\": it stays where it is"
+            )));
         }
         // The old one may listen at the same path.
         let old = std::mem::replace(&mut *device.end.borrow_mut(), End::Nothing);
@@ -235,5 +236,5 @@ impl Chardevs {
 
 /// An answer to a command about one that is not there.
 pub fn not_found(id: &str) -> QmpError {
-    QmpError::generic(format!("Chardev '{id}' not found"))
+    QmpError::generic(format!("there is no character device \"{id}\""))
 }

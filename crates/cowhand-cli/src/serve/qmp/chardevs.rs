@@ -72,9 +72,7 @@ pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     let added = inventory.chardevs.add(id, place);
     done(added.map_err(|failure| {
         let words = failure.to_string().replace("\n  because: ", ": ");
-        let words = without_number(&words);
-        let is_there = inventory.chardevs.find(id).is_some();
-        QmpError::generic(if is_there { words } else { format!("Failed to add chardev '{id}': {words}") })
+        QmpError::generic(without_number(&words))
     }))
 }
 

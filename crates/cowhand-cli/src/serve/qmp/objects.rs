@@ -13,6 +13,7 @@ use tls::ClientFiles;
 
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::authz::Rules;
+use crate::serve::inventory::chardevs::not_found;
 use crate::serve::inventory::objects::{Endpoint, Object, ObjectKind};
 use crate::serve::inventory::threads::Threads;
 use crate::serve::qmp::limits::{limits_of, limits_value, put};
@@ -60,8 +61,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         }
         "monitor-qmp" => {
             let chardev = arguments.text("chardev")?;
-            let missing = || QmpError::generic(format!("chardev \"{chardev}\" not found"));
-            let device = inventory.chardevs.find(chardev).ok_or_else(missing)?;
+            let device = inventory.chardevs.find(chardev).ok_or_else(|| not_found(chardev))?;
             let form = if arguments.is_on("pretty") { Form::Indented } else { Form::Lines };
             ObjectKind::Monitor(inventory.monitors.add(device, form)?)
         }
