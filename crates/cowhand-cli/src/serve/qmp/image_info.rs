@@ -136,8 +136,46 @@ pub fn of_file(driver: &str, file: &dyn Storage, path: &str) -> Value {
     Value::Object(image)
 }
 
+/// A file that is a node by itself and that nothing has open, by its options.
+pub fn bare_file(node_name: &str, options: &Map<String, Value>) -> Value {
+    let driver = options.get("driver").and_then(Value::as_str).unwrap_or("file");
+    let below = options.get("image").and_then(|image| image.get("filename"));
+    let file = match options.get("filename") {
+        Some(name) => name.clone(),
+        None => json!(name_of_bare(driver, options)),
+    };
+    let image = of_closed_file(driver, &file, below.unwrap_or(&file));
+    json!({
+        "node-name": node_name,
+        "drv": driver,
+        "file": file,
+        "image": image,
+        "ro": options.get("read-only") == Some(&Value::Bool(true)),
+        "encrypted": false,
+        "detect_zeroes": "off",
+        "backing_file_depth": 0,
+        "write_threshold": 0,
+        "children": [],
+        "cache": { "writeback": true, "direct": false, "no-flush": false },
+    })
+}
+
+/// The name of a file without one in its options. As in QEMU that of blkdebug has the file below it, unless more than a name says what it does.
+fn name_of_bare(driver: &str, options: &Map<String, Value>) -> String {
+    const IN_NAMES: [&str; 5] = ["driver", "node-name", "image", "config", "read-only"];
+    let below = options.get("image").and_then(|image| image.get("filename")).and_then(Value::as_str);
+    match below.filter(|_| driver == "blkdebug" && options.keys().all(|key| IN_NAMES.contains(&key.as_str())))
+    {
+        Some(below) => {
+            let config = options.get("config").and_then(Value::as_str).unwrap_or_default();
+            format!("blkdebug:{config}:{below}")
+        }
+        None => format!("{driver}://"),
+    }
+}
+
 /// A file that nothing has open, by its `driver` and `name`: its length is known where `path` leads to a regular file.
-pub fn of_closed_file(driver: &str, name: &Value, path: &Value) -> Value {
+fn of_closed_file(driver: &str, name: &Value, path: &Value) -> Value {
     let mut image = Map::new();
     image.insert("filename".to_owned(), name.clone());
     image.insert("format".to_owned(), json!(driver));

@@ -181,26 +181,7 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
             values.push(value);
         }
         NodeKind::File(options) => {
-            let driver = options.get("driver").and_then(Value::as_str).unwrap_or("file");
-            let below = options.get("image").and_then(|image| image.get("filename"));
-            let file = match options.get("filename") {
-                Some(name) => name.clone(),
-                None => json!(name_of_bare(driver, options)),
-            };
-            let image = image_info::of_closed_file(driver, &file, below.unwrap_or(&file));
-            let mut value = json!({
-                "node-name": node.name(),
-                "drv": driver,
-                "file": file,
-                "image": image,
-                "ro": options.get("read-only") == Some(&Value::Bool(true)),
-                "encrypted": false,
-                "detect_zeroes": "off",
-                "backing_file_depth": 0,
-                "write_threshold": 0,
-                "children": [],
-                "cache": { "writeback": true, "direct": false, "no-flush": false },
-            });
+            let mut value = image_info::bare_file(&node.name(), options);
             merge(&mut value, legacy_limits(&Limits::default()));
             values.push(value);
         }
@@ -213,20 +194,6 @@ fn may_have_bitmaps(layers: &[LayerView], name: &str) -> bool {
     let layer = layers.iter().find(|layer| layer.name.as_deref() == Some(name));
     let image = layer.and_then(|layer| layer.block.downcast_ref::<Qcow2>());
     image.is_some_and(|image| !image.bitmaps().is_empty() || !image.inconsistent_bitmaps().is_empty())
-}
-
-/// The name of a file without one in its options. As in QEMU that of blkdebug has the file below it, unless more than a name says what it does.
-fn name_of_bare(driver: &str, options: &Map<String, Value>) -> String {
-    const IN_NAMES: [&str; 5] = ["driver", "node-name", "image", "config", "read-only"];
-    let below = options.get("image").and_then(|image| image.get("filename")).and_then(Value::as_str);
-    match below.filter(|_| driver == "blkdebug" && options.keys().all(|key| IN_NAMES.contains(&key.as_str())))
-    {
-        Some(below) => {
-            let config = options.get("config").and_then(Value::as_str).unwrap_or_default();
-            format!("blkdebug:{config}:{below}")
-        }
-        None => format!("{driver}://"),
-    }
 }
 
 /// What is named below a disk and goes with it: an image of its chain, or a file of one.
