@@ -17,5 +17,5 @@ fn the_clients_own_tests_pass() {
         .current_dir(&client)
         .outcome();
     // It also succeeds where it finds none.
-    assert!(tests.stderr.contains("Ran 7 tests") && tests.stderr.contains("\nOK\n"), "{tests}");
+    assert!(tests.stderr.contains("Ran 8 tests") && tests.stderr.contains("\nOK\n"), "{tests}");
 }

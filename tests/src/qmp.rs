@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ pub struct Qmp {
     /// What came while something else was waited for.
     events: VecDeque<Value>,
     next_id: u64,
+    arrived: Instant,
 }
 
 impl Qmp {
@@ -44,7 +45,8 @@ impl Qmp {
 
     fn greeted_over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(SILENCE)).expect("a timeout");
-        let mut client = Self { reader: BufReader::new(stream), events: VecDeque::new(), next_id: 1 };
+        let (reader, events) = (BufReader::new(stream), VecDeque::new());
+        let mut client = Self { reader, events, next_id: 1, arrived: Instant::now() };
         let greeting = client.line().expect("a greeting");
         assert!(greeting["QMP"]["version"]["qemu"]["major"].is_u64(), "{greeting}");
         client
@@ -135,6 +137,11 @@ impl Qmp {
         self.events.iter().filter(|event| event["event"] == name).count()
     }
 
+    /// When the last line had arrived, before it was read as JSON.
+    pub fn arrived(&self) -> Instant {
+        self.arrived
+    }
+
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reader.get_mut().write_all(bytes)
@@ -143,7 +150,9 @@ impl Qmp {
     /// The next line; an error at the end.
     pub fn line(&mut self) -> io::Result<Value> {
         let mut line = String::new();
-        match self.reader.read_line(&mut line)? {
+        let bytes = self.reader.read_line(&mut line)?;
+        self.arrived = Instant::now();
+        match bytes {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))),
         }

@@ -96,10 +96,12 @@ class Served(unittest.IsolatedAsyncioTestCase):
 
     @unittest.skipIf(STORE is None, "AWS_ENDPOINT_URL names no store")
     async def test_a_publication_that_is_given_up_is_in_the_way_of_no_other(self) -> None:
-        await self.write(3, 0, MIB)
+        for value in range(8):
+            await self.write(value + 1, value * MIB, MIB)
         await self.disk.checkpoint("given-up")
+        slowly = self.disk.publish("given-up", "s3://images/given-up", compress="none", speed=1)
         with self.assertRaises(asyncio.TimeoutError):
-            await asyncio.wait_for(self.disk.publish("given-up", "s3://images/given-up", speed=1), 0.2)
+            await asyncio.wait_for(slowly, 0.5)
         self.assertEqual(await self.server.execute("query-jobs"), [])
         await self.disk.publish("given-up", "s3://images/given-up")
 

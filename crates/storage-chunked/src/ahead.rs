@@ -1,7 +1,7 @@
 //! What a start reads is fetched ahead of it, in packs.
 //!
 //! The first chunk that a guest needs of the store has the start list fetched. A chunk that is in a pack has that pack fetched, and those behind it: the list is in
-//! the order of a start. Chunks go where those go that were used last, and wait there until the guest reads them; what waits takes half of that memory at
+//! the order of a start. Chunks go where those go that were used last, and wait there until the guest reads them; what waits takes half as much memory again at
 //! most. Whatever fails costs time alone: the guest's read fetches its chunk by itself then.
 
 use std::collections::HashMap;
@@ -164,8 +164,8 @@ impl Image {
                 return None;
             }
         };
-        // A pack has room in half of the memory.
-        (pack_chunks_max(list.chunk_size) <= self.chunks.max() / 2).then_some(list)
+        // A pack has room.
+        (pack_chunks_max(list.chunk_size) <= self.chunks.ahead_max()).then_some(list)
     }
 
     fn next_pack(&self) -> Next {
@@ -179,7 +179,7 @@ impl Image {
             start.is_running = false;
             return Next::End;
         };
-        if self.chunks.unused() + pack.chunks.len() > self.chunks.max() / 2 {
+        if self.chunks.unused() + pack.chunks.len() > self.chunks.ahead_max() {
             return Next::Full;
         }
         *is_done = true;

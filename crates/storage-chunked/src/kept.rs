@@ -36,6 +36,11 @@ impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
         self.max
     }
 
+    /// How many it keeps besides that were fetched ahead, and have not been asked for.
+    pub(crate) fn ahead_max(&self) -> usize {
+        self.max / 2
+    }
+
     /// What `key` stands for, fetched unless it is there. Who is dropped while it fetches leaves that to the next who waits.
     ///
     /// # Errors
@@ -73,8 +78,12 @@ impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
         let cell = entry.map(|entry| entry.cell).unwrap_or_default();
         entries.push_back(Entry { key, cell: Arc::clone(&cell), is_ahead });
         let mut goes = was_ahead && !is_ahead;
-        while entries.len() > self.max {
-            goes |= entries.pop_front().is_some_and(|gone| gone.is_ahead);
+        // What was fetched ahead takes no room from what is used: a guest comes back to that. It goes when it has waited longer than all that is used.
+        let mut used = entries.iter().filter(|known| !known.is_ahead).count();
+        while used > self.max || entries.len() > self.max + self.ahead_max() {
+            let Some(gone) = entries.pop_front() else { break };
+            used -= usize::from(!gone.is_ahead);
+            goes |= gone.is_ahead;
         }
         drop(entries);
         if goes {
@@ -143,6 +152,8 @@ mod tests {
             for key in [4, 5, 6] {
                 get(key).await;
             }
+            assert_eq!((kept.unused(), kept.has(1)), (1, false), "it takes no room");
+            get(7).await;
             changed.await;
             assert_eq!((kept.unused(), kept.has(3)), (0, false));
         });

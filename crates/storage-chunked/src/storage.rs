@@ -45,7 +45,7 @@ pub struct Options {
 
 /// The disk of a chunked image as storage. It is only read, and stays what it was when it was opened, whatever is published later.
 ///
-/// Memory: the chunks that are kept, eight tables with their deltas, and up to four chunks with their bases for each read that is under way; two packs, while a start is fetched ahead.
+/// Memory: the chunks that are kept, eight tables with their deltas, and up to four chunks with their bases for each read that is under way; half as many chunks again and two packs, while a start is fetched ahead.
 #[derive(Debug)]
 pub struct ChunkedStorage {
     name: String,

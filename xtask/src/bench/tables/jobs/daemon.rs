@@ -101,6 +101,11 @@ impl Steered {
         self.qmp.ask(command, arguments).map_err(|(_, words)| format!("{shown}: {words}"))
     }
 
+    /// When the last answer had arrived.
+    pub fn arrived(&self) -> Instant {
+        self.qmp.arrived()
+    }
+
     /// Waits until a job says `status`, or is gone. Says whether that was within `limit`.
     pub fn job_is(&mut self, status: &str, limit: Duration) -> Result<bool, String> {
         let start = Instant::now();

@@ -110,7 +110,7 @@ fn forks(bench: &Bench, program: Program, count: usize) -> Result<Forked, String
     Ok(Forked { each_ms, resident_mib: resident_kib / 1024.0, descriptors, query_ms })
 }
 
-/// Milliseconds of one query.
+/// Milliseconds of one query, until its answer has arrived.
 fn query_took(steered: &mut Steered, query: &str, count: usize) -> Result<f64, String> {
     let begun = Instant::now();
     let arguments = match query {
@@ -123,7 +123,7 @@ fn query_took(steered: &mut Steered, query: &str, count: usize) -> Result<f64, S
     if query != "query-block" && found.as_array().is_none_or(|found| found.len() < count) {
         return Err(format!("{query} does not show {count} disks"));
     }
-    Ok(begun.elapsed().as_secs_f64() * 1e3)
+    Ok((steered.arrived() - begun).as_secs_f64() * 1e3)
 }
 
 /// What a server with the forks was seen to take.
