@@ -31,11 +31,6 @@ impl<K: Copy + PartialEq, V: Clone> RecentlyUsed<K, V> {
         Self { max: max.max(1), entries: Mutex::default(), changed: Arc::default() }
     }
 
-    /// How many it keeps.
-    pub(crate) fn max(&self) -> usize {
-        self.max
-    }
-
     /// How many it keeps besides that were fetched ahead, and have not been asked for.
     pub(crate) fn ahead_max(&self) -> usize {
         self.max / 2
