@@ -198,9 +198,12 @@ impl Survey {
         }
         let mut looks = 0;
         loop {
-            let survey = Self::take(place, &Manifest::read(place)?.unwrap_or_default())?;
+            let manifest = Manifest::read(place)?;
+            // One that is lost comes back by the next command alone.
+            let is_lost = manifest.is_none();
+            let survey = Self::take(place, &manifest.unwrap_or_default())?;
             looks += 1;
-            if survey.is_whole() || looks == LOOKS_MAX {
+            if is_lost || survey.is_whole() || looks == LOOKS_MAX {
                 return Ok(survey);
             }
         }
