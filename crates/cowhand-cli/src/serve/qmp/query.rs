@@ -139,12 +139,13 @@ async fn node_values(inventory: &Inventory, images: &Images, node: &Node, values
                 None => value["children"] = children_of(inventory, node, &layers, &node.name()),
             }
             values.push(value);
+            let has_jobs = !inventory.jobs.all().is_empty();
             for part in node.parts() {
                 let mut value = part_value(images, &part, disk, &layers).await;
                 value["children"] = children_of(inventory, node, &layers, &part);
                 value["part-of"] = json!(node.name());
                 // A layer by itself is made into a disk: not for a thousand that have nothing to be shown.
-                if (may_have_bitmaps(&layers, &part) || !inventory.jobs.all().is_empty())
+                if (has_jobs || may_have_bitmaps(&layers, &part))
                     && let Ok(layer) = inventory.graph.disk(&part)
                 {
                     add_dirty_bitmaps(inventory, &layer, &mut value).await;
