@@ -118,7 +118,7 @@ impl Manifest {
         Self::put_in_place(place)
     }
 
-    /// The first half of [`Manifest::write`]: what is beside is durable.
+    /// The first half of [`Manifest::write`]: the new file is durable, under its other name.
     pub(crate) fn write_beside(&self, place: &Place) -> io::Result<()> {
         let beside = place.layers().join(Place::NEW_MANIFEST);
         let text = self.text().map_err(io::Error::other)?;
@@ -132,7 +132,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The other half: what is beside takes the place of the one before.
+    /// The second half: the new file replaces the manifest.
     pub(crate) fn put_in_place(place: &Place) -> io::Result<()> {
         files().rename(&place.layers().join(Place::NEW_MANIFEST), &place.manifest())
     }

@@ -29,7 +29,7 @@ enum Scope {
     Any,
     /// Those that make and remove layers, which are killed more often.
     Removals,
-    /// Those that make layers, of disks that are often served; most are killed, or fail.
+    /// Checkpoints, rollbacks and forks of disks that are often served; most are killed, or fail.
     Transactions,
 }
 

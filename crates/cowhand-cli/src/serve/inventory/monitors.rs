@@ -13,7 +13,7 @@ use super::chardevs::{Chardev, End};
 use crate::failure::Failure;
 use crate::serve::listening::Listening;
 
-/// A monitor. When it goes no client comes in any more; those that are connected stay.
+/// A monitor. When it is removed it accepts no more clients; connected clients stay.
 pub struct Monitor {
     device: Rc<Chardev>,
     form: Form,
@@ -70,7 +70,7 @@ impl Drop for Monitor {
 /// All monitors that character devices have.
 #[derive(Default)]
 pub struct Monitors {
-    /// Those that the command line made. They stay.
+    /// Made by the command line; they are never removed.
     own: RefCell<Vec<Rc<Monitor>>>,
     /// Where they bring their clients, once it is there.
     server: RefCell<Weak<Server>>,
