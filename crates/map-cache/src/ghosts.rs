@@ -1,6 +1,7 @@
 //! Which slices left lately: to know those that should have stayed, and what more memory would do.
 
 use crate::footprint;
+use crate::queue::Moment;
 use crate::slice::SliceKey;
 
 /// Ghosts of one hash: the oldest of them gives way.
@@ -83,19 +84,23 @@ impl Ghosts {
         }
     }
 
-    /// Whether `key` left lately; it is not a ghost any more then.
-    pub(crate) fn take(&mut self, key: SliceKey) -> bool {
+    /// For how long `key` is away, on the clock, if it left lately; it is not a ghost any more then.
+    pub(crate) fn take(&mut self, key: SliceKey) -> Option<u32> {
         let (hash, now) = (hash(key), self.now());
         let found = self.set(hash).iter_mut().find(|ghost| **ghost != 0 && (**ghost >> 32) as u32 == hash);
-        let Some(ghost) = found else { return false };
-        let since = u64::from(now.wrapping_sub(*ghost as u32)) * UNIT;
-        *ghost = 0;
-        self.hits.count(since);
-        true
+        let ghost = std::mem::take(found?);
+        let away = now.wrapping_sub(ghost as u32);
+        self.hits.count(u64::from(away) * UNIT);
+        Some(away)
     }
 
     pub(crate) fn hits(&self) -> GhostHits {
         self.hits
+    }
+
+    /// The moment, to a cache whose slices take `bytes`.
+    pub(crate) fn moment(&self, bytes: u64) -> Moment {
+        Moment { now: self.now(), held: bytes / UNIT }
     }
 
     fn now(&self) -> u32 {
@@ -151,10 +156,10 @@ mod tests {
     fn a_ghost_says_how_much_more_memory_would_have_kept_its_slice() {
         let mut ghosts = Ghosts::default();
         (0..64).for_each(|slice| ghosts.insert(key(slice), 4096, 64));
-        assert!(ghosts.take(key(63)));
-        assert!(!ghosts.take(key(63)), "a ghost is taken once");
-        assert!(ghosts.take(key(40)));
-        assert!(!ghosts.take(key(1000)));
+        assert_eq!(ghosts.take(key(63)), Some(0));
+        assert_eq!(ghosts.take(key(63)), None, "a ghost is taken once");
+        assert_eq!(ghosts.take(key(40)), Some(23 * 64));
+        assert_eq!(ghosts.take(key(1000)), None);
         let hits = ghosts.hits();
         assert_eq!((hits.avoided(4096), hits.avoided(64 << 10), hits.avoided(128 << 10)), (1, 1, 2));
         assert_eq!(hits.advice(), Some(Advice { more_bytes: 128 << 10, avoided_misses: 2 }));
@@ -166,8 +171,8 @@ mod tests {
         let mut ghosts = Ghosts::default();
         (0..1_000_000).for_each(|slice| ghosts.insert(key(slice), 64, 10_000_000));
         assert_eq!(ghosts.footprint(), footprint::allocation(MOST * 8));
-        let late = (990_000..1_000_000).filter(|&slice| ghosts.take(key(slice))).count();
-        let early = (0..10_000).filter(|&slice| ghosts.take(key(slice))).count();
+        let late = (990_000..1_000_000).filter(|&slice| ghosts.take(key(slice)).is_some()).count();
+        let early = (0..10_000).filter(|&slice| ghosts.take(key(slice)).is_some()).count();
         assert!(late > 9_900 && early < 100, "{late} late, {early} early");
     }
 }

@@ -51,13 +51,12 @@ impl Model {
         }
         self.directory.put(key, Arc::new(()));
         self.slices.insert(key, Modelled { bytes, visited: false });
-        self.held += bytes;
-        let (again, slices) = (self.ghosts.take(key), &mut self.slices);
-        self.queue.insert(key, again, |other| {
-            if let Some(slice) = slices.get_mut(&other) {
-                slice.visited = false;
-            }
+        let (away, moment) = (self.ghosts.take(key), self.ghosts.moment(self.held));
+        let slices = &mut self.slices;
+        self.queue.insert(key, moment, away, |other| {
+            slices.get_mut(&other).is_some_and(|slice| std::mem::take(&mut slice.visited))
         });
+        self.held += bytes;
         self.make_room(key);
         // A request looks a slice up right after it loaded it.
         if let Some(slice) = self.slices.get_mut(&key) {
@@ -69,7 +68,8 @@ impl Model {
     fn make_room(&mut self, needed: SliceKey) {
         while self.bytes() > self.bytes_max && self.queue.len() > SLICES_MIN {
             let (steps, slices) = (self.queue.len() * 2, &mut self.slices);
-            let leaves = self.queue.evict(steps, |key| {
+            let now = self.ghosts.moment(self.held).now;
+            let leaves = self.queue.evict(steps, now, |key| {
                 let Some(slice) = slices.get_mut(&key) else { return Look::Absent };
                 if key == needed {
                     return Look::Busy;

@@ -14,7 +14,7 @@ use crate::directory::{Directory, Place};
 use crate::footprint::{ARC_COUNTS, allocation, map_entry};
 use crate::ghosts::{GhostHits, Ghosts};
 use crate::packing::{Form, Packing};
-use crate::queue::Queue;
+use crate::queue::{Moment, Queue};
 use crate::slice::{Slice, SliceKey};
 
 /// Clean slices that a cache keeps whatever they take: a request that needs two at a time must get on,
@@ -69,6 +69,10 @@ impl Residents {
         if slice.plain().is_some() {
             self.plain.insert(slice.key(), Arc::clone(slice));
         }
+    }
+
+    fn moment(&self) -> Moment {
+        self.ghosts.moment(self.by_form.iter().sum())
     }
 
     fn leave(&mut self, slice: &Slice) {
@@ -147,12 +151,10 @@ impl Store {
     }
 
     fn enqueue(&self, residents: &mut Residents, key: SliceKey) {
-        let again = residents.ghosts.take(key);
-        residents.queue.insert(key, again, |other| {
-            if let Some(slice) = self.find(other) {
-                slice.take_visited();
-            }
-        });
+        let away = residents.ghosts.take(key);
+        let moment = residents.moment();
+        let take_use = |other| self.find(other).is_some_and(|slice| slice.take_visited());
+        residents.queue.insert(key, moment, away, take_use);
     }
 
     /// Lets a plain copy of `packed` take its place, unless something else is there by now. It was used

@@ -210,6 +210,23 @@ fn a_scan_leaves_the_working_set_of_random_reads_in_memory() {
     assert!(hits > 2800, "{hits} of 3000 reads still hit while a scan passed");
 }
 
+/// All would leave shortly before it is needed: nothing would ever be found.
+#[test]
+fn a_loop_over_more_than_fits_finds_what_fits() {
+    let cache = cache(512 << 10);
+    // In an order of its own.
+    let round = || (0..797).filter(|step| touch(&cache, step * 37 % 797)).count();
+    (0..3).for_each(|_| {
+        round();
+    });
+    let fit = cache.counters().resident_slices as usize;
+    assert!((300..600).contains(&fit), "{fit} of 797 slices fit");
+    for _ in 0..20 {
+        let found = round();
+        assert!(found * 10 >= fit * 8, "{found} of {fit} slices that fit are found");
+    }
+}
+
 #[test]
 fn cleaning_drops_what_was_not_used_since_the_last_time() {
     let cache = cache(AMPLE);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use map_cache::{Model, SliceKey};
+
 /// A cache of slices.
 pub trait Policy {
     /// Looks a slice up, and takes it in if it is missing. Returns whether it was there.
@@ -198,21 +200,10 @@ impl Policy for ClockPro {
     }
 }
 
-/// Whether use counts from the start.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Window {
-    None,
-    /// Not while a slice is among the newest.
-    Newest,
-}
-
-/// A short queue for newcomers, a clock for those that proved useful, and ghosts. With a window this is
-/// what the cache does.
+/// A short queue for newcomers, a clock for those that proved useful, and ghosts.
 pub struct S3Fifo {
     size: usize,
-    window_max: usize,
     used: HashMap<u32, bool>,
-    window: VecDeque<u32>,
     short: VecDeque<u32>,
     long: VecDeque<u32>,
     ghosts: VecDeque<u32>,
@@ -220,13 +211,10 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    pub fn new(size: usize, window: Window) -> Self {
-        let window_max = if window == Window::Newest { (size / 32).min(64) } else { 0 };
+    pub fn new(size: usize) -> Self {
         Self {
             size,
-            window_max,
             used: HashMap::new(),
-            window: VecDeque::new(),
             short: VecDeque::new(),
             long: VecDeque::new(),
             ghosts: VecDeque::new(),
@@ -234,15 +222,11 @@ impl S3Fifo {
         }
     }
 
-    fn len(&self) -> usize {
-        self.window.len() + self.short.len() + self.long.len()
-    }
-
     fn evict(&mut self) {
-        while self.len() >= self.size {
+        while self.short.len() + self.long.len() >= self.size {
             let from_short = self.short.len() > (self.size / 10).max(2) || self.long.is_empty();
             let queue = if from_short { &mut self.short } else { &mut self.long };
-            let Some(slice) = queue.pop_front().or_else(|| self.window.pop_front()) else { return };
+            let Some(slice) = queue.pop_front() else { return };
             if self.used.insert(slice, false) == Some(true) {
                 self.long.push_back(slice);
                 continue;
@@ -268,20 +252,29 @@ impl Policy for S3Fifo {
         self.evict();
         // A request looks a slice up right after it loaded it.
         self.used.insert(slice, true);
-        if self.ghostly.remove(&slice) {
-            self.long.push_back(slice);
-            return false;
-        }
-        self.window.push_back(slice);
-        while self.window.len() > self.window_max
-            && let Some(slice) = self.window.pop_front()
-        {
-            if self.window_max > 0 {
-                self.used.insert(slice, false);
-            }
-            self.short.push_back(slice);
-        }
+        let queue = if self.ghostly.remove(&slice) { &mut self.long } else { &mut self.short };
+        queue.push_back(slice);
         false
+    }
+}
+
+/// What the cache does: its own code.
+pub struct Ours(Model);
+
+/// So large that what else a cache takes makes no difference.
+const SLICE_BYTES: u64 = 1 << 30;
+const SLICES_PER_TABLE: u32 = 64;
+
+impl Ours {
+    pub fn new(size: usize) -> Self {
+        Self(Model::new(size as u64 * SLICE_BYTES + SLICE_BYTES / 2, SLICES_PER_TABLE as usize))
+    }
+}
+
+impl Policy for Ours {
+    fn access(&mut self, slice: u32, _now: usize) -> bool {
+        let key = SliceKey { l1_index: slice / SLICES_PER_TABLE, slice: slice % SLICES_PER_TABLE };
+        self.0.access(key, SLICE_BYTES)
     }
 }
 

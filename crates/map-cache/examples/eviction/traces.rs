@@ -55,13 +55,19 @@ impl Zipf {
     }
 }
 
-pub fn all() -> [Trace; 5] {
-    [uniform(), zipf(), scan_and_zipf(), scan_and_working_set(), boot()]
+pub fn all() -> [Trace; 6] {
+    [around(), uniform(), zipf(), scan_and_zipf(), scan_and_working_set(), boot()]
 }
 
 fn trace(name: &'static str, slices: Vec<u32>) -> Trace {
     let distinct = slices.iter().collect::<std::collections::BTreeSet<_>>().len();
     Trace { name, slices, distinct }
+}
+
+/// All of the disk in the same order, again and again.
+fn around() -> Trace {
+    // 1237 and the number of slices have no common factor.
+    trace("loop", (0..LEN as u32).map(|at| at.wrapping_mul(1237) % SLICES).collect())
 }
 
 fn uniform() -> Trace {

@@ -32,7 +32,8 @@ impl Store {
     /// Lets one slice leave that was not used lately, after at most `steps` looks.
     fn evict(&self, residents: &mut Residents, steps: usize, needed: Option<SliceKey>) -> bool {
         let look = |key| if needed == Some(key) { Look::Busy } else { self.look(key) };
-        let Some(slice) = residents.queue.evict(steps, look) else { return false };
+        let now = residents.moment().now;
+        let Some(slice) = residents.queue.evict(steps, now, look) else { return false };
         let slices = residents.queue.len();
         residents.ghosts.insert(slice.key(), slice.bytes(), slices);
         // It left the queue, and no task can modify it any more.
