@@ -81,6 +81,8 @@ fn assert_trimmed(path: &str) {
 
 /// A guest works while the daemon under it is killed, resized and trimmed.
 const MACHINE: &str = r"
+granularity=/sys/block/vda/queue/discard_granularity
+[ $(/bin/busybox cat $granularity) = 65536 ] || fail 'not a cluster is discarded at least'
 /sbin/mke2fs -q -F -t ext4 -b 4096 -E discard /dev/vda || fail mke2fs
 /bin/busybox mkdir /mnt
 /bin/busybox mount -t ext4 -o discard /dev/vda /mnt || fail mount
@@ -109,6 +111,7 @@ done
 /bin/busybox sync
 /bin/busybox umount /mnt || fail umount
 /bin/busybox cat /sys/block/vda/serial && echo
+[ $(/bin/busybox cat $granularity) = 65536 ] || fail 'the least discard has changed'
 [ $(/bin/busybox ls -d /sys/block/vda/mq/* | /bin/busybox wc -l) = 2 ] || fail 'not two queues'
 echo RING-PACKED-$(/bin/busybox cut -c 35 /sys/block/vda/device/features)
 ";

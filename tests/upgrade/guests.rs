@@ -3,10 +3,12 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use black_box::Client;
 use black_box::at_end::SetAtEnd;
-use black_box::peer::{converted, fio};
-use black_box::vhost_user::{Ask, FrontEnd, Ways};
+use black_box::peer::{converted, fio, qemu_img};
+use black_box::qmp::Qmp;
+use black_box::vhost_user::{Ask, FrontEnd, Machine, Ways};
+use black_box::{Client, Scratch};
+use serde_json::json;
 
 use super::writer::write_until;
 use super::{Daemon, PAUSE_MAX};
@@ -128,4 +130,31 @@ fn a_guest_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
             );
         }
     }
+}
+
+/// What a guest has learned of discards stays, though an image of smaller clusters comes to the top, and another process serves it.
+#[test]
+fn a_guest_is_never_given_another_least_discard() {
+    let mut machine = Machine::new(Ways::default());
+    let options = |scratch: &Scratch| {
+        let [socket, qmp, place] = ["v.sock", "qmp", ""].map(|name| scratch.name(name));
+        ["--vhost-user-blk", &socket, "--qmp", &qmp, "--allow-path", &place].map(str::to_owned).to_vec()
+    };
+    let mut daemon = Daemon::start(options);
+    let mut front = FrontEnd::start(&daemon.scratch.file("v.sock"), &mut machine);
+    let sectors =
+        |front: &mut FrontEnd| u32::from_le_bytes(front.config(44, 4).try_into().expect("four bytes"));
+    assert_eq!(sectors(&mut front), 128);
+    daemon.upgrade();
+    assert_eq!(sectors(&mut front), 128);
+    let above = daemon.scratch.name("above.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", "-o", "cluster_size=4k", &above, "64M"]).ok();
+    let mut qmp = Qmp::connect(&daemon.scratch.file("qmp"));
+    let file = json!({ "driver": "file", "filename": above });
+    qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": "above", "file": file, "backing": null }));
+    qmp.ok("blockdev-snapshot", json!({ "node": "disk", "overlay": "above" }));
+    assert_eq!(sectors(&mut front), 128);
+    machine.ok(0, &Ask::Write(0, &[0x11; 512]));
+    drop(front);
+    daemon.server.stop();
 }

@@ -84,6 +84,7 @@ fn ranges_are_discarded_and_zeroed_and_the_disk_says_its_name() {
     let server = place.serve(",discard=unmap", &[]);
     let mut machine = Machine::new(Ways::default());
     let mut front = FrontEnd::start(&place.socket, &mut machine);
+    assert_eq!(front.config(44, 4), 128u32.to_le_bytes(), "sectors of a cluster");
     let ones = vec![0x11; 32 << 10];
     for piece in 0..64 {
         machine.ok(0, &Ask::Write(piece * 64, &ones));

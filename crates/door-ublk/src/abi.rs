@@ -221,6 +221,8 @@ pub(crate) struct Parameters {
     /// Powers of two, at least a sector.
     pub(crate) logical_block_bytes: u32,
     pub(crate) physical_block_bytes: u32,
+    /// A power of two; what is smaller may stay.
+    pub(crate) discard_bytes: u32,
     pub(crate) sectors: u64,
     pub(crate) request_sectors_max: u32,
     /// Of one request; 0 where there are none.
@@ -260,7 +262,7 @@ impl Parameters {
         put(&mut bytes, 16, &self.request_sectors_max.to_ne_bytes());
         put(&mut bytes, 24, &self.sectors.to_ne_bytes());
         if discards {
-            put(&mut bytes, 44, &self.logical_block_bytes.to_ne_bytes());
+            put(&mut bytes, 44, &self.discard_bytes.max(self.logical_block_bytes).to_ne_bytes());
             put(&mut bytes, 48, &self.discard_sectors_max.to_ne_bytes());
             put(&mut bytes, 52, &self.zero_sectors_max.to_ne_bytes());
             put(&mut bytes, 56, &1u16.to_ne_bytes());
@@ -396,6 +398,7 @@ mod tests {
             write_cache: true,
             logical_block_bytes: 512,
             physical_block_bytes: 4096,
+            discard_bytes: 65536,
             sectors: 2048,
             request_sectors_max: 512,
             discard_sectors_max: 0,
@@ -405,6 +408,6 @@ mod tests {
         assert_eq!((word(&bytes, 0), word(&bytes, 4), word(&bytes, 8)), (64, 1, 0b1101));
         assert_eq!((&bytes[12..16], long(&bytes, 24)), (&[9, 12, 12, 12][..], 2048));
         let writable = Parameters { read_only: false, discard_sectors_max: 8, ..parameters }.encode();
-        assert_eq!((word(&writable, 4), word(&writable, 44), half(&writable, 56)), (3, 512, 1));
+        assert_eq!((word(&writable, 4), word(&writable, 44), half(&writable, 56)), (3, 65536, 1));
     }
 }

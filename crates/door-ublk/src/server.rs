@@ -269,6 +269,7 @@ fn parameters(disk: &dyn Export) -> Parameters {
         write_cache: !disk.writes_through(),
         logical_block_bytes: logical,
         physical_block_bytes: blocks.preferred.next_power_of_two().clamp(logical, PHYSICAL_BLOCK_BYTES_MAX),
+        discard_bytes: blocks.discard,
         sectors: sectors(disk),
         // In sectors of 512 bytes.
         request_sectors_max: REQUEST_BYTES_MAX / 512,

@@ -161,6 +161,7 @@ fn hand(server: &Server, session: &Session, stream: &Stream) -> io::Result<()> {
         export: export.entry.name().to_owned(),
         size: export.entry.disk().size(),
         cache: *export.cache.lock(),
+        discard_bytes: Some(export.discard_bytes()),
         reported: session.reported()?,
     };
     server.hand(front);

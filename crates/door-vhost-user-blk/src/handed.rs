@@ -43,6 +43,8 @@ pub struct HandedFrontEnd {
     pub size: u64,
     /// Whether its driver has the write cache on, if that is known.
     pub cache: Option<bool>,
+    /// Bytes that discards are aligned to, as its driver knows them.
+    pub discard_bytes: Option<u32>,
     /// The messages that lead to where it is.
     pub reported: Vec<Said>,
 }

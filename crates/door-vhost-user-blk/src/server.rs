@@ -68,7 +68,7 @@ impl Server {
         options: DeviceOptions,
     ) -> Result<Arc<VhostExport>, DuplicateName> {
         let entry = self.door.exports().add(name, "", disk)?;
-        Ok(Arc::new(VhostExport { entry, options, cache: Mutex::default(), aside: Arc::default() }))
+        Ok(Arc::new(VhostExport::new(entry, options)))
     }
 
     /// Accepts front-ends of one export at `listener` for ever. Runs on any event loop, also one that serves no client; dropping it ends the
@@ -112,6 +112,8 @@ impl Server {
     ) -> Result<(), NotResumed> {
         export.check(front, self.memory)?;
         let (socket, reported) = (front.socket.try_clone()?, front.reported_again()?);
+        // An older program said a block, and handed nothing over.
+        export.keep_discard_bytes(front.discard_bytes.unwrap_or(export.options.logical_block_size));
         if front.cache.is_some() {
             *export.cache.lock() = front.cache;
         }

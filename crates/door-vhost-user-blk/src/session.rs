@@ -240,6 +240,7 @@ impl Session {
             size: disk.size(),
             logical_block_size: options.logical_block_size,
             blocks: disk.block_sizes(),
+            discard_bytes: self.device.export.discard_bytes(),
             queues: options.queues,
             cache: self.device.cache(),
         });
@@ -265,8 +266,9 @@ impl Session {
     async fn begin_transfer(&mut self, direction: u32, phase: u32, fds: Vec<Passed>) -> Result<(), Refused> {
         self.none_runs()?;
         self.transfer = None;
-        let size = self.device.export.entry.disk().size();
-        let state = State { cache: self.device.cache(), size };
+        let export = &self.device.export;
+        let size = export.entry.disk().size();
+        let state = State { cache: self.device.cache(), discard_bytes: export.discard_bytes(), size };
         let fd = only(fds)?;
         let begun = self.aside(move || Transfer::begin(direction, phase, fd, state)).await?;
         self.transfer = Some(begun);
@@ -279,6 +281,7 @@ impl Session {
         let size = self.device.export.entry.disk().size();
         if let Some(state) = self.aside(move || transfer.end(size)).await? {
             self.device.set_cache(state.cache);
+            self.device.export.keep_discard_bytes(state.discard_bytes);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A disk as guests see it: its options, and what a front-end that comes from another process finds of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use export::ExportEntry;
 use parking_lot::Mutex;
@@ -73,6 +74,8 @@ pub struct VhostExport {
     pub(crate) options: DeviceOptions,
     /// Whether the driver of the last front-end had the write cache on.
     pub(crate) cache: Mutex<Option<bool>>,
+    /// Bytes that discards are aligned to. A guest asks once: it stays when an image of other clusters comes to the top.
+    discard_bytes: AtomicU32,
     /// Where its front-ends' descriptors are waited for.
     pub(crate) aside: Arc<Aside>,
 }
@@ -81,6 +84,22 @@ impl VhostExport {
     /// The export behind it.
     pub fn entry(&self) -> &Arc<ExportEntry> {
         &self.entry
+    }
+
+    pub(crate) fn new(entry: Arc<ExportEntry>, options: DeviceOptions) -> Self {
+        let discard_bytes = AtomicU32::new(entry.disk().block_sizes().discard);
+        Self { entry, options, cache: Mutex::default(), discard_bytes, aside: Arc::default() }
+    }
+
+    pub(crate) fn discard_bytes(&self) -> u32 {
+        self.discard_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The guest learned this elsewhere; what no disk would say is left.
+    pub(crate) fn keep_discard_bytes(&self, bytes: u32) {
+        if bytes.is_power_of_two() && u64::from(bytes) >= SECTOR_BYTES {
+            self.discard_bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Whether the guest of a front-end finds here what it knows, and its memory may be mapped here.

@@ -1,5 +1,5 @@
 //! What a device is besides its disk, its memory and its rings, for another back-end after a live migration: whether the driver has the
-//! write cache on. Requests are not in it: a ring that has stopped has none in flight. The place of the bytes is the front-end's
+//! write cache on, and what it knows of discards. Requests are not in it: a ring that has stopped has none in flight. The place of the bytes is the front-end's
 //! (vhost-user specification, "Migrating back-end state").
 //!
 //! A save is written at once, into a pipe that must have room for it; a load is read when the front-end asks whether it went well, by
@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::aside::Passed;
+use crate::request::SECTOR_BYTES;
 
 /// "cowhand vhost-user-blk state", and its version.
 const MAGIC: [u8; 4] = *b"CVBS";
@@ -50,6 +51,8 @@ pub(crate) enum StateError {
 pub(crate) struct State {
     /// Whether the driver has the write cache on.
     pub(crate) cache: bool,
+    /// Bytes that discards are aligned to, as the guest knows it: a power of two.
+    pub(crate) discard_bytes: u32,
     /// Bytes of the disk, as the guest knows it.
     pub(crate) size: u64,
 }
@@ -60,17 +63,22 @@ impl State {
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
         bytes[8] = u8::from(self.cache);
+        // At most 31. Versions that know nothing of it wrote 0, and showed a sector.
+        bytes[9] = self.discard_bytes.max(1).ilog2() as u8;
         bytes[12..].copy_from_slice(&self.size.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; BYTES]) -> Result<Self, StateError> {
-        let [m0, m1, m2, m3, v0, v1, v2, v3, cache, _, _, _, size @ ..] = *bytes;
+        let [m0, m1, m2, m3, v0, v1, v2, v3, cache, discard, _, _, size @ ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
             return Err(StateError::Magic);
         }
         match (u32::from_le_bytes([v0, v1, v2, v3]), cache) {
-            (VERSION, 0 | 1) => Ok(Self { cache: cache == 1, size: u64::from_le_bytes(size) }),
+            (VERSION, 0 | 1) => {
+                let discard_bytes = 1u32.checked_shl(discard.into()).unwrap_or(0).max(SECTOR_BYTES as u32);
+                Ok(Self { cache: cache == 1, discard_bytes, size: u64::from_le_bytes(size) })
+            }
             (VERSION, _) => Err(StateError::Cache(cache)),
             (version, _) => Err(StateError::Version(version)),
         }
@@ -162,7 +170,7 @@ mod tests {
         Transfer::begin(direction, phase, Passed::new(fd, &Arc::new(Aside::default())), state)
     }
 
-    const STATE: State = State { cache: false, size: 7 << 30 };
+    const STATE: State = State { cache: false, discard_bytes: 65536, size: 7 << 30 };
 
     /// What comes of these bytes, with the other end closed or not.
     fn loaded(bytes: &[u8], closed: bool) -> Result<Option<State>, StateError> {

@@ -20,6 +20,8 @@ pub struct BlockSizes {
     pub minimum: u32,
     /// Multiples of this cost least.
     pub preferred: u32,
+    /// A discard gives back aligned multiples of this, a power of two of at least 512; what is smaller may stay.
+    pub discard: u32,
 }
 
 /// Which requests a disk understands beyond read, write and flush. A door offers no others.

@@ -141,6 +141,13 @@ impl Disk {
         self.root().capabilities().alignment.max(4096)
     }
 
+    /// Bytes of which a discard gives back aligned multiples: a cluster, or a subcluster where there are some, and at
+    /// least what a file system gives back. Another image at the top may change it.
+    pub fn discard_bytes(&self) -> u32 {
+        let unit = self.root().subcluster_bytes().and_then(|bytes| u32::try_from(bytes).ok());
+        unit.unwrap_or(0).max(self.preferred_bytes())
+    }
+
     /// Every write is durable when it ends.
     pub fn writes_through(&self) -> bool {
         self.runtime.get().writethrough

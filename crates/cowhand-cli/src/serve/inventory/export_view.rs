@@ -118,7 +118,7 @@ impl Export for ExportView {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        BlockSizes { minimum: 1, preferred: self.disk.preferred_bytes() }
+        BlockSizes { minimum: 1, preferred: self.disk.preferred_bytes(), discard: self.disk.discard_bytes() }
     }
 
     fn abilities(&self) -> Abilities {

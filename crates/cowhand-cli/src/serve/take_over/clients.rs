@@ -48,6 +48,7 @@ async fn send_front_end(line: &Line, front: &HandedFrontEnd) -> Result<(), LineE
         export: front.export.clone(),
         size: front.size,
         cache: front.cache,
+        discard_bytes: front.discard_bytes,
         said: u32::try_from(front.reported.len()).unwrap_or(u32::MAX),
     });
     line.send(&message, &[], &[front.socket.as_fd()]).await?;
@@ -98,7 +99,8 @@ async fn receive_front_end(line: &Line, front: FrontEnd, socket: OwnedFd) -> Res
         let Message::Said { request } = message else { return Err(unexpected(&message)) };
         reported.push(Said { request, payload: data, fd: fds.pop() });
     }
-    Ok(HandedFrontEnd { socket, export: front.export, size: front.size, cache: front.cache, reported })
+    let FrontEnd { export, size, cache, discard_bytes, said: _ } = front;
+    Ok(HandedFrontEnd { socket, export, size, cache, discard_bytes, reported })
 }
 
 async fn next(line: &Line) -> Result<Received, Failure> {

@@ -140,6 +140,9 @@ pub struct FrontEnd {
     pub size: u64,
     /// Whether the write cache is on.
     pub cache: Option<bool>,
+    /// What discards are aligned to; older versions leave it out.
+    #[serde(default)]
+    pub discard_bytes: Option<u32>,
     /// How many messages of what it said follow.
     pub said: u32,
 }

@@ -145,7 +145,7 @@ impl Export for MemoryExport {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        BlockSizes { minimum: 1, preferred: 4096 }
+        BlockSizes { minimum: 1, preferred: 4096, discard: 4096 }
     }
 
     fn abilities(&self) -> Abilities {
