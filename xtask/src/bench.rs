@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Only these tables (door, process, A, B, .., K or throttle, L or tools, M to S, counters); may be repeated
+    /// Only these tables (door, process, A, B, .., K or throttle, L or tools, M to T, counters); may be repeated
     #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = table_id)]
     only: Vec<String>,
 

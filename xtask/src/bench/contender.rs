@@ -1,12 +1,14 @@
 //! One load, measured with `cowhand bench` and with `qemu-img bench`.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::load::{Access, Load};
-use super::sample::{Pair, Sample};
-use super::{Bench, process, vdi};
+use super::sample::{Pair, Sample, in_rounds};
+use super::{Bench, fio, process, vdi};
 
 /// Requests of QEMU's first, shortest run.
 const FIRST_REQUESTS: u64 = 64;
@@ -27,11 +29,23 @@ impl Bench {
     /// Both programs at one load, alternating.
     pub fn side_by_side(&self, load: &Load) -> Result<Pair, String> {
         let (mut pair, mut pace) = (Pair::default(), Pace::default());
-        for round in 0..self.effort.rounds {
+        in_rounds(self.effort.rounds, &mut pair, |pair, round| {
             pair.ours.0.push(self.ours(load, round)?);
             pair.theirs.0.push(self.theirs(load, &mut pace)?);
-        }
+            if let Some(limit) = &load.limit {
+                pair.limit.0.push(self.limit(limit, load, round)?);
+            }
+            Ok(())
+        })?;
         Ok(pair)
+    }
+
+    /// What the machine does of a load of reads, on a raw file.
+    fn limit(&self, raw: &Path, load: &Load, round: u32) -> Result<Sample, String> {
+        let disk_bytes = fs::metadata(raw).map_err(|error| format!("{}: {error}", raw.display()))?.len();
+        let rw = if matches!(load.access, Access::Steps { .. }) { "read" } else { "randread" };
+        let asked = fio::Load { rw, block: "4k", depth: load.depth, jobs: 1, disk_bytes };
+        fio::sample_of_file(self, raw, asked, load.mode == "none", round)
     }
 
     /// cowhand at one load; `round` chooses the random offsets.

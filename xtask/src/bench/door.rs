@@ -1,14 +1,13 @@
 //! The NBD door: fio's nbd engine against cowhand, qemu-nbd and nbdkit.
 
 use std::path::Path;
-use std::process::Command;
 
-use super::fio::{self, Engine, Load};
-use super::image::check;
-use super::sample::{Pair, Sample, Series};
+use super::Bench;
+use super::fio::{self, Load};
+use super::image::{check, filled, filled_raw};
+use super::sample::{Pair, Sample, Series, in_rounds};
 use super::server::{Kind, Served, Server};
 use super::table::{Chart, Form, Table, Verdict, number};
-use super::{Bench, process};
 
 /// One row of the table.
 struct Case {
@@ -54,12 +53,12 @@ const fn stream(name: &'static str, rw: &'static str) -> Case {
 }
 
 const CASES: [Case; 12] = [
-    case("4k random reads, page cache, depth 1", "randread", 1, 1, false, CACHED, &[1.1, 0.9]),
-    case("4k random reads, page cache, depth 16", "randread", 16, 1, false, CACHED, &[2.5, 1.4]),
-    case("4k random reads, page cache, depth 64", "randread", 64, 1, false, CACHED, &[2.5, 1.4]),
-    case("4k random reads, page cache, 4 connections x 16", "randread", 16, 4, false, CACHED, &[2.5, 1.4]),
+    case("4k random reads, page cache, depth 1", "randread", 1, 1, false, CACHED, &[2.2, 1.3]),
+    case("4k random reads, page cache, depth 16", "randread", 16, 1, false, CACHED, &[2.5, 1.3]),
+    case("4k random reads, page cache, depth 64", "randread", 64, 1, false, CACHED, &[2.5, 1.3]),
+    case("4k random reads, page cache, 4 connections x 16", "randread", 16, 4, false, CACHED, &[2.5, 1.3]),
     case("4k random reads, cache=none, depth 1", "randread", 1, 1, true, QEMU, &[1.3]),
-    case("4k random reads, cache=none, depth 16", "randread", 16, 1, true, QEMU, &[1.0]),
+    case("4k random reads, cache=none, depth 16", "randread", 16, 1, true, QEMU, &[1.1]),
     case("4k random reads, cache=none, depth 64", "randread", 64, 1, true, QEMU, &[1.0]),
     case("4k random writes, page cache, depth 1", "randwrite", 1, 1, false, QEMU, &[2.0]),
     case("4k random writes, page cache, depth 16", "randwrite", 16, 1, false, QEMU, &[2.0]),
@@ -69,16 +68,14 @@ const CASES: [Case; 12] = [
 ];
 
 /// What one server did in all rounds of a case.
-struct Measured {
-    kind: Kind,
-    series: Series,
-}
+type Measured = (Kind, Series);
 
 /// Table "door".
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.path("door.qcow2");
     let raw = bench.path("door.raw");
-    make_images(&image, &raw)?;
+    filled(&image)?;
+    filled_raw(&raw)?;
     let mut table = Table {
         id: "door",
         title: "the NBD server".to_owned(),
@@ -105,16 +102,13 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
 
 fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<Measured>, String> {
     let kinds = [&[Kind::Cowhand], case.rivals, &[LIMIT]].concat();
-    let mut all: Vec<Measured> =
-        kinds.into_iter().map(|kind| Measured { kind, series: Series::default() }).collect();
+    let mut all: Vec<Measured> = kinds.into_iter().map(|kind| (kind, Series::default())).collect();
     // fio counts in whole seconds.
     let seconds = bench.effort.seconds.ceil() as u32;
-    for round in 0..bench.effort.rounds {
-        for Measured { kind, series } in &mut all {
+    in_rounds(bench.effort.rounds, &mut all, |all, round| {
+        for (kind, series) in all {
             if *kind == LIMIT && !case.is_cached_read() {
-                let engine = Engine { name: "io_uring", direct: case.direct };
-                let rate = fio::run_on_file(raw, case.load, engine, seconds, round + 1)?.iops;
-                series.0.push(Sample { rate, ..Sample::default() });
+                series.0.push(fio::sample_of_file(bench, raw, case.load, case.direct, round)?);
                 continue;
             }
             let served = Served { image, raw, direct: case.direct, options: "", password: None };
@@ -125,7 +119,8 @@ fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<M
             let system_us = cpu * 1e6 / (rate * f64::from(seconds));
             series.0.push(Sample { rate, system_us, ..Sample::default() });
         }
-    }
+        Ok(())
+    })?;
     Ok(all)
 }
 
@@ -134,7 +129,7 @@ fn rows(name: &str, all: &[Measured]) -> Vec<Vec<String>> {
         let [rate, cpu] = compared(all, measured).map_or(["-".to_owned(), "-".to_owned()], |ratios| {
             ratios.map(|ratio| format!("{} x", number(ratio)))
         });
-        let Measured { kind, series } = measured;
+        let (kind, series) = measured;
         let cpu = if *kind == LIMIT { "-".to_owned() } else { cpu };
         let spread = format!("{:.0} %", series.spread_percent());
         let cpu_us = number(series.median(Sample::cpu_us));
@@ -145,8 +140,8 @@ fn rows(name: &str, all: &[Measured]) -> Vec<Vec<String>> {
 
 /// Our rate and CPU time in terms of a rival's.
 fn compared(all: &[Measured], rival: &Measured) -> Option<[f64; 2]> {
-    let ours = all.first().filter(|ours| ours.kind != rival.kind)?;
-    let pair = Pair { ours: ours.series.clone(), theirs: rival.series.clone() };
+    let (_, ours) = all.first().filter(|(kind, _)| *kind != rival.0)?;
+    let pair = Pair { ours: ours.clone(), theirs: rival.1.clone(), ..Pair::default() };
     Some([pair.rate_ratio(), pair.ratio(Sample::cpu_us)])
 }
 
@@ -155,11 +150,11 @@ const LIMIT: Kind = Kind::Empty;
 
 fn verdicts(case: &Case, all: &[Measured]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    let limit = all.iter().find(|measured| measured.kind == LIMIT);
+    let limit = all.iter().find(|(kind, _)| *kind == LIMIT);
     let of_limit = limit.and_then(|limit| compared(all, limit)).map_or(f64::NAN, |[rate, _]| rate);
     for (rival, target) in all.iter().skip(1).zip(case.targets) {
         let Some([rate, cpu]) = compared(all, rival) else { continue };
-        let what = format!("door, {}: against {}", case.name, rival.kind.name());
+        let what = format!("door, {}: against {}", case.name, rival.0.name());
         verdicts.push(Verdict::at_least_or_limit(what.clone(), rate, *target, of_limit));
         if case.direct {
             verdicts.push(Verdict::at_most(format!("{what}, CPU"), cpu, 0.5, " x"));
@@ -171,9 +166,7 @@ fn verdicts(case: &Case, all: &[Measured]) -> Vec<Verdict> {
 fn chart(measured: &[(&str, Vec<Measured>)]) -> Chart {
     let rates = |kind: Kind| {
         let rate = |all: &Vec<Measured>| {
-            all.iter()
-                .find(|measured| measured.kind == kind)
-                .map_or(f64::NAN, |measured| measured.series.rate())
+            all.iter().find(|(measured, _)| *measured == kind).map_or(f64::NAN, |(_, series)| series.rate())
         };
         measured.iter().map(|(_, all)| rate(all)).collect()
     };
@@ -185,18 +178,4 @@ fn chart(measured: &[(&str, Vec<Measured>)]) -> Chart {
             .map(|kind| (kind.name().to_owned(), rates(kind)))
             .into(),
     }
-}
-
-/// A fully written image, and the same bytes as a raw file, both in the page cache.
-fn make_images(image: &Path, raw: &Path) -> Result<(), String> {
-    process::run(Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(image).arg("1G"))?;
-    let mut fill = Command::new("qemu-io");
-    fill.args(["-f", "qcow2"]);
-    for part in 0..8 {
-        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
-    }
-    process::run(fill.arg(image))?;
-    let mut convert = Command::new("qemu-img");
-    convert.args(["convert", "-f", "qcow2", "-O", "raw", "-S", "0"]).arg(image).arg(raw);
-    process::run(&mut convert).map(drop)
 }

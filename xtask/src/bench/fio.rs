@@ -1,11 +1,14 @@
 //! One fio run: over its nbd engine, or on a file.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use super::process;
+use super::image::remove;
+use super::sample::Sample;
+use super::{Bench, process};
 
 /// What fio is to do.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,22 @@ pub fn run(uri: &str, load: Load, seconds: u32, seed: u32) -> Result<Outcome, St
     measure(command, load, seconds, seed)
 }
 
+/// Runs `load` on the image "disk" in the pool "rbd" of the Ceph that `conf` leads to.
+pub fn run_on_rbd(conf: &Path, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
+    let mut command = Command::new("fio");
+    command.args([
+        "--name=bench",
+        "--ioengine=rbd",
+        "--thread",
+        "--pool=rbd",
+        "--rbdname=disk",
+        "--clientname=admin",
+    ]);
+    // librados finds its configuration by this variable.
+    command.env("CEPH_CONF", conf);
+    measure(command, load, seconds, seed)
+}
+
 /// How fio reaches a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Engine {
@@ -66,6 +85,54 @@ pub fn run_on_file(
         .arg(format!("--direct={}", u8::from(engine.direct)))
         .arg(format!("--filename={}", file.display()));
     measure(command, load, seconds, seed)
+}
+
+/// What fio does on a file with io_uring: the limit of what is served from it. It counts in whole seconds.
+pub fn sample_of_file(
+    bench: &Bench,
+    file: &Path,
+    load: Load,
+    direct: bool,
+    round: u32,
+) -> Result<Sample, String> {
+    let (engine, seconds) = (Engine { name: "io_uring", direct }, bench.effort.seconds.ceil() as u32);
+    let rate = run_on_file(file, load, engine, seconds, round + 1)?.iops;
+    Ok(Sample { rate, ..Sample::default() })
+}
+
+/// Writes of 4 KiB into holes of a fresh raw file, as an image that allocates has them: one every `step` bytes from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Holes {
+    /// Where the first goes.
+    pub offset: u64,
+    /// From one to the next.
+    pub step: u64,
+    /// How many.
+    pub count: u64,
+    /// Requests in flight.
+    pub depth: u32,
+}
+
+/// What fio makes of them with O_DIRECT: the limit of writes that allocate.
+pub fn sample_of_holes(raw: &Path, holes: Holes) -> Result<Sample, String> {
+    let Holes { offset, step, count, depth } = holes;
+    let failed = |error: std::io::Error| format!("{}: {error}", raw.display());
+    let file = File::create(raw).map_err(failed)?;
+    file.set_len(offset + step * count).map_err(failed)?;
+    let mut command = Command::new("fio");
+    command
+        .args(["--name=bench", "--thread", "--ioengine=io_uring", "--direct=1", "--bs=4k"])
+        .arg(format!("--filename={}", raw.display()))
+        .arg(format!("--rw=write:{}", step - 4096))
+        .arg(format!("--offset={offset}"))
+        .arg(format!("--size={}", step * count))
+        .arg(format!("--io_size={}", 4096 * count))
+        .arg(format!("--iodepth={depth}"))
+        .arg("--output-format=json");
+    let text = process::run(&mut command)?.text;
+    remove(raw)?;
+    let rate = outcome(&text).ok_or_else(|| format!("fio said: {text}"))?.iops;
+    Ok(Sample { rate, ..Sample::default() })
 }
 
 fn measure(mut command: Command, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {

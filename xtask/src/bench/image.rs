@@ -75,6 +75,32 @@ impl Bench {
     }
 }
 
+/// Writes patterns all over a disk of 1 GiB that exists, in large writes: the kernel keeps what one of them wrote in large pieces,
+/// which is what small writes into the page cache cost.
+pub fn fill(format: &str, file: &Path) -> Result<(), String> {
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", format]);
+    for part in 0..8 {
+        command.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
+    }
+    process::run(command.arg(file)).map(drop)
+}
+
+/// A new qcow2 image of 1 GiB, filled.
+pub fn filled(image: &Path) -> Result<(), String> {
+    new_filled("qcow2", image)
+}
+
+/// A new raw file of 1 GiB, filled by the same writes.
+pub fn filled_raw(raw: &Path) -> Result<(), String> {
+    new_filled("raw", raw)
+}
+
+fn new_filled(format: &str, file: &Path) -> Result<(), String> {
+    process::run(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(file).arg("1G"))?;
+    fill(format, file)
+}
+
 /// Removes an image, if it is there.
 pub fn remove(path: &Path) -> Result<(), String> {
     match fs::remove_file(path) {

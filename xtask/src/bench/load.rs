@@ -33,6 +33,8 @@ pub struct Load {
     pub warm_up: u64,
     /// Requests that count, at most.
     pub count_max: u64,
+    /// A raw file on which fio does the same, as the limit.
+    pub limit: Option<PathBuf>,
 }
 
 /// The order of offsets.
@@ -73,6 +75,7 @@ impl Load {
             flush_interval: 0,
             warm_up: 0,
             count_max: u64::MAX,
+            limit: None,
         }
     }
 

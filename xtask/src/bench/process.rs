@@ -20,6 +20,8 @@ static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 pub struct Outcome {
     /// Its standard output.
     pub text: String,
+    /// Its standard error.
+    pub errors: String,
     /// CPU time in microseconds: user, system.
     pub cpu_us: (f64, f64),
     /// The most memory it was seen to have, in bytes.
@@ -45,11 +47,17 @@ pub fn run(command: &mut Command) -> Result<Outcome, String> {
     let (seconds, after) = (start.elapsed().as_secs_f64(), children_us());
     let resident_bytes_max = watch.join().unwrap_or(0);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{shown}: {}: {text}{said}", output.status));
+        return Err(format!("{shown}: {}: {text}{errors}", output.status));
     }
-    Ok(Outcome { text, cpu_us: (after.0 - before.0, after.1 - before.1), resident_bytes_max, seconds })
+    Ok(Outcome {
+        text,
+        errors,
+        cpu_us: (after.0 - before.0, after.1 - before.1),
+        resident_bytes_max,
+        seconds,
+    })
 }
 
 /// Starts a program that a signal to this one ends.
@@ -97,6 +105,11 @@ pub fn resident(id: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// CPU time of this program so far, without its children's, in seconds.
+pub fn own_cpu_seconds() -> f64 {
+    cpu_seconds(std::process::id())
 }
 
 /// CPU time of a running program so far, user and system together, in seconds.

@@ -73,8 +73,12 @@ impl Verdict {
     }
 
     /// As [`Verdict::at_least`], of a multiple of the rival's rate; at 0.9 of what the machine can do, `of_limit`, it is met, too.
+    /// NaN where there is no limit.
     pub fn at_least_or_limit(what: impl Into<String>, found: f64, bound: f64, of_limit: f64) -> Self {
         let mut verdict = Self::at_least(what, found, bound, " x");
+        if of_limit.is_nan() {
+            return verdict;
+        }
         verdict.found += &format!(", {} of the limit", number(of_limit));
         if of_limit >= OF_LIMIT {
             (verdict.met, verdict.missed_percent) = (Some(true), 0.0);
@@ -125,8 +129,8 @@ impl Verdict {
 }
 
 /// Heads of the columns that [`compared`] fills.
-pub const COMPARED: [&str; 6] =
-    ["ratio", "cowhand /s", "spread", "QEMU /s", "spread", "CPU us/request, ours : QEMU's"];
+pub const COMPARED: [&str; 7] =
+    ["ratio", "of the limit", "cowhand /s", "spread", "QEMU /s", "spread", "CPU us/request, ours : QEMU's"];
 
 /// Cells of both programs' rates, the ratio first.
 pub fn compared(pair: &Pair) -> Vec<String> {
@@ -134,6 +138,7 @@ pub fn compared(pair: &Pair) -> Vec<String> {
     let spread = |series: &Series| format!("{:.0} %", series.spread_percent());
     vec![
         format!("**{}**", number(pair.rate_ratio())),
+        number(pair.of_limit()),
         number(pair.ours.rate()),
         spread(&pair.ours),
         number(pair.theirs.rate()),

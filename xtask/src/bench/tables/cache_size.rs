@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{GIB, KIB, MIB};
 use crate::bench::Bench;
 use crate::bench::image::Shape;
-use crate::bench::load::Load;
+use crate::bench::load::{Access, Load};
 use crate::bench::sample::Pair;
 use crate::bench::table::{Chart, Form, Table, Verdict, bytes, compared, heads};
 
@@ -31,17 +31,20 @@ impl Cell {
     }
 }
 
-/// Measures the slices and caches of one cluster size on an image.
+/// Measures the slices and caches of one cluster size on an image, whose map is as large as the raw file `map`.
 pub fn grid(
     bench: &Bench,
     image: &Path,
+    map: Option<&Path>,
     (cluster, slices, caches): (u64, &[u64], &[u64]),
     depth: u32,
 ) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
     for &slice in slices {
         for &cache in caches {
-            let load = Load::random_reads(image.to_owned(), DISK_BYTES).with_cache(cache, slice, cluster);
+            let mut load = Load::random_reads(image.to_owned(), DISK_BYTES).with_cache(cache, slice, cluster);
+            // A cache that covers the map reads nothing of it.
+            load.limit = map.filter(|_| load.access == Access::Random).map(Path::to_owned);
             let pair = bench.side_by_side(&load.at_depth(depth))?;
             cells.push(Cell { cluster, slice, cache, pair });
         }
@@ -75,7 +78,7 @@ pub fn slices(bench: &Bench) -> Result<Table, String> {
     };
     for (cluster, slices, caches) in GRIDS {
         let image = bench.create_readable("a.qcow2", Shape::allocated(DISK_BYTES, cluster))?;
-        let cells = grid(bench, &image, (cluster, &slices, &caches), 1)?;
+        let cells = grid(bench, &image, None, (cluster, &slices, &caches), 1)?;
         for cell in &cells {
             let names = [bytes(cell.cluster), bytes(cell.slice), bytes(cell.cache)];
             table.rows.push(names.into_iter().chain(compared(&cell.pair)).collect());

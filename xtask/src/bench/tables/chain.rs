@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{GIB, KIB};
+use crate::bench::fio;
 use crate::bench::image::{Shape, empty_clusters, link};
 use crate::bench::load::Load;
-use crate::bench::sample::{Pair, Series};
+use crate::bench::sample::{Pair, Sample, Series, in_rounds};
+use crate::bench::server::{Kind, Served, Server};
 use crate::bench::table::{Chart, Form, Table, Verdict, bytes, compared, heads};
 use crate::bench::{Bench, process};
 
@@ -28,6 +30,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         let load = Load { warm_up: WARM_UP, depth: 32, ..Load::random_reads(disk, DISK_BYTES) };
         pairs.push((length, bench.side_by_side(&load)?));
     }
+    let served = over_nbd(bench, &top)?;
     let mut table = Table {
         id: "D",
         title: "length of the backing chain".to_owned(),
@@ -39,7 +42,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         ),
         columns: heads(&["layers", "memory, ours : QEMU's"]),
         charts: vec![rates(&pairs), memory(&pairs)],
-        verdicts: verdicts(&pairs, longest),
+        verdicts: verdicts(&pairs, longest).into_iter().chain([served]).collect(),
         ..Table::default()
     };
     for (length, pair) in &pairs {
@@ -82,6 +85,26 @@ fn chain_of(bench: &Bench, top: &Path, length: usize) -> Result<PathBuf, String>
         Some(below) => link(top, &name(below)).map(|()| top.to_owned()),
         None => bench.create_readable("alone.qcow2", Shape::allocated(DISK_BYTES, 64 * KIB)),
     }
+}
+
+/// A chain beside a single image, as a client of the server finds them.
+fn over_nbd(bench: &Bench, top: &Path) -> Result<Verdict, String> {
+    let mut pair = Pair::default();
+    let load = fio::Load { rw: "randread", block: "4k", depth: 32, jobs: 1, disk_bytes: DISK_BYTES };
+    let length = if bench.effort.quick { 50 } else { 200 };
+    let seconds = bench.effort.seconds.ceil() as u32;
+    in_rounds(bench.effort.rounds, &mut pair, |pair, round| {
+        for (series, length) in [(&mut pair.ours, length), (&mut pair.theirs, 1)] {
+            let image = &chain_of(bench, top, length)?;
+            let served = Served { image, raw: Path::new(""), direct: true, options: "", password: None };
+            let server = Server::start(bench, Kind::Cowhand, &served)?;
+            let rate = fio::run(&server.uri(), load, seconds, round + 1)?.iops;
+            series.0.push(Sample { rate, ..Sample::default() });
+        }
+        Ok(())
+    })?;
+    let what = format!("D, {length} layers over NBD, depth 32: of the rate of one image");
+    Ok(Verdict::at_least(what, pair.rate_ratio(), 0.95, ""))
 }
 
 fn rates(pairs: &[(usize, Pair)]) -> Chart {

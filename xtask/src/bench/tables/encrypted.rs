@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{GIB, MIB};
 use crate::bench::fio::{self, Load};
 use crate::bench::image::check;
-use crate::bench::sample::{Pair, Sample, Series, median};
+use crate::bench::sample::{Pair, Sample, Series, in_rounds, median};
 use crate::bench::server::{Kind, Served, Server};
 use crate::bench::table::{Table, Verdict, number};
 use crate::bench::{Bench, process};
@@ -26,14 +26,18 @@ enum Contender {
     Theirs,
     /// cowhand with the same bytes, not encrypted.
     OursPlain,
+    /// The cipher alone, on all processors, in sectors.
+    Cipher,
 }
 
-const CONTENDERS: [Contender; 3] = [Contender::Ours, Contender::Theirs, Contender::OursPlain];
+const CONTENDERS: [Contender; 4] =
+    [Contender::Ours, Contender::Theirs, Contender::OursPlain, Contender::Cipher];
 
 /// One load, and what is to be reached.
 struct Case {
     name: &'static str,
     load: Load,
+    request_bytes: f64,
     /// Requests per second against qemu-nbd.
     rate_min: f64,
     /// CPU time of the server for each byte against qemu-nbd.
@@ -44,7 +48,7 @@ struct Case {
 
 const fn large(name: &'static str, rw: &'static str) -> Case {
     let load = Load { rw, block: "64k", depth: 16, jobs: 1, disk_bytes: DISK_BYTES };
-    Case { name, load, rate_min: 3.0, cpu_max: Some(0.4), plain_min: Some(0.7) }
+    Case { name, load, request_bytes: 65536.0, rate_min: 3.0, cpu_max: Some(0.4), plain_min: Some(0.7) }
 }
 
 const CASES: [Case; 3] = [
@@ -53,6 +57,7 @@ const CASES: [Case; 3] = [
     Case {
         name: "4 KiB random reads, depth 32",
         load: Load { rw: "randread", block: "4k", depth: 32, jobs: 1, disk_bytes: DISK_BYTES },
+        request_bytes: 4096.0,
         rate_min: 2.0,
         cpu_max: None,
         plain_min: None,
@@ -73,7 +78,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         id: "R",
         title: "encrypted disks".to_owned(),
         about: "LUKS in qcow2 (aes-256-xts-plain64), 1 GiB of real data in the page cache, 64 KiB clusters, fio's nbd engine over a unix \
-            socket; the same against an image that is not encrypted. The server's CPU time is in microseconds per request. Opening: \
+            socket; the same against an image that is not encrypted. The limit is the cipher alone, by OpenSSL on all processors in sectors of 512 bytes. The server's CPU time is in microseconds per request. Opening: \
             the time from start to end of a process that opens the image and reads 4 KiB, less that of a plain image."
             .to_owned(),
         columns: ["case", "server", "cowhand is", "its CPU is", "requests/s", "spread", "server CPU us"]
@@ -152,8 +157,12 @@ impl Case {
             CONTENDERS.into_iter().map(|contender| (contender, Series::default())).collect();
         // fio counts in whole seconds.
         let seconds = bench.effort.seconds.ceil() as u32;
-        for round in 0..bench.effort.rounds {
-            for (contender, series) in &mut all {
+        in_rounds(bench.effort.rounds, &mut all, |all, round| {
+            for (contender, series) in all {
+                if *contender == Contender::Cipher {
+                    series.0.push(Sample { rate: ciphered()? / self.request_bytes, ..Sample::default() });
+                    continue;
+                }
                 let plain = *contender == Contender::OursPlain;
                 let served = Served {
                     image: if plain { &files.plain } else { &files.encrypted },
@@ -170,7 +179,8 @@ impl Case {
                 let system_us = cpu * 1e6 / (rate * f64::from(seconds));
                 series.0.push(Sample { rate, system_us, ..Sample::default() });
             }
-        }
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -180,6 +190,7 @@ impl Case {
                 Contender::Ours => "cowhand",
                 Contender::Theirs => "qemu-nbd",
                 Contender::OursPlain => "cowhand, not encrypted",
+                Contender::Cipher => "limit",
             };
             let ratios =
                 ratios(all, *contender).map(|ratios| ratios.map(|ratio| format!("{} x", number(ratio))));
@@ -195,7 +206,9 @@ impl Case {
         let what = format!("R, {}", self.name);
         let mut verdicts = Vec::new();
         if let Some([rate, cpu]) = ratios(all, Contender::Theirs) {
-            verdicts.push(Verdict::at_least(format!("{what}: against qemu-nbd"), rate, self.rate_min, " x"));
+            let of_limit = ratios(all, Contender::Cipher).map_or(f64::NAN, |[rate, _]| rate);
+            let against = format!("{what}: against qemu-nbd");
+            verdicts.push(Verdict::at_least_or_limit(against, rate, self.rate_min, of_limit));
             let cpu = self
                 .cpu_max
                 .map(|max| Verdict::at_most(format!("{what}: CPU against qemu-nbd"), cpu, max, " x"));
@@ -208,11 +221,26 @@ impl Case {
     }
 }
 
+/// Bytes a second that OpenSSL ciphers on all processors.
+fn ciphered() -> Result<f64, String> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).to_string();
+    let mut speed = Command::new("openssl");
+    speed.args(["speed", "-elapsed", "-seconds", "1", "-bytes", "512", "-multi", &processors]);
+    let said = process::run(speed.args(["-evp", "aes-256-xts"]))?.text;
+    let thousands = said.lines().last().and_then(|line| line.split_whitespace().last()?.strip_suffix('k'));
+    let thousands: Option<f64> = thousands.and_then(|number| number.parse().ok());
+    thousands.map(|thousands| thousands * 1e3).ok_or_else(|| format!("openssl speed said: {said}"))
+}
+
 /// Our rate and CPU time in terms of another contender's.
 fn ratios(all: &[(Contender, Series)], other: Contender) -> Option<[f64; 2]> {
     let of =
         |wanted| all.iter().find(|(contender, _)| *contender == wanted).map(|(_, series)| series.clone());
-    let pair = Pair { ours: of(Contender::Ours)?, theirs: of(other).filter(|_| other != Contender::Ours)? };
+    let pair = Pair {
+        ours: of(Contender::Ours)?,
+        theirs: of(other).filter(|_| other != Contender::Ours)?,
+        ..Pair::default()
+    };
     Some([pair.rate_ratio(), pair.ratio(Sample::cpu_us)])
 }
 

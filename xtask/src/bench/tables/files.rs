@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::GIB;
+use crate::bench::Bench;
 use crate::bench::fio::{self, Engine, Load};
-use crate::bench::image::check;
-use crate::bench::sample::{Pair, Sample, Series};
+use crate::bench::image::{check, filled, filled_raw};
+use crate::bench::sample::{Pair, Sample, Series, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Table, Verdict, number};
-use crate::bench::{Bench, process};
 
 const DISK_BYTES: u64 = GIB;
 
@@ -18,7 +18,7 @@ const RATE_MIN: f64 = 1.3;
 
 /// Whose file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Contender {
+pub(super) enum Contender {
     Ours,
     Theirs,
     /// The raw file below no FUSE at all: what is lost.
@@ -47,8 +47,8 @@ const CASES: [Case; 6] = [
 ];
 
 /// A disk that is a file, while this is there.
-struct Mounted {
-    file: PathBuf,
+pub(super) struct Mounted {
+    pub(super) file: PathBuf,
     daemon: Option<Daemon>,
 }
 
@@ -79,9 +79,11 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     for case in &CASES {
         let all = case.measure(bench, &image, &raw)?;
         table.rows.extend(case.rows(&all));
-        if let Some([rate, _]) = ratios(&all, Contender::Theirs) {
+        if let (Some([rate, _]), Some([of_limit, _])) =
+            (ratios(&all, Contender::Theirs), ratios(&all, Contender::Nobody))
+        {
             let what = format!("N, {}: against qemu-storage-daemon", case.name);
-            table.verdicts.push(Verdict::at_least(what, rate, RATE_MIN, " x"));
+            table.verdicts.push(Verdict::at_least_or_limit(what, rate, RATE_MIN, of_limit));
         }
     }
     check(&image)?;
@@ -91,21 +93,18 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
 /// The image, and the raw file of its bytes.
 fn make(bench: &Bench) -> Result<(PathBuf, PathBuf), String> {
     let (image, raw) = (bench.path("n.qcow2"), bench.path("n.raw"));
-    process::run(Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("1G"))?;
-    let mut fill = Command::new("qemu-io");
-    fill.args(["-f", "qcow2"]);
-    for part in 0..8 {
-        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
-    }
-    process::run(fill.arg(&image))?;
-    process::run(
-        Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).arg(&image).arg(&raw),
-    )?;
+    filled(&image)?;
+    filled_raw(&raw)?;
     Ok((image, raw))
 }
 
 impl Mounted {
-    fn start(bench: &Bench, contender: Contender, image: &Path, raw: &Path) -> Result<Self, String> {
+    pub(super) fn start(
+        bench: &Bench,
+        contender: Contender,
+        image: &Path,
+        raw: &Path,
+    ) -> Result<Self, String> {
         let (file, socket) = (bench.path("n.file"), bench.path("n.sock"));
         let image = image.display();
         let command = match contender {
@@ -133,7 +132,7 @@ impl Mounted {
         Ok(Self { file, daemon: Some(daemon) })
     }
 
-    fn cpu_seconds(&self) -> f64 {
+    pub(super) fn cpu_seconds(&self) -> f64 {
         self.daemon.as_ref().map_or(0.0, Daemon::cpu_seconds)
     }
 }
@@ -145,8 +144,8 @@ impl Case {
             CONTENDERS.into_iter().map(|contender| (contender, Series::default())).collect();
         // fio counts in whole seconds.
         let seconds = bench.effort.seconds.ceil() as u32;
-        for round in 0..bench.effort.rounds {
-            for (contender, series) in &mut all {
+        in_rounds(bench.effort.rounds, &mut all, |all, round| {
+            for (contender, series) in all {
                 let mounted = Mounted::start(bench, *contender, image, raw)?;
                 let before = mounted.cpu_seconds();
                 let engine = Engine { name: "libaio", direct: true };
@@ -155,7 +154,8 @@ impl Case {
                 let system_us = cpu * 1e6 / (rate * f64::from(seconds));
                 series.0.push(Sample { rate, system_us, ..Sample::default() });
             }
-        }
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -186,6 +186,10 @@ impl Case {
 fn ratios(all: &[(Contender, Series)], other: Contender) -> Option<[f64; 2]> {
     let of =
         |wanted| all.iter().find(|(contender, _)| *contender == wanted).map(|(_, series)| series.clone());
-    let pair = Pair { ours: of(Contender::Ours)?, theirs: of(other).filter(|_| other != Contender::Ours)? };
+    let pair = Pair {
+        ours: of(Contender::Ours)?,
+        theirs: of(other).filter(|_| other != Contender::Ours)?,
+        ..Pair::default()
+    };
     Some([pair.rate_ratio(), pair.ratio(Sample::cpu_us)])
 }

@@ -8,12 +8,12 @@ use black_box::virtio_driver::{Guest, Load, Ways};
 
 use super::GIB;
 use super::cache_size::chart;
+use crate::bench::Bench;
 use crate::bench::fio;
-use crate::bench::image::{Shape, check};
-use crate::bench::sample::{Pair, Sample, Series};
+use crate::bench::image::{Shape, check, filled, filled_raw};
+use crate::bench::sample::{Pair, Sample, Series, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Form, Table, Verdict, compared, heads, number};
-use crate::bench::{Bench, process};
 
 const DISK_BYTES: u64 = GIB;
 /// Nothing is allocated in it: each write of 4 KiB needs a cluster, mostly.
@@ -21,35 +21,44 @@ const EMPTY_BYTES: u64 = 16 * GIB;
 
 /// A program that serves a disk to a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Program {
+pub(super) enum Program {
     Cowhand,
     Qemu,
 }
 
 /// One row.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    write: bool,
-    depth: usize,
-    queues: usize,
+pub(super) struct Case {
+    pub(super) write: bool,
+    pub(super) depth: usize,
+    pub(super) queues: usize,
+}
+
+impl Case {
+    /// Of QEMU's rate.
+    fn rate_min(self) -> f64 {
+        match (self.write, self.depth) {
+            (true, _) => 1.2,
+            (false, 1) => 1.5,
+            (false, _) => 2.0,
+        }
+    }
 }
 
 /// Table M.
 pub fn run(bench: &Bench) -> Result<Table, String> {
-    let image = bench.path("m.qcow2");
-    process::run(Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("1G"))?;
-    let mut fill = Command::new("qemu-io");
-    for part in 0..8 {
-        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
-    }
-    process::run(fill.args(["-f", "qcow2"]).arg(&image))?;
+    let (image, raw) = (bench.path("m.qcow2"), bench.path("m.raw"));
+    filled(&image)?;
+    filled_raw(&raw)?;
     let mut pairs = Vec::new();
     for case in cases(bench.effort.quick) {
         let mut pair = Pair::default();
-        for round in 0..bench.effort.rounds {
+        in_rounds(bench.effort.rounds, &mut pair, |pair, round| {
             pair.ours.0.push(measure(bench, Program::Cowhand, &image, case, DISK_BYTES, round)?);
             pair.theirs.0.push(measure(bench, Program::Qemu, &image, case, DISK_BYTES, round)?);
-        }
+            pair.limit.0.push(limit(bench, &raw, case, round)?);
+            Ok(())
+        })?;
         pairs.push((case, pair));
     }
     check(&image)?;
@@ -62,8 +71,13 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     let verdicts = pairs.iter().flat_map(|(case, pair)| {
         let what = format!("M: {}", name(*case));
         [
-            Verdict::at_least(what.clone(), pair.rate_ratio(), 1.2, " x"),
-            Verdict::at_most(format!("{what}, CPU"), pair.ratio(Sample::cpu_us), 1.0, " x"),
+            Verdict::at_least_or_limit(what.clone(), pair.rate_ratio(), case.rate_min(), pair.of_limit()),
+            Verdict::at_most(
+                format!("{what}, CPU"),
+                pair.ratio(Sample::cpu_us),
+                if case.write { 0.9 } else { 1.0 },
+                " x",
+            ),
         ]
     });
     Ok(Table {
@@ -71,8 +85,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         title: "a virtual machine's disk over vhost-user-blk".to_owned(),
         about: format!(
             "The driver of the crate virtio-driver as a guest without a machine, a thread a queue, which sleeps while nothing is answered; depth is that of each queue. 4 KiB at \
-            random places of 1 GiB of real data, page cache; beside qemu-storage-daemon with aio=io_uring and an iothread. CPU time is the \
-            server's. The last rows write to an empty disk of {} GiB, where most writes allocate: over vhost-user-blk such a write is answered when the kernel has its map entry, too, \
+            random places of 1 GiB of real data, page cache; beside qemu-storage-daemon with aio=io_uring and an iothread. The limit is what fio \
+            (io_uring, as many jobs as queues) does on a raw file of the same bytes. CPU time is the server's. The last rows write to an empty disk of {} GiB, where most writes allocate: over vhost-user-blk such a write is answered when the kernel has its map entry, too, \
             so that kill -9 of the server loses nothing that was answered; QEMU's export answers from memory and loses it. Over NBD a client notices the end of its server, \
             and no write waits; that row's client is fio on both sides.",
             EMPTY_BYTES / GIB
@@ -104,7 +118,7 @@ fn name(Case { write, depth, queues }: Case) -> String {
 }
 
 /// One server and one guest.
-fn measure(
+pub(super) fn measure(
     bench: &Bench,
     program: Program,
     image: &Path,
@@ -122,6 +136,24 @@ fn measure(
         seed: u64::from(round) + 1,
     };
     guest(&daemon, queues, load)
+}
+
+/// The same by fio on a file.
+fn limit(
+    bench: &Bench,
+    raw: &Path,
+    Case { write, depth, queues }: Case,
+    round: u32,
+) -> Result<Sample, String> {
+    let number = |of: usize| u32::try_from(of).map_err(|error| error.to_string());
+    let load = fio::Load {
+        rw: if write { "randwrite" } else { "randread" },
+        block: "4k",
+        depth: number(depth)?,
+        jobs: number(queues)?,
+        disk_bytes: DISK_BYTES,
+    };
+    fio::sample_of_file(bench, raw, load, false, round)
 }
 
 /// The socket's name is there before the server listens.

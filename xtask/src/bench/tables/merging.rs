@@ -8,12 +8,12 @@ use black_box::virtio_driver::Load;
 
 use super::GIB;
 use super::machine::guest;
+use crate::bench::Bench;
 use crate::bench::fio;
-use crate::bench::image::check;
-use crate::bench::sample::{Pair, Sample};
+use crate::bench::image::{check, filled};
+use crate::bench::sample::{Pair, Sample, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Table, Verdict, number};
-use crate::bench::{Bench, process};
 
 const DISK_BYTES: u64 = GIB;
 const DEPTH: u32 = 32;
@@ -36,20 +36,16 @@ struct Case {
 /// Table O.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.path("o.qcow2");
-    process::run(Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("1G"))?;
-    let mut fill = Command::new("qemu-io");
-    for part in 0..8 {
-        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
-    }
-    process::run(fill.args(["-f", "qcow2"]).arg(&image))?;
+    filled(&image)?;
     let mut pairs = Vec::new();
     for case in cases() {
         // "Theirs" is ours without merging.
         let mut pair = Pair::default();
-        for round in 0..bench.effort.rounds {
+        in_rounds(bench.effort.rounds, &mut pair, |pair, round| {
             pair.ours.0.push(measure(bench, &image, case, true, round)?);
             pair.theirs.0.push(measure(bench, &image, case, false, round)?);
-        }
+            Ok(())
+        })?;
         pairs.push((name(case), case, pair));
     }
     check(&image)?;

@@ -1,22 +1,20 @@
 //! Table "process": CPU time of a request whose map and bytes are at hand.
 
-use std::process::Command;
-
-use super::{GIB, KIB, MIB};
-use crate::bench::image::Shape;
+use super::{GIB, KIB};
+use crate::bench::Bench;
+use crate::bench::image::{Shape, fill, filled_raw};
 use crate::bench::load::{Access, Load};
 use crate::bench::sample::{Pair, Sample, Series};
 use crate::bench::table::{Chart, Form, Table, Verdict, compared, heads};
-use crate::bench::{Bench, process};
 
 const DISK_BYTES: u64 = GIB;
 
 /// Table "process".
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.create("p.qcow2", Shape::allocated(DISK_BYTES, 64 * KIB), None)?;
-    fill(&image)?;
+    fill("qcow2", &image)?;
     let raw = bench.path("p.raw");
-    process::run(Command::new("qemu-img").args(["convert", "-S", "0", "-O", "raw"]).arg(&image).arg(&raw))?;
+    filled_raw(&raw)?;
     let mut pairs = Vec::new();
     for (mode, cached) in [("writeback", "page cache"), ("none", "O_DIRECT")] {
         for depth in [1, 64] {
@@ -27,6 +25,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
                     depth,
                     access: Access::Steps { offset: 0, step: 4 * KIB },
                     warm_up: 2048,
+                    limit: Some(raw.clone()),
                     ..Load::random_reads(image.clone(), DISK_BYTES)
                 };
                 pairs.push((format, format!("{cached}, depth {depth}"), bench.side_by_side(&load)?));
@@ -36,23 +35,13 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     Ok(table(&pairs))
 }
 
-/// Writes real data over all of an image.
-fn fill(image: &std::path::Path) -> Result<(), String> {
-    let mut command = Command::new("qemu-io");
-    command.args(["-f", "qcow2"]);
-    for part in 0..DISK_BYTES / (128 * MIB) {
-        command.args(["-c", &format!("write -q -P {} {} 128M", part + 1, part * 128 * MIB)]);
-    }
-    process::run(command.arg(image)).map(drop)
-}
-
 fn table(pairs: &[(&str, String, Pair)]) -> Table {
     let title = "CPU time of a request, in process".to_owned();
     let mut table = Table {
         id: "process",
         title,
         about: "Sequential 4 KiB reads of 1 GiB of real data, 64 KiB clusters, the same command line for `cowhand bench` \
-            and `qemu-img bench`. CPU time is that of the process, user and system, less that of a short run before."
+            and `qemu-img bench`. CPU time is that of the process, user and system, less that of a short run before. The limit is fio (io_uring) on the raw file."
             .to_owned(),
         columns: heads(&["format", "case", "user us, ours : QEMU's"]),
         ..Table::default()
@@ -77,6 +66,10 @@ fn table(pairs: &[(&str, String, Pair)]) -> Table {
         ],
     });
     for (_, case, pair) in qcow2() {
+        if case.starts_with("O_DIRECT") {
+            let what = format!("process, {case}: against QEMU");
+            table.verdicts.push(Verdict::at_least_or_limit(what, pair.rate_ratio(), 1.1, pair.of_limit()));
+        }
         let user = pair.ratio(|sample| sample.user_us);
         table.verdicts.push(Verdict::at_most(format!("process, {case}: user CPU, of QEMU's"), user, 1.0, ""));
         let both = pair.ratio(Sample::cpu_us);

@@ -8,7 +8,7 @@ use black_box::ceph::Objects;
 
 use super::GIB;
 use crate::bench::fio::{self, Load};
-use crate::bench::sample::{Pair, Sample};
+use crate::bench::sample::{Pair, Sample, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Table, Verdict, compared, heads};
 use crate::bench::{Bench, process};
@@ -32,6 +32,12 @@ struct Case {
     cpu_max: Option<f64>,
 }
 
+impl Case {
+    fn load(&self) -> Load {
+        Load { rw: self.rw, block: BLOCK, depth: self.depth, jobs: 1, disk_bytes: self.disk_bytes }
+    }
+}
+
 const NBD: [Case; 2] = [
     Case {
         name: "nbd+unix, reads, depth 1",
@@ -46,7 +52,7 @@ const NBD: [Case; 2] = [
         rw: "randread",
         depth: 16,
         disk_bytes: DISK_BYTES,
-        rate_min: 2.5,
+        rate_min: 2.0,
         cpu_max: None,
     },
 ];
@@ -76,7 +82,16 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     let origin = origin(bench)?;
     let far = format!("nbd+unix:///far?socket={}", origin.socket().display());
     for case in NBD {
-        pairs.push((case, measured(bench, case, &far, || Ok(()))?));
+        pairs.push((
+            case,
+            measured(
+                bench,
+                case,
+                &far,
+                || Ok(()),
+                |load, seconds, seed| fio::run(&far, load, seconds, seed),
+            )?,
+        ));
     }
     drop(origin);
     let ceph = Ceph::start(Objects::Memory);
@@ -88,7 +103,12 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         process::run(Command::new("qemu-io").args(["-f", "raw", "-c", &fill]).arg(&far))
     };
     for case in CEPH {
-        pairs.push((case, measured(bench, case, &far, fill)?));
+        pairs.push((
+            case,
+            measured(bench, case, &far, fill, |load, seconds, seed| {
+                fio::run_on_rbd(&ceph.conf(), load, seconds, seed)
+            })?,
+        ));
     }
     drop(ceph);
     let verdicts = pairs.iter().flat_map(|(case, pair)| {
@@ -96,7 +116,9 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         let cpu = case.cpu_max.map(|max| {
             Verdict::at_most(format!("{what}, CPU of the server"), pair.ratio(Sample::cpu_us), max, " x")
         });
-        [Some(Verdict::at_least(what, pair.rate_ratio(), case.rate_min, " x")), cpu].into_iter().flatten()
+        [Some(Verdict::at_least_or_limit(what, pair.rate_ratio(), case.rate_min, pair.of_limit())), cpu]
+            .into_iter()
+            .flatten()
     });
     let row = |(case, pair): &(Case, Pair)| {
         std::iter::once(case.name.to_owned()).chain(compared(pair)).collect::<Vec<_>>()
@@ -106,7 +128,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         title: "disks on other machines".to_owned(),
         about: "fio's nbd engine at a server whose disk is elsewhere, `cowhand serve` beside qemu-nbd; 4 KiB at random places, all on one machine. \
             nbd+unix: 1 GiB of real data in the page cache of another qemu-nbd. rbd: 256 MiB in a Ceph of one monitor and one OSD, objects in memory; librbd \
-            works in a process of its own under cowhand, whose CPU time is not counted here, and within qemu-nbd."
+            works in a process of its own under cowhand, whose CPU time is not counted here, and within qemu-nbd. The limit is fio itself at the far server, \
+            by its engines nbd and rbd."
             .to_owned(),
         columns: heads(&["case"]),
         rows: pairs.iter().map(row).collect(),
@@ -131,14 +154,19 @@ fn measured<T>(
     case: Case,
     far: &str,
     prepare: impl Fn() -> Result<T, String>,
+    limit: impl Fn(Load, u32, u32) -> Result<fio::Outcome, String>,
 ) -> Result<Pair, String> {
     let mut pair = Pair::default();
-    for round in 0..bench.effort.rounds {
+    in_rounds(bench.effort.rounds, &mut pair, |pair, round| {
         prepare()?;
         pair.ours.0.push(sample(bench, case, round, |socket| ours(bench, far, socket))?);
         prepare()?;
         pair.theirs.0.push(sample(bench, case, round, |socket| theirs(far, socket))?);
-    }
+        prepare()?;
+        let rate = limit(case.load(), bench.effort.seconds.ceil() as u32, round + 1)?.iops;
+        pair.limit.0.push(Sample { rate, ..Sample::default() });
+        Ok(())
+    })?;
     Ok(pair)
 }
 
@@ -164,10 +192,8 @@ fn sample(
     let socket = bench.path("q.sock");
     let daemon = Daemon::start(server(&socket), socket)?;
     let uri = format!("nbd+unix:///bench?socket={}", daemon.socket().display());
-    let Case { rw, depth, disk_bytes, .. } = case;
-    let load = Load { rw, block: BLOCK, depth, jobs: 1, disk_bytes };
     let (seconds, before) = (bench.effort.seconds.ceil() as u32, daemon.cpu_seconds());
-    let rate = fio::run(&uri, load, seconds, round + 1)?.iops;
+    let rate = fio::run(&uri, case.load(), seconds, round + 1)?.iops;
     let requests = rate * f64::from(seconds.max(1));
     let system_us = (daemon.cpu_seconds() - before) * 1e6 / requests;
     Ok(Sample { rate, system_us, requests, seconds: f64::from(seconds), ..Sample::default() })

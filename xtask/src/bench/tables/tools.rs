@@ -1,18 +1,24 @@
 //! Table L: the image tools beside `qemu-img`, as whole processes with the same words.
 
+mod codec;
 mod images;
 mod row;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use self::row::{Durable, Row, Runs};
+use self::row::{Row, Runs};
+use black_box::media::Mounted;
+
 use super::{GIB, KIB, MIB, TIB};
+use crate::bench::sample::in_rounds;
 use crate::bench::table::{Chart, Form, Table, Verdict, bytes};
 use crate::bench::{Bench, process};
 
 /// Bytes of the disk that is converted: twice as much takes twice as long for both.
 const CONVERTED_BYTES: u64 = 2 * GIB;
+/// Bytes of the file system whose files share extents.
+const SHARED_BYTES: u64 = 6 * GIB;
 /// Bytes that are compressed: likewise, and each cluster is packed by itself.
 const COMPRESSED_BYTES: u64 = 64 * MIB;
 /// Rounds of a row at most: the table is to take 7 minutes.
@@ -35,6 +41,8 @@ struct Work<'a> {
     target: Option<PathBuf>,
     /// Makes the same target as the kernel does it, durably: no program is faster.
     limit: Option<String>,
+    /// Seconds that it takes at least, where that is known: the codec alone, on all processors, and a copy of what is written.
+    least_seconds: Option<f64>,
     /// How many times faster it is to be.
     bound: f64,
     rounds: u32,
@@ -43,6 +51,7 @@ struct Work<'a> {
 /// Table L.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let mut rows = conversions(bench)?;
+    rows.extend(shared_extents(bench)?);
     rows.extend(compressions(bench)?);
     rows.extend(of_a_terabyte(bench)?);
     rows.extend(smaller(bench)?);
@@ -68,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         "spread",
         "ratio, both durable",
         "of the limit, durable",
+        "of the codec",
         "ms, ours : QEMU's",
         "CPU ms",
         "memory MiB",
@@ -80,7 +90,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
             (posix_fadvise), others had them read before. Memory is the most that was seen while it ran. The ratio is time: above 1, cowhand is faster; \
             its spread is that of the rounds' ratios. What makes a file runs under qemu-img's name, which leaves the file in the page cache. Under its own \
             name cowhand makes it durable; the column \"both durable\" compares that with `qemu-img convert -t writeback`, and the next one with `cp` and \
-            `sync` of the same bytes."
+            `sync` of the same bytes. \"Of the codec\": the time that the codec alone takes on all processors (`zstd -b3`, Python's zlib, in pieces of 64 KiB), \
+            and for what is unpacked that of `cp`; for what shares extents within a file system (`-C`), that of `cp --reflink=always`."
             .to_owned(),
         columns: heads.map(str::to_owned).into(),
         rows: rows.iter().map(Row::cells).collect(),
@@ -123,6 +134,25 @@ fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
+/// Copies within a file system whose files can share what they hold. None where nothing may be mounted.
+fn shared_extents(bench: &Bench) -> Result<Vec<Row>, String> {
+    let disk_bytes = if bench.effort.quick { 256 * MIB } else { CONVERTED_BYTES };
+    let Some(xfs) = Mounted::xfs(SHARED_BYTES, true) else { return Ok(Vec::new()) };
+    let [raw, image, target] = ["l.raw", "l.qcow2", "l.out"].map(|name| xfs.file(name));
+    images::half_full(&raw, disk_bytes)?;
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &name(&raw), &name(&image)])?;
+    let mut rows = Vec::new();
+    for (source, from, to) in [(&image, "qcow2", "raw"), (&raw, "raw", "qcow2"), (&raw, "raw", "raw")] {
+        let what = format!("convert -C {from} to {to}, {}, XFS", bytes(disk_bytes));
+        let words = ["convert", "-C", "-f", from, "-O", to, &name(source), &name(&target)];
+        let share = process::run(Command::new("cp").arg("--reflink=always").arg(source).arg(&target))?;
+        let least_seconds = Some(share.seconds);
+        let work = Work { bound: 1.0, least_seconds, ..to_target(bench, what, &words, source, &target) };
+        rows.push(measure(bench, &work)?);
+    }
+    Ok(rows)
+}
+
 fn compressions(bench: &Bench) -> Result<Vec<Row>, String> {
     let data_bytes = if bench.effort.quick { 16 * MIB } else { COMPRESSED_BYTES };
     let (packed, target) = (bench.path("l.packed"), bench.path("l.out"));
@@ -135,16 +165,23 @@ fn compressions(bench: &Bench) -> Result<Vec<Row>, String> {
             let words =
                 ["convert", "-c", "-f", "raw", "-O", "qcow2", "-o", &option, &name(&raw), &name(&packed)];
             let what = format!("convert -c, {method}, {} of {kind}", bytes(data_bytes));
-            let work = Work { bound, ..to_target(bench, what, &words, &raw, &packed) };
+            let [packing, unpacking] = codec::seconds(method, &raw, data_bytes)?;
+            let work =
+                Work { bound, least_seconds: Some(packing), ..to_target(bench, what, &words, &raw, &packed) };
             rows.push(measure(bench, &work)?);
             let what = format!("{method} to raw, {} of {kind}", bytes(data_bytes));
             let words = ["convert", "-f", "qcow2", "-O", "raw", &name(&packed), &name(&target)];
-            let work = Work { bound: 2.0, ..to_target(bench, what, &words, &packed, &target) };
+            let least_seconds = Some(unpacking + copied_seconds(&raw, &target)?);
+            let work = Work { bound: 2.0, least_seconds, ..to_target(bench, what, &words, &packed, &target) };
             rows.push(measure(bench, &work)?);
         }
         remove_all(&[&raw, &packed, &target])?;
     }
     Ok(rows)
+}
+
+fn copied_seconds(from: &Path, to: &Path) -> Result<f64, String> {
+    process::run(Command::new("cp").arg(from).arg(to)).map(|outcome| outcome.seconds)
 }
 
 /// Commands that are about metadata.
@@ -211,10 +248,10 @@ fn chains(bench: &Bench, base: &Path, other: &Path, disk_bytes: u64) -> Result<V
             images::copy(base, &below)?;
         }
         let reads = [top.as_path(), below.as_path()];
-        rows.push(measure(
-            bench,
-            &Work { prepare, bound: 2.0, ..of(bench, format!("{what}, {size}"), words, &reads) },
-        )?);
+        let work = Work { prepare, bound: 2.0, ..of(bench, format!("{what}, {size}"), words, &reads) };
+        // qemu-img takes minutes for a rebase.
+        let rounds = if with_base { work.rounds } else { 1 };
+        rows.push(measure(bench, &Work { rounds, ..work })?);
     }
     remove_all(&[&top, &fresh, &below])?;
     Ok(rows)
@@ -226,7 +263,7 @@ fn smaller(bench: &Bench) -> Result<Vec<Row>, String> {
     qemu_img(&["create", "-q", "-f", "qcow2", &name(&image), "1M"])?;
     let words = vec!["info".to_owned(), name(&image)];
     let rounds = bench.effort.rounds.saturating_mul(5);
-    let work = Work { bound: 1.0, rounds, ..of(bench, "info, 1 MiB".to_owned(), words, &[&image]) };
+    let work = Work { bound: 2.0, rounds, ..of(bench, "info, 1 MiB".to_owned(), words, &[&image]) };
     let row = measure(bench, &work)?;
     remove_all(&[&image])?;
     Ok(vec![row])
@@ -256,12 +293,22 @@ fn of<'a>(bench: &Bench, what: String, words: Vec<String>, reads: &[impl AsRef<P
     let reads = reads.iter().map(|path| path.as_ref().to_owned()).collect();
     let rounds = bench.effort.rounds.min(ROUNDS_MAX);
     let prepare = Box::new(|| Ok(()));
-    Work { what, words, prepare, cold: false, reads, target: None, limit: None, bound: 1.0, rounds }
+    Work {
+        what,
+        words,
+        prepare,
+        cold: false,
+        reads,
+        target: None,
+        limit: None,
+        least_seconds: None,
+        bound: 1.0,
+        rounds,
+    }
 }
 
 /// Both programs in turn.
 fn measure(bench: &Bench, work: &Work<'_>) -> Result<Row, String> {
-    let (mut ours, mut theirs, mut durable) = (Runs::default(), Runs::default(), None);
     let synced = match work.words.split_first() {
         Some((convert, rest)) if convert == "convert" => {
             let sync = ["convert", "-t", "writeback"].map(str::to_owned);
@@ -271,19 +318,22 @@ fn measure(bench: &Bench, work: &Work<'_>) -> Result<Row, String> {
     };
     let qemu_img = Path::new("qemu-img");
     let named = named(bench)?;
-    for _ in 0..work.rounds {
-        once(if synced.is_some() { &named } else { &bench.cowhand }, &work.words, work, &mut ours)?;
-        once(qemu_img, &work.words, work, &mut theirs)?;
-        let Some(synced) = &synced else { continue };
-        let durable = durable.get_or_insert_with(Durable::default);
+    let (what, least_seconds, bound) = (work.what.clone(), work.least_seconds, work.bound);
+    let mut row = Row { what, least_seconds, bound, ..Row::default() };
+    in_rounds(work.rounds, &mut row, |row, _| {
+        once(if synced.is_some() { &named } else { &bench.cowhand }, &work.words, work, &mut row.ours)?;
+        once(qemu_img, &work.words, work, &mut row.theirs)?;
+        let Some(synced) = &synced else { return Ok(()) };
+        let durable = row.durable.get_or_insert_default();
         once(&bench.cowhand, &work.words, work, &mut durable.ours)?;
         once(qemu_img, synced, work, &mut durable.theirs)?;
         if let Some(copy) = &work.limit {
             let words = ["-c".to_owned(), copy.clone()];
             once(Path::new("sh"), &words, work, durable.limit.get_or_insert_default())?;
         }
-    }
-    Ok(Row { what: work.what.clone(), ours, theirs, durable, bound: work.bound })
+        Ok(())
+    })?;
+    Ok(row)
 }
 
 /// The program under the name of qemu-img.

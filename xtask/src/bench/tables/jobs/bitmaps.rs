@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::daemon::{Program, Steered, disk};
 use super::guest::{Load, beside};
-use crate::bench::image::{Shape, remove};
+use crate::bench::image::{Shape, fill, remove};
 use crate::bench::sample::{Pair, Sample, Series};
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::{GIB, TIB};
@@ -36,11 +36,7 @@ pub fn ask(bench: &Bench) -> Result<(Vec<Vec<String>>, Vec<Verdict>), String> {
 
 fn cost(bench: &Bench) -> Result<(Vec<String>, Verdict), String> {
     let image = bench.create("bits.qcow2", SHAPE, None)?;
-    let mut fill = Command::new("qemu-io");
-    for part in 0..8 {
-        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
-    }
-    process::run(fill.args(["-f", "qcow2"]).arg(&image))?;
+    fill("qcow2", &image)?;
     // "Ours" is with a bitmap, "theirs" without.
     let mut found = Program::BOTH.map(|program| (program, Pair::default()));
     for round in 0..bench.effort.rounds {

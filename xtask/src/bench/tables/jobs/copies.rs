@@ -1,15 +1,18 @@
 //! Copies of whole disks: of one that is not in use, and of one that a guest writes all the time.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::SeekFrom;
 use serde_json::json;
 
 use super::daemon::{Program, Steered, disk};
 use super::guest::{Load, beside};
 use crate::bench::image::{Shape, remove};
-use crate::bench::sample::{Pair, Sample, Series, median};
+use crate::bench::sample::{Pair, Sample, Series, in_rounds, median};
 use crate::bench::table::{Verdict, number};
 use crate::bench::tables::{GIB, MIB};
 use crate::bench::{Bench, process};
@@ -36,6 +39,11 @@ impl Job {
             Self::ActiveCommit => "active commit",
             Self::Stream => "stream",
         }
+    }
+
+    /// Whether it ends when all is on the device: others wait for nothing.
+    fn ends_durable(self) -> bool {
+        matches!(self, Self::Backup | Self::Stream)
     }
 
     /// How many times QEMU's bytes a second are asked for.
@@ -125,16 +133,18 @@ pub fn idle(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<Ver
     let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
     for job in [Job::Mirror, Job::Backup, Job::ActiveCommit, Job::Stream] {
         let mut pair = Pair::default();
-        for _ in 0..bench.effort.rounds {
+        in_rounds(bench.effort.rounds, &mut pair, |pair, _| {
             for program in Program::BOTH {
                 let mut steered = Steered::start(bench, program, &disk(&halves.image(bench, job)?))?;
                 process::touch_memory(DISK_BYTES);
                 let sample = copied(bench, &mut steered, job, Duration::from_secs(120))?;
-                program.of(&mut pair).0.push(sample.ok_or("a copy does not end")?);
+                program.of(pair).0.push(sample.ok_or("a copy does not end")?);
                 drop(steered);
                 clean(bench, job)?;
             }
-        }
+            pair.limit.0.push(plain_copy(bench, &halves.alone, job.ends_durable())?);
+            Ok(())
+        })?;
         let what = format!("{}, idle guest", job.name());
         let cpu = |series: &Series| number(series.median(Sample::cpu_us));
         rows.push(vec![
@@ -146,12 +156,60 @@ pub fn idle(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<Ver
             format!("{} ({})", number(pair.theirs.rate()), cpu(&pair.theirs)),
             format!("{:.0} %", pair.theirs.spread_percent()),
         ]);
-        verdicts.push(Verdict::at_least(format!("P: {what}"), pair.rate_ratio(), job.rate_min(), " x"));
+        rows.push(vec![
+            what.clone(),
+            "MB/s of a plain copy loop (CPU s/GB)".to_owned(),
+            format!("{} of it", number(pair.of_limit())),
+            format!("{} ({})", number(pair.limit.rate()), cpu(&pair.limit)),
+            format!("{:.0} %", pair.limit.spread_percent()),
+            "-".to_owned(),
+            "-".to_owned(),
+        ]);
+        let (ratio, of_limit) = (pair.rate_ratio(), pair.of_limit());
+        verdicts.push(Verdict::at_least_or_limit(format!("P: {what}"), ratio, job.rate_min(), of_limit));
         if job != Job::Stream {
-            verdicts.push(Verdict::at_most(format!("P: {what}, CPU"), pair.ratio(Sample::cpu_us), 0.5, " x"));
+            let least = pair.limit.median(Sample::cpu_us) / pair.theirs.median(Sample::cpu_us);
+            let (what, cpu) = (format!("P: {what}, CPU"), pair.ratio(Sample::cpu_us));
+            verdicts.push(Verdict::at_most_or_limit(what, cpu, 0.5, " x", least));
         }
     }
     Ok((rows, verdicts))
+}
+
+/// The data of `file` by a loop of reads and writes in large pieces into a new file: what no copy through memory is faster than.
+fn plain_copy(bench: &Bench, file: &Path, durable: bool) -> Result<Sample, String> {
+    let target = bench.path("loop.raw");
+    process::touch_memory(DISK_BYTES);
+    let (begun, before) = (Instant::now(), process::own_cpu_seconds());
+    let bytes =
+        copy_data(file, &target, durable).map_err(|error| format!("{}: {error}", target.display()))?;
+    let (seconds, cpu) = (begun.elapsed().as_secs_f64(), process::own_cpu_seconds() - before);
+    remove(&target)?;
+    let gigabytes = bytes as f64 / 1e9;
+    Ok(Sample { rate: gigabytes * 1e3 / seconds, system_us: cpu / gigabytes, seconds, ..Sample::default() })
+}
+
+/// How many bytes were copied.
+fn copy_data(from: &Path, to: &Path, durable: bool) -> std::io::Result<u64> {
+    let (source, target) = (File::open(from)?, File::create(to)?);
+    let (len, mut at, mut bytes) = (source.metadata()?.len(), 0, 0);
+    let mut piece = vec![0; MIB as usize];
+    while at < len {
+        let Ok(data) = rustix::fs::seek(&source, SeekFrom::Data(at)) else { break };
+        let hole = rustix::fs::seek(&source, SeekFrom::Hole(data))?;
+        at = data;
+        while at < hole {
+            let count = (hole - at).min(MIB) as usize;
+            source.read_exact_at(&mut piece[..count], at)?;
+            target.write_all_at(&piece[..count], at)?;
+            at += count as u64;
+            bytes += count as u64;
+        }
+    }
+    if durable {
+        target.sync_data()?;
+    }
+    Ok(bytes)
 }
 
 /// Removes what a job wrote, so that the device need not take it while the next one is measured.

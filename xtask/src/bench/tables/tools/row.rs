@@ -1,7 +1,7 @@
 //! A row of table L: what both programs took.
 
 use super::super::MIB;
-use crate::bench::sample::median;
+use crate::bench::sample::{Spread, median};
 use crate::bench::table::{Verdict, number};
 
 /// CPU time of a conversion under qemu-img's name, of qemu-img's.
@@ -25,12 +25,14 @@ impl Runs {
 }
 
 /// A row.
+#[derive(Default)]
 pub struct Row {
     pub what: String,
     /// Of what makes a file: under qemu-img's name, with its durability.
     pub ours: Runs,
     pub theirs: Runs,
     pub durable: Option<Durable>,
+    pub least_seconds: Option<f64>,
     pub bound: f64,
 }
 
@@ -56,6 +58,16 @@ impl Durable {
     }
 }
 
+impl Spread for Row {
+    /// Of the rounds' ratios.
+    fn spread_percent(&self) -> f64 {
+        let ratios = self.ratios();
+        let highest = ratios.iter().copied().fold(f64::MIN, f64::max);
+        let lowest = ratios.iter().copied().fold(f64::MAX, f64::min);
+        (highest - lowest) / self.ratio() * 100.0
+    }
+}
+
 impl Row {
     fn ratios(&self) -> Vec<f64> {
         self.theirs.ratios_to(&self.ours)
@@ -65,12 +77,9 @@ impl Row {
         median(&self.ratios())
     }
 
-    /// How far the rounds' ratios lie apart, in per cent of the median.
-    fn spread_percent(&self) -> f64 {
-        let ratios = self.ratios();
-        let highest = ratios.iter().copied().fold(f64::MIN, f64::max);
-        let lowest = ratios.iter().copied().fold(f64::MAX, f64::min);
-        (highest - lowest) / self.ratio() * 100.0
+    /// Of what it takes at least; NaN where that is unknown.
+    fn of_least(&self) -> f64 {
+        self.least_seconds.map_or(f64::NAN, |least| least / median(&self.ours.seconds))
     }
 
     pub fn memory_ratio(&self) -> f64 {
@@ -87,6 +96,7 @@ impl Row {
             format!("{:.0} %", self.spread_percent()),
             self.durable.as_ref().map_or(String::new(), |durable| number(durable.ratio())),
             self.durable.as_ref().and_then(Durable::of_limit).map_or(String::new(), number),
+            self.least_seconds.map_or(String::new(), |_| number(self.of_least())),
             both(|runs| median(&runs.seconds) * 1000.0),
             both(|runs| median(&runs.cpu_seconds) * 1000.0),
             both(|runs| median(&runs.memory_mib)),
@@ -97,8 +107,12 @@ impl Row {
     /// What was to be reached.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let of = |what: &str| format!("L, {}: {what}", self.what);
-        let mut all =
-            vec![Verdict::at_least(of("times as fast as qemu-img"), self.ratio(), self.bound, " x")];
+        let mut all = vec![Verdict::at_least_or_limit(
+            of("times as fast as qemu-img"),
+            self.ratio(),
+            self.bound,
+            self.of_least(),
+        )];
         let Some((durable, of_limit)) =
             self.durable.as_ref().and_then(|durable| Some((durable, durable.of_limit()?)))
         else {
