@@ -15,6 +15,7 @@ mod machine;
 mod merging;
 mod modes;
 mod order;
+mod overcommitted;
 mod per_request;
 mod remote;
 mod terabyte;
@@ -65,6 +66,7 @@ pub const TABLES: &[Entry] = &[
     on_request("P", jobs::run),
     on_request("Q", remote::run),
     on_request("S", lineages::run),
+    on_request("T", overcommitted::run),
     on_request("counters", counters::run),
 ];
 
