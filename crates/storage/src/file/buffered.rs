@@ -3,13 +3,13 @@
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::IoBuf;
 use reactor::fs::may_call_inline;
 use rustix::io::ReadWriteFlags;
 
 use super::Shared;
-use super::calls::{check_range, is_transient, no_progress};
-use super::write_queue::Data;
+use super::calls::{check_range, is_transient};
+use super::write_queue::{CALL_BYTES_MAX, Data};
 use crate::{Answer, Hints};
 
 impl Shared {
@@ -76,30 +76,11 @@ impl Shared {
     ) -> io::Result<()> {
         let end = offset + data.len() as u64;
         match data {
-            small if small.len() <= INLINE_BYTES_MAX => self.write_small(offset, small, hints).await?,
-            Data::Own(data) => self.write_by_workers(offset, data).await?,
-            Data::Foreign(memory) => self.write_all_from(offset, memory, 1).await?,
+            small if small.len() <= CALL_BYTES_MAX => self.write_small(offset, small, hints).await?,
+            // Copying takes longer than a loop's other tasks should wait.
+            large => self.write_queued(offset, large).await?,
         }
         self.grown_to(end);
         Ok(())
     }
-
-    /// Writes `data` by the kernel's workers, going on after short writes.
-    async fn write_by_workers(&self, offset: u64, data: IoVec) -> io::Result<()> {
-        let mut done = 0;
-        while done < data.len() {
-            let rest = if done == 0 { data.clone() } else { data.slice(done, data.len()) };
-            match self.file.write_at(offset + done as u64, rest).await {
-                Ok(0) => return Err(no_progress(offset + done as u64)),
-                Ok(count) => done += count,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }
-
-/// Larger writes are left to the kernel's workers: copying takes them longer than a loop's other
-/// tasks should wait.
-const INLINE_BYTES_MAX: usize = 128 << 10;
