@@ -49,7 +49,7 @@ pub struct Cli {
 // No doc comment: clap would take it for the whole help, and lose `long_about`.
 pub enum Command {
     #[command(about = "Serve disks over NBD, vhost-user-blk and as files")]
-    Serve(Deferred<Box<serve::args::Args>>),
+    Serve(Deferred<serve::config::Given>),
     #[command(about = "Mount a disk as a file")]
     Mount(Deferred<mount::Args>),
     #[command(about = "Create an image")]

@@ -19,7 +19,7 @@ use crate::{
 /// As the command.
 pub fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
-        Command::Serve(Deferred(args)) => serve::run(*args, out),
+        Command::Serve(Deferred(given)) => serve::run(given, out),
         Command::Mount(Deferred(args)) => mount::run(args, out),
         Command::Create(Deferred(args)) => create::run(&args, out),
         Command::Map(Deferred(args)) => map::run(&args, out),

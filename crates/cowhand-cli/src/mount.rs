@@ -15,7 +15,7 @@ use crate::drive::formats;
 use crate::failure::Failure;
 use crate::serve::args::Args as ServeArgs;
 use crate::serve::sandbox::Sandbox;
-use crate::serve::settings::{FuseFile, Placed, Settings, Surroundings};
+use crate::serve::settings::{FuseFile, Placed, Settings};
 use crate::serve::{Beginning, InBackground, serve};
 use crate::warnings;
 
@@ -144,21 +144,20 @@ fn settings(args: Args) -> Result<Settings, Failure> {
     let serving = ServeArgs {
         drives: vec![args.drive],
         format: args.format,
-        read_only: args.read_only.then_some(true),
+        read_only: args.read_only,
         allow_path: args.allow_path,
         allow_name: args.allow_name,
         allow_connect: args.allow_connect,
         qmp: args.qmp.as_deref().map(absolute).transpose()?,
         threads: args.threads.or(Some(1)),
         pid_file: args.pid_file.as_deref().map(absolute).transpose()?,
-        sandbox: args.sandbox,
+        sandbox: args.sandbox.unwrap_or_default(),
         log: args.log,
         // In the background there is no reader.
-        quiet: Some(args.quiet || args.background),
+        quiet: args.quiet || args.background,
         ..ServeArgs::default()
     };
-    let read = || Settings::new(serving, Surroundings::here(false));
-    let mut settings = warnings::while_reading(read)?;
+    let mut settings = warnings::while_reading(|| Settings::new(serving, false))?;
     settings.endpoint = None;
     settings.fuse = settings
         .exports

@@ -60,12 +60,14 @@ use reactor::{Backend, Reactor};
 
 use self::announcement::{Reach, announce};
 use self::args::Args;
+use self::config::Given;
 use self::inventory::Inventory;
 use self::life::Opened;
+use self::log_filter::DEFAULT_LEVEL;
 use self::owners_socket::OwnersSocket;
 use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
-use self::settings::{Settings, Surroundings, TlsFiles};
+use self::settings::Settings;
 use self::socket_path::let_names_stay;
 use self::steering::Sockets;
 use self::systemd::Inherited;
@@ -81,8 +83,9 @@ use crate::warnings;
 const RETURNS_WITH_RINGS: usize = 3;
 
 /// Serves until a signal ends it.
-pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    if list_options(&args, out)? {
+pub fn run(given: Given, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let args = &given.args;
+    if list_options(args, out)? {
         return Ok(ExitCode::SUCCESS);
     }
     let background = match args.background.then(Background::begin).transpose()? {
@@ -92,8 +95,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     let successor = args.take_over.as_deref().map(Successor::ask).transpose()?;
     let inherited = if successor.is_some() { sockets::systemd() } else { systemd::take_sockets()? };
-    let surroundings = Surroundings::here(!inherited.is_empty());
-    let settings = warnings::while_reading(|| Settings::new(args, surroundings))?;
+    let settings = warnings::while_reading(|| Settings::new(given.options()?, !inherited.is_empty()))?;
     let beginning = Beginning { inherited, background: background.map(InBackground::Here), successor };
     serve(&settings, beginning)
 }
@@ -133,20 +135,21 @@ impl InBackground {
 /// When something cannot be opened, or closed at the end.
 pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Failure> {
     let Beginning { inherited, background, successor } = beginning;
-    log::start(&settings.log)?;
+    let options = &settings.options;
+    log::start(options.log.as_deref().unwrap_or(DEFAULT_LEVEL))?;
     let signals = signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
     // Files that the predecessor still needs if this process fails are not to be removed.
     let_names_stay(successor.is_some());
-    let pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
-    let tls = tls_policy(settings.tls.as_ref())?;
+    let pid_file = options.pid_file.as_deref().map(PidFile::create).transpose()?;
+    let tls = settings.tls.as_ref().map_or(Ok(TlsPolicy::Off), required_tls)?;
     disks::allow_many_files();
     buffer::keep_reserve();
     let sockets =
-        Sockets::open(settings.qmp.as_deref(), settings.metrics, settings.take_over_socket.as_deref())?
+        Sockets::open(options.qmp.as_deref(), options.metrics, options.take_over_socket.as_deref())?
             .with_pid_file(pid_file);
     let reactor =
         Reactor::new(Backend::Ring).map_err(|error| Failure::because("cannot make an event loop", &error))?;
-    confine(settings);
+    confine(options);
     let in_place = successor.is_some();
     let opened = match successor {
         Some(successor) => life::take_over(successor, (&reactor, settings, &tls), inherited)?,
@@ -164,14 +167,14 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     }
     // The certificate is read for it.
     let reach = Reach::new(&opened.inventory, settings.tls.as_ref());
-    if settings.sandbox == Sandbox::On {
+    if options.sandbox == Sandbox::On {
         brokers::start()?;
         systemd::connect();
-        read_authorities(settings);
-        reactor::prepare_rings(rings_to_come(&opened.inventory, settings));
-        give_up_rights(&opened.inventory, settings, &sockets);
+        read_authorities(options);
+        reactor::prepare_rings(rings_to_come(&opened.inventory, options));
+        give_up_rights(&opened.inventory, options, &sockets);
     }
-    if !settings.quiet {
+    if !options.quiet {
         show(&opened, &sockets, &reach);
     }
     let status = format!("serving {} disks", opened.inventory.graph.disks().len());
@@ -194,17 +197,17 @@ fn show(opened: &Opened, sockets: &Sockets, reach: &Reach) {
 }
 
 /// From here on only servers are connected to that drives and options name.
-fn confine(settings: &Settings) {
-    if settings.sandbox == Sandbox::On {
+fn confine(options: &Args) {
+    if options.sandbox == Sandbox::On {
         // Without commands no disk comes later.
-        let directories = if settings.qmp.is_some() { settings.allowed.clone() } else { Vec::new() };
-        dial::confine(Allowed { targets: settings.allowed_targets.iter().cloned().collect(), directories });
+        let directories = if options.qmp.is_some() { options.allow_path.clone() } else { Vec::new() };
+        dial::confine(Allowed { targets: options.allow_connect.iter().cloned().collect(), directories });
     }
 }
 
 /// Reads the authorities that commands may need, while there are files: a disk, a copy or a checkpoint may lead to a server with TLS.
-fn read_authorities(settings: &Settings) {
-    let connects = settings.qmp.is_some() && !settings.allowed_targets.is_empty();
+fn read_authorities(options: &Args) {
+    let connects = options.qmp.is_some() && !options.allow_connect.is_empty();
     if connects && let Err(error) = tls::ClientCredentials::of_machine() {
         tracing::info!("no server is reached by https: {error}");
     }
@@ -213,22 +216,22 @@ fn read_authorities(settings: &Settings) {
 /// Rings that are made before the sandbox forbids it: one for each loop, and one more for each time that this
 /// process may have to begin again because a successor failed. After more failures than that the loops use
 /// threads.
-fn rings_to_come(inventory: &Inventory, settings: &Settings) -> usize {
-    let beginnings = if settings.take_over_socket.is_some() { 1 + RETURNS_WITH_RINGS } else { 1 };
+fn rings_to_come(inventory: &Inventory, options: &Args) -> usize {
+    let beginnings = if options.take_over_socket.is_some() { 1 + RETURNS_WITH_RINGS } else { 1 };
     inventory.loops.count() * beginnings
 }
 
 /// What is not needed any more is given up.
-fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
+fn give_up_rights(inventory: &Inventory, options: &Args, sockets: &Sockets) {
     let door = inventory.doors.name();
     let machines = inventory.front_end_sockets();
     let next = sockets.take_over().map(OwnersSocket::path);
-    let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path(), next];
+    let names = [door.as_deref(), options.pid_file.as_deref(), sockets.control_path(), next];
     let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
     // Without commands nothing is opened later.
-    let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
+    let reach: &[PathBuf] = if options.qmp.is_some() { &options.allow_path } else { &[] };
     let disks = if next.is_some() { files_of_disks(inventory) } else { Vec::new() };
-    let lineages = if settings.qmp.is_some() { lineages_of_disks(inventory) } else { Vec::new() };
+    let lineages = if options.qmp.is_some() { lineages_of_disks(inventory) } else { Vec::new() };
     let (names, credentials) = (names.collect::<Vec<_>>(), storage_s3::files_read());
     let (names, disks, lineages, credentials) = (&names[..], &disks[..], &lineages[..], &credentials[..]);
     sandbox::enter(sandbox::Allowed { names, reach, disks, lineages, credentials });
@@ -266,14 +269,7 @@ fn list_options(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
-    let Some(files) = files else { return Ok(TlsPolicy::Off) };
-    let files = tls::ServerFiles {
-        certificate: files.cert.clone(),
-        key: files.key.clone(),
-        client_ca: files.client_ca.clone(),
-        terms: tls::Terms::default(),
-    };
+fn required_tls(files: &tls::ServerFiles) -> Result<TlsPolicy, Failure> {
     let config = files.config().map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))
 }

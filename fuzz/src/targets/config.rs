@@ -1,7 +1,7 @@
 //! The configuration file of `cowhand serve`: what it says, and what it then means beside a command line.
 
 use cowhand_cli::serve::args::Args;
-use cowhand_cli::serve::config::Config;
+use cowhand_cli::serve::config::{Given, parse};
 use cowhand_cli::serve::drives::ConfigDrive;
 use graph::options::DiskOptions;
 
@@ -53,27 +53,24 @@ pub(super) fn run(data: &[u8]) {
         }
     }
     text += &String::from_utf8_lossy(input.rest());
-    match Config::parse(&text) {
-        Ok(config) => understand(config, how),
+    match parse(&text, "x.toml") {
+        Ok(options) => understand(options, how),
         Err(error) => assert!(!error.to_string().is_empty(), "an error says what is wrong"),
     }
 }
 
 /// The command line has said some things already, or nothing.
-fn understand(config: Config, how: u8) {
-    let mut args = Args::default();
-    if how & 2 == 2 {
-        args.shared = Some(3);
-        args.export = Some("given".to_owned());
-    }
-    let drives = match config.fill(&mut args) {
-        Ok(drives) => drives,
+fn understand(options: Args, how: u8) {
+    let line: &[&str] = if how & 2 == 2 { &["--shared", "3", "--export", "given"] } else { &[] };
+    let given = Given::of(line).expect("it is a command line");
+    let args = match given.over(options, "x.toml") {
+        Ok(args) => args,
         Err(failure) => return assert!(!failure.to_string().is_empty(), "an error says what is wrong"),
     };
     if how & 2 == 2 {
         assert_eq!((args.shared, args.export.as_deref()), (Some(3), Some("given")), "the command line wins");
     }
-    for drive in &drives {
+    for drive in &args.configured {
         // A text is what the target `options` is about, and may be the name of a file that is there.
         if let (ConfigDrive::Table(_), Ok(tree)) = (&drive.drive, drive.tree()) {
             let _ = DiskOptions::of_tree(tree);

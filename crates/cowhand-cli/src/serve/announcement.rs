@@ -9,13 +9,13 @@ use graph::DiskNode;
 use graph::options::Discard;
 use graph::size::human_size;
 use qcow2::cache_sizes::CacheSizes;
+use tls::ServerFiles;
 
 use super::inventory::Inventory;
 use super::inventory::exports::ExportRecord;
 use super::inventory::vhost_user::VhostDoor;
 use super::machine_lines;
 use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
-use super::settings::TlsFiles;
 use super::steering::Sockets;
 use crate::output::printable;
 
@@ -29,7 +29,7 @@ pub struct Reach {
 
 impl Reach {
     /// Finds out. Certificates are read for it: call it before the file system is given up.
-    pub fn new(inventory: &Inventory, tls: Option<&TlsFiles>) -> Self {
+    pub fn new(inventory: &Inventory, tls: Option<&ServerFiles>) -> Self {
         let reached = inventory.doors.addresses().into_iter();
         let addresses: Vec<_> = reached
             .map(|address| {
@@ -129,7 +129,7 @@ fn shown<'a>(export: &'a ExportRecord, node: &DiskNode, exports: usize) -> Shown
 }
 
 /// What a client on this machine needs: a name that the certificate is for, and its files where we know them.
-fn client_tls(address: &Address, files: &TlsFiles) -> ClientTls {
+fn client_tls(address: &Address, files: &ServerFiles) -> ClientTls {
     let mut names = vec!["localhost".to_owned()];
     if let Address::Tcp(address) = address {
         let ip = paste::reachable(*address).ip();
@@ -140,9 +140,9 @@ fn client_tls(address: &Address, files: &TlsFiles) -> ClientTls {
         names.push(ip.to_string());
     }
     names.push(rustix::system::uname().nodename().to_string_lossy().into_owned());
-    let host = names.into_iter().find(|name| tls::certificate_names(&files.cert, name));
+    let host = names.into_iter().find(|name| tls::certificate_names(&files.certificate, name));
     let needed = client_files(files);
-    let directories = [Some(&files.cert), files.client_ca.as_ref()].into_iter().flatten();
+    let directories = [Some(&files.certificate), files.client_ca.as_ref()].into_iter().flatten();
     let mut directories =
         directories.filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned()));
     let directory =
@@ -151,7 +151,7 @@ fn client_tls(address: &Address, files: &TlsFiles) -> ClientTls {
 }
 
 /// What a client reads from its directory.
-fn client_files(files: &TlsFiles) -> &'static [&'static str] {
+fn client_files(files: &ServerFiles) -> &'static [&'static str] {
     match &files.client_ca {
         None => &["ca-cert.pem"],
         Some(_) => &["ca-cert.pem", "client-cert.pem", "client-key.pem"],
@@ -159,14 +159,14 @@ fn client_files(files: &TlsFiles) -> &'static [&'static str] {
 }
 
 /// What is to be put in place of what we do not know.
-fn places(files: &TlsFiles, client: &ClientTls) -> Vec<String> {
+fn places(files: &ServerFiles, client: &ClientTls) -> Vec<String> {
     let mut places = Vec::new();
     if client.directory.is_none() {
         let names = client_files(files).join(", ");
         places.push(format!("for {DIRECTORY_PLACE} put a directory with the client's {names}"));
     }
     if client.host.is_none() {
-        let cert = files.cert.display();
+        let cert = files.certificate.display();
         places
             .push(format!("for {HOST_PLACE} put a name of this machine that the certificate {cert} is for"));
     }

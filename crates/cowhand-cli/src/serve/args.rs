@@ -1,25 +1,29 @@
-//! The command line of `cowhand serve`.
+//! The options of `cowhand serve`, each once: an argument of the command line and, under its long name, of the configuration file.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::ArgAction;
 use dial::Target;
 use graph::probe::Format;
+use serde::de::{Deserialize, Deserializer, Error};
 
 use super::drive_options::{self, ListFormat};
+use super::drives::PlacedDrive;
 use super::endpoint::parse_listen;
 use super::guest_memory::GuestMemory;
 use super::help;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
-use super::socket_mode::{SocketMode, parse_socket_mode};
-use crate::drive::DRIVE_HELP;
-use crate::drive::formats;
+use super::socket_mode::SocketMode;
+use crate::drive::{DRIVE_HELP, formats, parse_format};
 
-/// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.
-#[derive(Clone, Debug, Default, clap::Args)]
+/// Options of `cowhand serve`. What does not stand in the file is skipped there; the default is that of the type.
+#[derive(Clone, Debug, Default, clap::Args, serde::Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[command(
     long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client, over vhost-user-blk to virtual machines, and as files.\n\n\
         Every DRIVE is an export of this one process. Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end it in \
@@ -34,7 +38,13 @@ use crate::drive::formats;
 pub struct Args {
     /// The disks to serve: paths, or DRIVEs with options (see below)
     #[arg(value_name = "DRIVE")]
+    #[serde(skip)]
     pub drives: Vec<OsString>,
+
+    /// Those of the file.
+    #[arg(skip)]
+    #[serde(rename = "drive")]
+    pub configured: Vec<PlacedDrive>,
 
     /// Create each missing image first, as a qcow2 disk of SIZE; an existing one is never touched
     #[arg(long, value_name = "SIZE", help_heading = "Disks")]
@@ -43,26 +53,30 @@ pub struct Args {
     /// Serve IMAGE over DRIVE: clients write to IMAGE, a qcow2 image that is created if it is missing, and DRIVE is only read. It may be
     /// a file on a server, or an object of a store
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["create", "read_only"], help_heading = "Disks")]
+    #[serde(deserialize_with = "drive")]
     pub overlay: Option<OsString>,
 
     /// Options for what --create or --overlay creates: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
     #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
+    #[serde(rename = "create-option")]
     pub create_options: Vec<String>,
 
     /// List the options of a drive
     #[arg(long, value_name = "human|json|markdown", num_args = 0..=1, require_equals = true, default_missing_value = "human",
           value_enum, hide_possible_values = true, long_help = drive_options::LONG_HELP, help_heading = "Disks")]
+    #[serde(skip)]
     pub drive_options: Option<ListFormat>,
 
     /// Format of the disks: qcow2 or raw [default: what the first bytes say; raw must be said to write]
     #[arg(short = 'f', long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true,
           help_heading = "Disks")]
+    #[serde(deserialize_with = "format")]
     pub format: Option<Format>,
 
     /// Refuse every write
     #[arg(short = 'r', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Disks")]
-    pub read_only: Option<bool>,
+    pub read_only: bool,
 
     /// Also follow names in images that lead under DIR; with --qmp, commands may open files there (may be repeated; the administrator's rules are in /etc/cowhand/policy.d)
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
@@ -76,6 +90,7 @@ pub struct Args {
 
     /// Also connect to this server, HOST:PORT or unix:PATH: where a redirect leads, or where the disks of commands lie; those of the DRIVEs are allowed (may be repeated)
     #[arg(long, value_name = "SERVER", help_heading = "Disks")]
+    #[serde(deserialize_with = "texts")]
     pub allow_connect: Vec<Target>,
 
     /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension; where several files have one
@@ -98,17 +113,19 @@ pub struct Args {
     pub socket: Option<PathBuf>,
 
     /// Who may connect to the Unix socket, as chmod takes it: 0660 admits its group [default: 0600]
-    #[arg(long, value_name = "MODE", value_parser = parse_socket_mode, help_heading = "Listening")]
-    pub socket_mode: Option<SocketMode>,
+    #[arg(long, value_name = "MODE", help_heading = "Listening")]
+    #[serde(deserialize_with = "text")]
+    pub socket_mode: SocketMode,
 
     /// Listen on TCP: ADDR:PORT, or PORT on 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Listening")]
+    #[serde(deserialize_with = "address")]
     pub listen: Option<SocketAddr>,
 
     /// Allow TCP without TLS beyond this machine: each machine on the way can read and change the disk
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Listening")]
-    pub allow_plain_tcp: Option<bool>,
+    pub allow_plain_tcp: bool,
 
     /// Let a virtual machine have a disk over vhost-user-blk at a Unix socket at SOCKET (may be repeated; NBD stays beside it). EXPORT
     /// says which disk, where there are several
@@ -124,7 +141,7 @@ pub struct Args {
         hide_possible_values = true,
         help_heading = "Listening"
     )]
-    pub guest_memory: Option<GuestMemory>,
+    pub guest_memory: GuestMemory,
 
     /// Mount a disk as a regular file over the one at FILE (may be repeated; NBD stays beside it). EXPORT says which disk, where there are
     /// several. The mount goes when the server ends
@@ -147,6 +164,7 @@ pub struct Args {
 
     /// Serve figures for Prometheus at http://ADDR:PORT/metrics; PORT alone is on 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Steering")]
+    #[serde(deserialize_with = "address")]
     pub metrics: Option<SocketAddr>,
 
     /// Let a new process of this user take over at a Unix socket at SOCKET, while clients stay connected (docs/guide/upgrade.md)
@@ -156,10 +174,12 @@ pub struct Args {
     /// Take over from the daemon that listens at SOCKET: its sockets, clients and disks. Give the same options as it has. If this process
     /// fails the daemon serves on; if it serves, the daemon ends. Implies --take-over-socket SOCKET
     #[arg(long, value_name = "SOCKET", help_heading = "Upgrade")]
+    #[serde(skip)]
     pub take_over: Option<PathBuf>,
 
     /// End when clients are served, and leave that to a process of its own, which keeps standard error
     #[arg(long, help_heading = "Process")]
+    #[serde(skip)]
     pub background: bool,
 
     /// Certificate (chain) of this server, PEM; clients must then use TLS
@@ -176,6 +196,7 @@ pub struct Args {
 
     /// Read options from a TOML file; what is given here wins
     #[arg(long, value_name = "FILE", help_heading = "Process")]
+    #[serde(skip)]
     pub config: Option<PathBuf>,
 
     /// Event loops, one thread each [default: one for each processor]
@@ -189,10 +210,11 @@ pub struct Args {
 
     /// Once everything is open, give up the file system, new programs and connections [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, help_heading = "Process")]
-    pub sandbox: Option<Sandbox>,
+    pub sandbox: Sandbox,
 
     /// Memory for the maps of all disks together, such as 64M [default: a 64th of the memory there is]
     #[arg(long, value_name = "SIZE", value_parser = parse_map_memory, help_heading = "Process")]
+    #[serde(deserialize_with = "map_memory")]
     pub map_memory: Option<u64>,
 
     /// Record what is asked of the disks (ranges, never contents) in FILE, for cowhand cache advise --trace; FILE must not exist
@@ -207,15 +229,50 @@ pub struct Args {
     /// Print no lines to paste, and no line of figures on a terminal; errors and warnings are printed
     #[arg(short = 'q', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Process")]
-    pub quiet: Option<bool>,
+    pub quiet: bool,
 
     /// Print the options that are used most
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    #[serde(skip)]
     pub help: Option<bool>,
 
     /// Print every option, and what a DRIVE is
     #[arg(long, action = ArgAction::HelpLong)]
+    #[serde(skip)]
     pub help_all: Option<bool>,
+}
+
+/// What the text of an option means in the file, which is what it means on the command line.
+fn parsed<'de, T, E: Display, D: Deserializer<'de>>(
+    file: D,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    parse(&String::deserialize(file)?).map_err(Error::custom)
+}
+
+fn text<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(file: D) -> Result<T, D::Error> {
+    parsed(file, str::parse)
+}
+
+fn texts<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(file: D) -> Result<Vec<T>, D::Error> {
+    let texts = Vec::<String>::deserialize(file)?;
+    texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
+}
+
+fn drive<'de, D: Deserializer<'de>>(file: D) -> Result<Option<OsString>, D::Error> {
+    text(file).map(Some)
+}
+
+fn format<'de, D: Deserializer<'de>>(file: D) -> Result<Option<Format>, D::Error> {
+    parsed(file, parse_format).map(Some)
+}
+
+fn address<'de, D: Deserializer<'de>>(file: D) -> Result<Option<SocketAddr>, D::Error> {
+    parsed(file, parse_listen).map(Some)
+}
+
+fn map_memory<'de, D: Deserializer<'de>>(file: D) -> Result<Option<u64>, D::Error> {
+    parsed(file, parse_map_memory).map(Some)
 }
 
 /// What stands behind the arguments.

@@ -1,239 +1,144 @@
-//! The configuration file of `cowhand serve`: the options of the command line under their long names.
+//! The configuration file of `cowhand serve`, and the command line, which wins over it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use dial::TargetError;
-use serde::Deserialize;
-use toml::Spanned;
+use clap::error::Error;
+use clap::{ArgMatches, Command, FromArgMatches};
 
-use super::drives::{ConfigDrive, PlacedDrive};
-use super::endpoint::parse_listen;
-use super::guest_memory::GuestMemory;
-use super::map_memory::parse_map_memory;
-use super::sandbox::Sandbox;
-use super::socket_mode::parse_socket_mode;
-use crate::drive::parse_format;
+use super::args::Args;
 use crate::failure::Failure;
 use crate::output::counted;
 
 /// Bytes of a configuration at most: a typing error must not read a disk.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// What a configuration file may say.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Config {
-    /// Drives: texts as on the command line, or tables of options.
-    #[serde(default)]
-    pub drive: Vec<Spanned<ConfigDrive>>,
-    /// In which line of the file each drive begins.
-    #[serde(skip)]
-    drive_lines: Vec<usize>,
-    /// What the file is called, for errors.
-    #[serde(skip)]
-    file: String,
-    /// As `--create`.
-    pub create: Option<String>,
-    /// As `--overlay`.
-    pub overlay: Option<String>,
-    /// As `--create-option`.
-    #[serde(default)]
-    pub create_option: Vec<String>,
-    /// As `--format`.
-    pub format: Option<String>,
-    /// As `--read-only`.
-    pub read_only: Option<bool>,
-    /// As `--allow-path`.
-    #[serde(default)]
-    pub allow_path: Vec<PathBuf>,
-    /// As `--allow-name`.
-    #[serde(default)]
-    pub allow_name: Vec<String>,
-    /// As `--allow-connect`.
-    #[serde(default)]
-    pub allow_connect: Vec<String>,
-    /// As `--export`.
-    pub export: Option<String>,
-    /// As `--default-export`.
-    pub default_export: Option<String>,
-    /// As `--shared`.
-    pub shared: Option<u32>,
-    /// As `--socket`.
-    pub socket: Option<PathBuf>,
-    /// As `--socket-mode`.
-    pub socket_mode: Option<String>,
-    /// As `--listen`.
-    pub listen: Option<String>,
-    /// As `--vhost-user-blk`.
-    #[serde(default)]
-    pub vhost_user_blk: Vec<String>,
-    /// As `--guest-memory`.
-    pub guest_memory: Option<GuestMemory>,
-    /// As `--ublk`.
-    #[serde(default)]
-    pub ublk: Vec<String>,
-    /// As `--fuse`.
-    #[serde(default)]
-    pub fuse: Vec<String>,
-    /// As `--request-merging`.
-    pub request_merging: Option<bool>,
-    /// As `--qmp`.
-    pub qmp: Option<PathBuf>,
-    /// As `--metrics`.
-    pub metrics: Option<String>,
-    /// As `--take-over-socket`.
-    pub take_over_socket: Option<PathBuf>,
-    /// As `--allow-plain-tcp`.
-    pub allow_plain_tcp: Option<bool>,
-    /// As `--tls-cert`.
-    pub tls_cert: Option<PathBuf>,
-    /// As `--tls-key`.
-    pub tls_key: Option<PathBuf>,
-    /// As `--tls-client-ca`.
-    pub tls_client_ca: Option<PathBuf>,
-    /// As `--threads`.
-    pub threads: Option<u32>,
-    /// As `--pid-file`.
-    pub pid_file: Option<PathBuf>,
-    /// As `--sandbox`.
-    pub sandbox: Option<Sandbox>,
-    /// As `--map-memory`.
-    pub map_memory: Option<String>,
-    /// As `--trace`.
-    pub trace: Option<PathBuf>,
-    /// As `--log`.
-    pub log: Option<String>,
-    /// As `--quiet`.
-    pub quiet: Option<bool>,
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// Its options.
+    pub args: Box<Args>,
+    /// Which of them were given.
+    matches: ArgMatches,
 }
 
-impl Config {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::error::Error| {
-            Failure::because(format!("cannot read the configuration {}", path.display()), error)
-        };
-        let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
-        if !metadata.is_file() || metadata.len() > CONFIG_BYTES_MAX {
-            return Err(Failure::new(format!(
-                "cannot read the configuration {}: not a regular file of at most {CONFIG_BYTES_MAX} bytes",
-                path.display()
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-        let mut config = Self::parse(&text).map_err(|error| failed(&error))?;
-        config.file = path.display().to_string();
-        Ok(config)
+impl clap::Args for Given {
+    fn augment_args(command: Command) -> Command {
+        // Nothing must be given: what is not has the default of its type.
+        Args::augment_args_for_update(command)
     }
 
-    /// Reads a text.
-    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
-        let mut config: Self = toml::from_str(text)?;
-        config.drive_lines = lines(text, config.drive.iter().map(|drive| drive.span().start));
-        Ok(config)
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut args = Box::<Args>::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(Self { args, matches: matches.clone() })
     }
 
-    /// Fills in the options that the command line leaves open.
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Given {
+    /// What the arguments behind `cowhand serve` say.
     ///
     /// # Errors
-    /// For an option that cannot be understood, and for drives both here and on the command line: leaving out
+    /// When they cannot be understood.
+    pub fn of(line: &[&str]) -> Result<Self, Error> {
+        let command = <Self as clap::Args>::augment_args(Command::new("serve")).no_binary_name(true);
+        Self::from_arg_matches(&command.try_get_matches_from(line)?)
+    }
+
+    /// The options, with those of the configuration that the command line leaves open.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read, and for drives both there and on the command line: leaving out
     /// either would lose a disk unnoticed.
-    pub fn fill(self, args: &mut super::args::Args) -> Result<Vec<PlacedDrive>, Failure> {
-        if let (Some(given), false) = (args.drives.first(), self.drive.is_empty()) {
-            return Err(Failure::new(format!(
-                "the configuration {} has {} and the command line names {}; give drives in one of them",
-                self.file,
-                counted(self.drive.len() as u64, "drive"),
-                given.display()
-            )));
+    pub fn options(self) -> Result<Args, Failure> {
+        match &self.args.config {
+            Some(file) => self.over(read(file)?, &file.display().to_string()),
+            None => Ok(*self.args),
         }
-        let wrong = |option: &str, error: String| Failure::new(format!("configuration: {option}: {error}"));
-        if let (None, Some(format)) = (args.format, self.format) {
-            args.format = Some(parse_format(&format).map_err(|error| wrong("format", error))?);
+    }
+
+    /// The options of `file`, with those of the command line in their places.
+    ///
+    /// # Errors
+    /// As [`Given::options`].
+    pub fn over(&self, mut options: Args, file: &str) -> Result<Args, Failure> {
+        let refused = |what: String| Err(Failure::new(format!("the configuration {file} has {what}")));
+        if let (Some(given), false) = (self.args.drives.first(), options.configured.is_empty()) {
+            return refused(format!(
+                "{} and the command line names {}; give drives in one of them",
+                counted(options.configured.len() as u64, "drive"),
+                given.display()
+            ));
         }
         // A place to listen given on the command line replaces either kind of place.
-        if args.socket.is_none() && args.listen.is_none() {
-            if let (Some(_), Some(_)) = (&self.socket, &self.listen) {
-                return Err(wrong("socket and listen", "give one of them".to_owned()));
-            }
-            args.socket = self.socket;
-            let listen = self.listen.as_deref().map(parse_listen).transpose();
-            args.listen = listen.map_err(|error| wrong("listen", error))?;
+        if self.args.socket.is_some() || self.args.listen.is_some() {
+            (options.socket, options.listen) = (None, None);
         }
-        if let (None, Some(metrics)) = (args.metrics, &self.metrics) {
-            args.metrics = Some(parse_listen(metrics).map_err(|error| wrong("metrics", error))?);
+        if options.socket.is_some() && options.listen.is_some() {
+            return refused("socket and listen; give one of them".to_owned());
         }
-        let socket_mode = self.socket_mode.as_deref().map(parse_socket_mode).transpose();
-        fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
-        fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
-        fill(&mut args.guest_memory, self.guest_memory);
-        fill_list(&mut args.fuse, self.fuse);
-        fill_list(&mut args.ublk, self.ublk);
-        fill(&mut args.request_merging, self.request_merging);
-        fill(&mut args.qmp, self.qmp);
-        fill(&mut args.take_over_socket, self.take_over_socket);
-        fill(&mut args.create, self.create);
-        fill(&mut args.overlay, self.overlay.map(Into::into));
-        fill_list(&mut args.create_options, self.create_option);
-        fill(&mut args.read_only, self.read_only);
-        fill_list(&mut args.allow_path, self.allow_path);
-        fill_list(&mut args.allow_name, self.allow_name);
-        let addresses = self.allow_connect.iter().map(|address| address.parse()).collect::<Result<_, _>>();
-        let addresses =
-            addresses.map_err(|allowed: TargetError| wrong("allow-connect", format!("allowed: {allowed}")));
-        fill_list(&mut args.allow_connect, addresses?);
-        fill(&mut args.export, self.export);
-        fill(&mut args.default_export, self.default_export);
-        fill(&mut args.shared, self.shared);
-        fill(&mut args.allow_plain_tcp, self.allow_plain_tcp);
-        fill(&mut args.tls_cert, self.tls_cert);
-        fill(&mut args.tls_key, self.tls_key);
-        fill(&mut args.tls_client_ca, self.tls_client_ca);
-        fill(&mut args.threads, self.threads);
-        let map_memory = self.map_memory.as_deref().map(parse_map_memory).transpose();
-        fill(&mut args.map_memory, map_memory.map_err(|error| wrong("map-memory", error))?);
-        fill(&mut args.pid_file, self.pid_file);
-        fill(&mut args.sandbox, self.sandbox);
-        fill(&mut args.trace, self.trace);
-        fill(&mut args.log, self.log);
-        fill(&mut args.quiet, self.quiet);
-        let file = self.file;
-        let placed = |(index, (drive, line)): (usize, (Spanned<ConfigDrive>, usize))| PlacedDrive {
-            drive: drive.into_inner(),
-            place: format!("drive {} in {file}, line {line}", index + 1),
-        };
-        Ok(self.drive.into_iter().zip(self.drive_lines).enumerate().map(placed).collect())
+        let updated = options.update_from_arg_matches(&self.matches);
+        updated.map_err(|error| Failure::because("cannot read the command line again", &error))?;
+        Ok(options)
     }
 }
 
-/// The lines of ascending places in a text, which is gone through once.
-fn lines(text: &str, places: impl Iterator<Item = usize>) -> Vec<usize> {
-    let (mut seen, mut line) = (0, 1);
-    let line_of = |place: usize| {
-        let between = text.as_bytes().get(seen..place).unwrap_or_default();
-        line += between.iter().filter(|&&byte| byte == b'\n').count();
-        seen = seen.max(place);
-        line
+/// Reads a file.
+fn read(path: &Path) -> Result<Args, Failure> {
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot read the configuration {}", path.display()), error)
     };
-    places.map(line_of).collect()
-}
-
-fn fill<T>(given: &mut Option<T>, configured: Option<T>) {
-    *given = given.take().or(configured);
-}
-
-fn fill_list<T>(given: &mut Vec<T>, configured: Vec<T>) {
-    if given.is_empty() {
-        *given = configured;
+    let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if !metadata.is_file() || metadata.len() > CONFIG_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "cannot read the configuration {}: not a regular file of at most {CONFIG_BYTES_MAX} bytes",
+            path.display()
+        )));
     }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    parse(&text, &path.display().to_string()).map_err(|error| failed(&error))
+}
+
+/// Reads the text of `file`, and says of each drive where it stands.
+///
+/// # Errors
+/// With the line, for an option that is unknown or means nothing.
+pub fn parse(text: &str, file: &str) -> Result<Args, toml::de::Error> {
+    let mut options: Args = toml::from_str(text)?;
+    let (mut seen, mut line) = (0, 1);
+    for (index, drive) in options.configured.iter_mut().enumerate() {
+        let between = text.as_bytes().get(seen..drive.begin).unwrap_or_default();
+        line += between.iter().filter(|&&byte| byte == b'\n').count();
+        seen = drive.begin;
+        drive.place = format!("drive {} in {file}, line {line}", index + 1);
+    }
+    Ok(options)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use clap::Args as _;
     use graph::options::{DiskOptions, Group, Kind, Spec, table};
 
-    use super::super::args::Args;
+    use super::super::drives::{ConfigDrive, PlacedDrive};
     use super::*;
+
+    /// What the command line means over the file.
+    fn options(line: &[&str], file: &str) -> Result<Args, Failure> {
+        Given::of(line).unwrap().over(parse(file, "x.toml").unwrap(), "x.toml")
+    }
 
     const FILE: &str = r#"
         socket = "/run/x.sock"
@@ -252,15 +157,18 @@ mod tests {
 
     #[test]
     fn a_drive_in_a_table_has_the_options_of_one_in_a_line() {
-        let drives = Config::parse(FILE).unwrap().fill(&mut Args::default()).unwrap();
+        let drives = options(&[], FILE).unwrap().configured;
         let [drive] = &drives[..] else { panic!("{drives:?}") };
         let line =
             "file=a.qcow2,l2-cache-size=2M,cache-clean-interval=0,lazy-refcounts=on,backing.l2-cache-size=1M";
-        let expected =
-            PlacedDrive { drive: ConfigDrive::Text(line.to_owned()), place: String::new() }.tree().unwrap();
+        let expected = in_line(line).tree().unwrap();
         let found = DiskOptions::of_tree(drive.tree().unwrap());
         assert_eq!(found, DiskOptions::of_tree(expected));
         assert!(found.is_ok());
+    }
+
+    fn in_line(line: &str) -> PlacedDrive {
+        PlacedDrive { drive: ConfigDrive::Text(line.to_owned()), begin: 0, place: String::new() }
     }
 
     /// A drive line with the option, and what must stand beside it.
@@ -318,11 +226,9 @@ mod tests {
                     (text, _) => format!("{name} = \"{text}\"\n"),
                 })
                 .collect();
-            let config = Config::parse(&format!("[[drive]]\n{toml}")).unwrap();
-            let drives = config.fill(&mut Args::default()).unwrap();
-            let in_line = PlacedDrive { drive: ConfigDrive::Text(line.clone()), place: String::new() };
+            let drives = options(&[], &format!("[[drive]]\n{toml}")).unwrap().configured;
             let [found, expected] =
-                [&drives[0], &in_line].map(|drive| DiskOptions::of_tree(drive.tree().unwrap()));
+                [&drives[0], &in_line(&line)].map(|drive| DiskOptions::of_tree(drive.tree().unwrap()));
             assert_eq!(found, expected, "{line}");
             assert!(found.is_ok(), "{line}: {found:?}");
         }
@@ -330,9 +236,8 @@ mod tests {
 
     #[test]
     fn the_command_line_wins_over_the_file() {
-        let mut args = Args { shared: Some(9), read_only: Some(false), ..Args::default() };
-        Config::parse(FILE).unwrap().fill(&mut args).unwrap();
-        assert_eq!((args.shared, args.read_only), (Some(9), Some(false)));
+        let args = options(&["--shared", "9", "--read-only=false"], FILE).unwrap();
+        assert_eq!((args.shared, args.read_only), (Some(9), false));
         assert_eq!(args.socket, Some(PathBuf::from("/run/x.sock")));
         assert_eq!(args.allow_path, [PathBuf::from("/images")]);
         assert_eq!(args.allow_name, ["nbd://host/golden"]);
@@ -340,41 +245,57 @@ mod tests {
 
     #[test]
     fn a_place_to_listen_on_the_command_line_replaces_that_of_the_file() {
-        let listen = Some("127.0.0.1:1".parse().unwrap());
-        let mut args = Args { listen, ..Args::default() };
-        let drives = Config::parse(FILE).unwrap().fill(&mut args).unwrap();
-        assert_eq!((args.socket, args.listen), (None, listen));
-        assert_eq!(drives.len(), 1);
+        let args = options(&["--listen", "1"], FILE).unwrap();
+        assert_eq!((args.socket, args.listen), (None, Some("127.0.0.1:1".parse().unwrap())));
+        assert_eq!(args.configured.len(), 1);
     }
 
     #[test]
     fn drives_in_both_places_are_refused() {
-        let mut args = Args { drives: vec!["b".into()], ..Args::default() };
-        let refused = Config::parse(FILE).unwrap().fill(&mut args).unwrap_err().to_string();
+        let refused = options(&["b"], FILE).unwrap_err().to_string();
         assert!(refused.contains("has 1 drive and the command line names b"), "{refused}");
     }
 
     #[test]
     fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
-        let error = Config::parse("sockte = \"x\"").unwrap_err().to_string();
+        let error = parse("sockte = \"x\"", "").unwrap_err().to_string();
         assert!(error.contains("unknown field `sockte`") && error.contains("`socket`"), "{error}");
-        let config = Config::parse(
-            "shared = 2\n[[drive]]\nfile = \"a\"\n\n[[drive]]\nfile = \"b\"\nl2-cache = \"1M\"",
-        )
-        .unwrap();
-        let drives = config.fill(&mut Args::default()).unwrap();
+        let file = "shared = 2\n[[drive]]\nfile = \"a\"\n\n[[drive]]\nfile = \"b\"\nl2-cache = \"1M\"";
+        let drives = options(&[], file).unwrap().configured;
         let error = DiskOptions::of_tree(drives[1].tree().unwrap()).unwrap_err().to_string();
         assert!(error.starts_with("unknown option l2-cache"), "{error}");
-        assert!(
-            drives[1].place.starts_with("drive 2 in ") && drives[1].place.ends_with("line 5"),
-            "{}",
-            drives[1].place
-        );
+        assert_eq!(drives[1].place, "drive 2 in x.toml, line 5");
     }
 
     #[test]
     fn two_places_to_listen_are_one_too_many() {
-        let config = Config::parse("socket = \"x\"\nlisten = \"1\"").unwrap();
-        assert!(config.fill(&mut Args::default()).is_err());
+        assert!(options(&[], "socket = \"x\"\nlisten = \"1\"").is_err());
+    }
+
+    #[test]
+    fn an_option_that_means_nothing_is_an_error_that_says_where_it_stands() {
+        for (option, expected) in [
+            ("format = \"qcow9\"", "allowed: qcow2, raw"),
+            ("socket-mode = \"0060\"", "keeps out the owner"),
+            ("listen = \"x\"", "not an address"),
+            ("metrics = \"x\"", "not an address"),
+            ("allow-connect = [\"host\"]", "HOST:PORT"),
+            ("map-memory = \"64k\"", "are too few"),
+            ("sandbox = \"maybe\"", "expected `on` or `off`"),
+            ("background = true", "unknown field"),
+        ] {
+            let error = parse(&format!("shared = 3\n{option}\n"), "").unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_option_of_the_command_line_stands_in_the_file_but_those_of_one_start() {
+        let error = parse("x = 1", "").unwrap_err().to_string();
+        for option in Given::augment_args(Command::new("serve")).get_opts().filter_map(clap::Arg::get_long) {
+            let is_of_one_start =
+                ["drive-options", "take-over", "background", "config", "help", "help-all"].contains(&option);
+            assert_eq!(error.contains(&format!("`{option}`")), !is_of_one_start, "{option}: {error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use graph::drive::{OptionTree, parse_drive, shown};
 use graph::options::DiskOptions;
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::args::Args;
 use crate::failure::Failure;
@@ -14,14 +15,14 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// When one cannot be understood, or there are none and no command can add any.
-pub fn disks(args: &Args, configured: &[PlacedDrive]) -> Result<Vec<(OptionTree, DiskOptions)>, Failure> {
+pub fn disks(args: &Args) -> Result<Vec<(OptionTree, DiskOptions)>, Failure> {
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     let given = args.drives.iter().map(|drive| {
         let tree = crate::drive::option_tree(drive, exists)?;
         let file = tree.filename().map_or_else(OsString::new, PathBuf::into_os_string);
         disk_of_tree(tree, args, &format!("drive {}", shown(&file)))
     });
-    let in_file = configured.iter().map(|placed| disk_of_tree(placed.tree()?, args, &placed.place));
+    let in_file = args.configured.iter().map(|placed| disk_of_tree(placed.tree()?, args, &placed.place));
     let disks: Vec<_> = given.chain(in_file).collect::<Result<_, _>>()?;
     if disks.is_empty() && args.qmp.is_none() {
         return Err(Failure::new("no DRIVE is given; try cowhand serve --create 20G disk.qcow2"));
@@ -39,7 +40,7 @@ fn disk_of_tree(
         |error: &dyn std::error::Error| Failure::because(format!("cannot understand {place}"), error);
     let of_tree = |tree: &OptionTree| DiskOptions::of_tree(tree.clone()).map_err(|error| failed(&error));
     let before = of_tree(&tree)?;
-    if args.read_only == Some(true) {
+    if args.read_only {
         tree.replace("read-only", "on").map_err(|error| failed(&error))?;
     }
     if let (None, Some(format)) = (before.layer.format, args.format) {
@@ -60,12 +61,21 @@ pub enum ConfigDrive {
 }
 
 /// A drive in a configuration file, and where it stands there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Spanned<ConfigDrive>")]
 pub struct PlacedDrive {
     /// The drive.
     pub drive: ConfigDrive,
+    /// Bytes of the file before it.
+    pub begin: usize,
     /// For errors: which one, and in which line of which file.
     pub place: String,
+}
+
+impl From<Spanned<ConfigDrive>> for PlacedDrive {
+    fn from(drive: Spanned<ConfigDrive>) -> Self {
+        Self { begin: drive.span().start, drive: drive.into_inner(), place: String::new() }
+    }
 }
 
 impl PlacedDrive {

@@ -1,6 +1,7 @@
 //! What clients use, from its opening to its end; opened again where a process that was to take over fails.
 
 use std::io;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use super::inventory::fuse::NewFuseDoor;
 use super::inventory::vhost_user::NewVhostDoor;
 use super::listening::Listening;
 use super::sealed_layers;
-use super::settings::{FuseFile, Placed, Settings, UblkDevice};
+use super::settings::{FuseFile, Placed, SHARED_DEFAULT, Settings, UblkDevice};
 use super::signals::SignalStreams;
 use super::socket_path::let_names_stay;
 use super::steering::Sockets;
@@ -45,7 +46,7 @@ pub(super) fn live(
     sockets: &Sockets,
     signals: &SignalStreams,
 ) -> Result<ExitCode, Failure> {
-    let view = if settings.quiet { View::Nothing } else { View::Terminal };
+    let view = if settings.options.quiet { View::Nothing } else { View::Terminal };
     loop {
         let Opened { inventory, trace, .. } = opened;
         let served = supervise::until_asked(reactor, inventory, sockets, signals, view);
@@ -137,10 +138,10 @@ impl Opened {
         inherited: Vec<Inherited>,
         estate: &Estate,
     ) -> Result<Self, Failure> {
-        let recorder = settings.trace.as_ref().map(|_| Arc::new(Recorder::default()));
+        let recorder = settings.options.trace.as_ref().map(|_| Arc::new(Recorder::default()));
         let rules =
             OpenRules { policy: settings.policy.clone(), trace: recorder.clone(), ..OpenRules::default() };
-        if let Some(bytes) = settings.map_memory {
+        if let Some(bytes) = settings.options.map_memory {
             rules.map_budget.set_bytes_max(bytes);
         }
         let disks = disks::open_all(reactor, settings, &rules)?;
@@ -148,15 +149,15 @@ impl Opened {
             rules,
             nbd_server(settings),
             Events::new(),
-            settings.sandbox,
-            settings.plain_tcp_allowed,
-            settings.socket_mode,
-            (settings.guest_memory.into(), false),
+            settings.options.sandbox,
+            settings.options.allow_plain_tcp,
+            settings.options.socket_mode,
+            (settings.options.guest_memory.into(), false),
         );
         let created = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
         fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
         reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.start_upkeep()) });
-        let trace = settings.trace.as_deref().zip(recorder);
+        let trace = settings.options.trace.as_deref().zip(recorder);
         let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, reactor)).transpose()?;
         let mut opened = Self { inventory, trace, created };
         match opened.open_doors(reactor, (settings, tls), inherited, estate) {
@@ -180,7 +181,7 @@ impl Opened {
         let inventory = &self.inventory;
         sealed_layers::check(&inventory.graph)?;
         if let Some(place) = &settings.endpoint {
-            let listening = Listening::start(place, settings.socket_mode, inherited)?;
+            let listening = Listening::start(place, settings.options.socket_mode, inherited)?;
             inventory.doors.open(listening, inventory.doors.admission(tls.clone()));
         }
         open_to_machines(inventory, settings)?;
@@ -203,15 +204,17 @@ impl Opened {
 /// The NBD server, without disks yet, on loops that all doors share.
 fn nbd_server(settings: &Settings) -> Arc<Server> {
     let options = ServerOptions {
-        connections_per_export: settings.shared,
-        merge: settings.request_merging,
+        connections_per_export: settings.options.shared.unwrap_or(SHARED_DEFAULT).max(1),
+        merge: settings.options.request_merging != Some(false),
         ..ServerOptions::default()
     };
     let exports = Exports::new();
-    if let Some(name) = &settings.default_export {
+    if let Some(name) = &settings.options.default_export {
         exports.set_default(name.clone());
     }
-    Server::new(exports, options, &Loops::new(settings.threads, Shutdown::new()))
+    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = settings.options.threads.map_or_else(processors, |threads| threads.max(1) as usize);
+    Server::new(exports, options, &Loops::new(threads, Shutdown::new()))
 }
 
 /// Puts the disks of the command line where commands find them, and exports each.
@@ -241,7 +244,7 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
             queues: QUEUES_MAX,
             logical_block_size: 512,
             serial: Some(shown_serial(name).to_owned()),
-            merge: settings.request_merging,
+            merge: settings.options.request_merging != Some(false),
         };
         let id = format!("{name}-vhost{number}");
         inventory.add_vhost_export((id, nbd.disk.name()), shown, door).map_err(failed)?;

@@ -1,10 +1,7 @@
-//! What `serve` is going to do: command line and configuration, put together and checked once.
+//! What `serve` is going to do: its options, checked once, and what they come to.
 
-use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::PathBuf;
 
-use dial::Target;
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use door_ublk::limits::NUMBER_MAX;
@@ -14,17 +11,13 @@ use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::parse_size;
+use tls::{ServerFiles, Terms};
 
 use super::args::Args;
-use super::config::Config;
 use super::drives::disks;
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::{export_names, stable_path};
-use super::guest_memory::GuestMemory;
-use super::log_filter::DEFAULT_LEVEL;
 use super::overlay::Overlay;
-use super::sandbox::Sandbox;
-use super::socket_mode::SocketMode;
 use super::socket_path::private_name;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
@@ -37,6 +30,8 @@ pub const SHARED_DEFAULT: u32 = 16;
 /// Everything `serve` needs to know.
 #[derive(Debug)]
 pub struct Settings {
+    /// The options; those below are what others of them come to.
+    pub options: Args,
     /// The disks and their exports' names.
     pub exports: Vec<Export>,
     /// How missing images are created, if they are.
@@ -45,54 +40,18 @@ pub struct Settings {
     pub overlay: Option<Overlay>,
     /// Where names in images may lead.
     pub policy: Policy,
-    /// `--allow-path`, as given.
-    pub allowed: Vec<PathBuf>,
-    /// `--allow-connect`.
-    pub allowed_targets: Vec<Target>,
-    /// `--qmp`.
-    pub qmp: Option<PathBuf>,
-    /// `--metrics`.
-    pub metrics: Option<SocketAddr>,
-    /// Where the next process may take over.
-    pub take_over_socket: Option<PathBuf>,
-    /// `--allow-plain-tcp`.
-    pub plain_tcp_allowed: bool,
-    /// `--default-export`: what the empty name means.
-    pub default_export: Option<String>,
-    /// Connections of each export.
-    pub shared: u32,
     /// Where clients come in; `None` until a command says.
     pub endpoint: Option<Endpoint>,
-    /// `--vhost-user-blk`: sockets for virtual machines.
+    /// Sockets for virtual machines.
     pub vhost_user_blk: Vec<Placed>,
-    /// `--guest-memory`.
-    pub guest_memory: GuestMemory,
-    /// `--fuse`: files that disks are mounted over.
+    /// Files that disks are mounted over.
     pub fuse: Vec<FuseFile>,
-    /// `--ublk`: disks that are block devices.
+    /// Disks that are block devices.
     pub ublk: Vec<UblkDevice>,
     /// The program ends when its mounts have.
     pub ends_with_mounts: bool,
-    /// `--request-merging`.
-    pub request_merging: bool,
-    /// The mode of Unix sockets.
-    pub socket_mode: SocketMode,
     /// TLS, if clients must use it.
-    pub tls: Option<TlsFiles>,
-    /// Event loops.
-    pub threads: usize,
-    /// `--map-memory`.
-    pub map_memory: Option<u64>,
-    /// `--pid-file`.
-    pub pid_file: Option<PathBuf>,
-    /// `--sandbox`.
-    pub sandbox: Sandbox,
-    /// `--trace`.
-    pub trace: Option<PathBuf>,
-    /// `--log`.
-    pub log: String,
-    /// `--quiet`.
-    pub quiet: bool,
+    pub tls: Option<ServerFiles>,
 }
 
 /// A disk to serve.
@@ -160,74 +119,28 @@ impl UblkDevice {
     }
 }
 
-/// PEM files for TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Our certificate.
-    pub cert: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-    /// Who signs clients' certificates, if they must have one.
-    pub client_ca: Option<PathBuf>,
-}
-
-/// The environment that settings depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct Surroundings {
-    /// systemd handed sockets over.
-    pub sockets_inherited: bool,
-    /// Processors.
-    pub processors: usize,
-}
-
-impl Surroundings {
-    /// Those of this process.
-    pub fn here(sockets_inherited: bool) -> Self {
-        Self { sockets_inherited, processors: std::thread::available_parallelism().map_or(1, NonZero::get) }
-    }
-}
-
 impl Settings {
-    /// Puts everything together.
+    /// What the options come to. `sockets_inherited` says that systemd handed sockets over.
     ///
     /// # Errors
     /// For the first thing that is missing, unknown or contradicts another.
-    pub fn new(mut args: Args, surroundings: Surroundings) -> Result<Self, Failure> {
-        let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
-        let configured = config.fill(&mut args)?;
-        let mut disks = disks(&args, &configured)?;
-        let overlay = overlay(&args, &mut disks)?;
+    pub fn new(mut options: Args, sockets_inherited: bool) -> Result<Self, Failure> {
+        let mut disks = disks(&options)?;
+        let overlay = overlay(&options, &mut disks)?;
         let (trees, disks): (Vec<_>, Vec<_>) = disks.into_iter().unzip();
-        let names = export_names(&disks, args.export.as_deref())?;
-        let default_export = default_export(&names, args.default_export.as_deref())?;
-        let tls = tls_files(&args)?;
+        let names = export_names(&disks, options.export.as_deref())?;
+        check_default_export(&names, options.default_export.as_deref())?;
+        let tls = tls_files(&options)?;
+        options.take_over_socket = options.take_over_socket.or(options.take_over.take());
         Ok(Self {
-            create: new_image(&args)?,
+            create: new_image(&options)?,
             overlay,
-            default_export,
-            policy: policy(&args.allow_path, &args.allow_name)?,
-            shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
-            endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
-            vhost_user_blk: placed(&names, "--vhost-user-blk", &args.vhost_user_blk)?,
-            guest_memory: args.guest_memory.unwrap_or_default(),
-            fuse: placed(&names, "--fuse", &args.fuse)?.into_iter().map(FuseFile::plain).collect(),
-            ublk: ublk_devices(&names, &args.ublk)?,
+            policy: policy(&options.allow_path, &options.allow_name)?,
+            endpoint: endpoint(&options, &names, &disks, tls.is_some(), sockets_inherited)?,
+            vhost_user_blk: placed(&names, "--vhost-user-blk", &options.vhost_user_blk)?,
+            fuse: placed(&names, "--fuse", &options.fuse)?.into_iter().map(FuseFile::plain).collect(),
+            ublk: ublk_devices(&names, &options.ublk)?,
             ends_with_mounts: false,
-            request_merging: args.request_merging != Some(false),
-            socket_mode: args.socket_mode.unwrap_or_default(),
-            plain_tcp_allowed: args.allow_plain_tcp == Some(true),
-            allowed: args.allow_path,
-            allowed_targets: args.allow_connect,
-            qmp: args.qmp,
-            take_over_socket: args.take_over_socket.or(args.take_over),
-            metrics: args.metrics,
-            threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
-            map_memory: args.map_memory,
-            pid_file: args.pid_file,
-            sandbox: args.sandbox.unwrap_or_default(),
-            trace: args.trace,
-            log: args.log.unwrap_or_else(|| DEFAULT_LEVEL.to_owned()),
-            quiet: args.quiet == Some(true),
             tls,
             exports: names
                 .into_iter()
@@ -235,6 +148,7 @@ impl Settings {
                 .zip(trees)
                 .map(|((name, disk), tree)| Export { name, disk, tree })
                 .collect(),
+            options,
         })
     }
 }
@@ -249,7 +163,7 @@ fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
             )),
         };
     };
-    if args.read_only == Some(true) {
+    if args.read_only {
         return Err(Failure::new(
             "--create makes a disk to write on, and --read-only forbids it; give one of them",
         ));
@@ -264,7 +178,7 @@ fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
 fn overlay(args: &Args, disks: &mut [(OptionTree, DiskOptions)]) -> Result<Option<Overlay>, Failure> {
     let Some(image) = &args.overlay else { return Ok(None) };
     // Also where one of them stands in the configuration.
-    if args.create.is_some() || args.read_only == Some(true) {
+    if args.create.is_some() || args.read_only {
         return Err(Failure::new(
             "--overlay makes what it needs and is written to; give no --create and no --read-only with it",
         ));
@@ -272,16 +186,17 @@ fn overlay(args: &Args, disks: &mut [(OptionTree, DiskOptions)]) -> Result<Optio
     Overlay::put_over(disks, image, &args.create_options).map(Some)
 }
 
-/// What was asked for, if there is such an export.
-fn default_export(names: &[String], asked: Option<&str>) -> Result<Option<String>, Failure> {
-    let Some(asked) = asked else { return Ok(None) };
-    if !names.is_empty() && !names.iter().any(|name| name == asked) {
-        return Err(Failure::new(format!(
-            "--default-export {asked}: there is no such export; name one of {}",
-            few_names(names.iter().map(String::as_str))
-        )));
+/// Refuses a default export that is none.
+fn check_default_export(names: &[String], asked: Option<&str>) -> Result<(), Failure> {
+    match asked {
+        Some(asked) if !names.is_empty() && !names.iter().any(|name| name == asked) => {
+            Err(Failure::new(format!(
+                "--default-export {asked}: there is no such export; name one of {}",
+                few_names(names.iter().map(String::as_str))
+            )))
+        }
+        _ => Ok(()),
     }
-    Ok(Some(asked.to_owned()))
 }
 
 /// The meaning of each `[EXPORT=]PATH` of an option. The text before the first `=` is an export only if there
@@ -315,10 +230,11 @@ fn ublk_devices(names: &[String], given: &[String]) -> Result<Vec<UblkDevice>, F
     placed(names, "--ublk", given)?.into_iter().map(UblkDevice::parse).collect()
 }
 
-fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
+fn tls_files(args: &Args) -> Result<Option<ServerFiles>, Failure> {
     match (&args.tls_cert, &args.tls_key, &args.tls_client_ca) {
         (Some(cert), Some(key), client_ca) => {
-            Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.clone() }))
+            let (certificate, key, client_ca) = (cert.clone(), key.clone(), client_ca.clone());
+            Ok(Some(ServerFiles { certificate, key, client_ca, terms: Terms::default() }))
         }
         (None, None, None) => Ok(None),
         (Some(_), None, _) => Err(Failure::new("--tls-cert needs its --tls-key")),
@@ -332,9 +248,9 @@ fn endpoint(
     names: &[String],
     disks: &[DiskOptions],
     tls: bool,
-    surroundings: Surroundings,
+    sockets_inherited: bool,
 ) -> Result<Option<Endpoint>, Failure> {
-    let protection = Protection { tls, plain_allowed: args.allow_plain_tcp == Some(true) };
+    let protection = Protection { tls, plain_allowed: args.allow_plain_tcp };
     let first = names.first().zip(disks.first());
     match (&args.socket, args.listen) {
         (Some(path), _) => Ok(Some(Endpoint::Socket(path.clone()))),
@@ -342,7 +258,7 @@ fn endpoint(
             check_tcp(address, protection)?;
             Ok(Some(Endpoint::Tcp(address)))
         }
-        (None, None) if surroundings.sockets_inherited => Ok(Some(Endpoint::Inherited)),
+        (None, None) if sockets_inherited => Ok(Some(Endpoint::Inherited)),
         // Nothing to serve yet: nbd-server-start will say where.
         (None, None) => Ok(first
             .map(|(name, disk)| Endpoint::PrivateSocket(private_name(name, &stable_path(&disk.filename))))),
@@ -355,22 +271,19 @@ mod tests {
 
     use super::*;
 
-    const HERE: Surroundings = Surroundings { sockets_inherited: false, processors: 2 };
-
     fn args(drives: &[&str]) -> Args {
         Args { drives: drives.iter().map(OsString::from).collect(), ..Args::default() }
     }
 
     fn refusal(args: Args) -> String {
-        Settings::new(args, HERE).map(|_| ()).unwrap_err().to_string()
+        Settings::new(args, false).map(|_| ()).unwrap_err().to_string()
     }
 
     #[test]
     fn one_path_is_enough() {
-        let settings = Settings::new(args(&["disk.qcow2"]), HERE).unwrap();
+        let settings = Settings::new(args(&["disk.qcow2"]), false).unwrap();
         assert_eq!(settings.exports[0].name, "disk");
         assert!(matches!(settings.endpoint, Some(Endpoint::PrivateSocket(_))), "{:?}", settings.endpoint);
-        assert_eq!((settings.shared, settings.threads), (SHARED_DEFAULT, 2));
         assert!(settings.create.is_none() && settings.tls.is_none());
     }
 
@@ -378,7 +291,7 @@ mod tests {
     fn a_socket_for_a_machine_names_its_disk_where_there_are_several() {
         let found = |drives: &[&str], given: &str| {
             let args = Args { vhost_user_blk: vec![given.to_owned()], ..args(drives) };
-            Settings::new(args, HERE).map(|settings| {
+            Settings::new(args, false).map(|settings| {
                 let socket = settings.vhost_user_blk[0].clone();
                 (socket.export, socket.path.to_string_lossy().into_owned())
             })
@@ -396,11 +309,11 @@ mod tests {
     #[test]
     fn what_is_said_for_all_drives_reaches_each() {
         let given = Args {
-            read_only: Some(true),
+            read_only: true,
             format: Some(Format::Raw),
             ..args(&["a.img", "file=b.qcow2,format=qcow2,id=other"])
         };
-        let settings = Settings::new(given, HERE).unwrap();
+        let settings = Settings::new(given, false).unwrap();
         let formats: Vec<_> = settings.exports.iter().map(|export| export.disk.layer.format).collect();
         assert_eq!(formats, [Some(Format::Raw), Some(Format::Qcow2)]);
         assert!(settings.exports.iter().all(|export| export.disk.layer.read_only));
@@ -414,7 +327,7 @@ mod tests {
             create_options: vec!["cluster_size=128k".into()],
             ..args(&["disk.qcow2"])
         };
-        let create = Settings::new(given, HERE).unwrap().create.unwrap();
+        let create = Settings::new(given, false).unwrap().create.unwrap();
         assert_eq!((create.size, create.options.cluster_size), (Some(20 << 30), 128 << 10));
     }
 
@@ -428,7 +341,7 @@ mod tests {
                 "-o is for disks that are created; give --create SIZE or --overlay IMAGE with it",
             ),
             (
-                Args { create: Some("1G".into()), read_only: Some(true), ..args(&["a"]) },
+                Args { create: Some("1G".into()), read_only: true, ..args(&["a"]) },
                 "--create makes a disk to write on, and --read-only forbids it; give one of them",
             ),
             (Args { tls_cert: path(), ..args(&["a"]) }, "--tls-cert needs its --tls-key"),
@@ -448,7 +361,7 @@ mod tests {
     #[test]
     fn with_a_control_socket_nothing_needs_to_be_served_at_first() {
         let given = Args { qmp: Some("/run/q".into()), ..args(&[]) };
-        let settings = Settings::new(given, HERE).unwrap();
+        let settings = Settings::new(given, false).unwrap();
         assert!(settings.exports.is_empty() && settings.endpoint.is_none());
     }
 
@@ -458,7 +371,7 @@ mod tests {
         let name = |path: &str| {
             std::fs::create_dir_all(directory.path().join(path).parent().unwrap()).unwrap();
             let path = directory.path().join(path).display().to_string();
-            match Settings::new(args(&[&path]), HERE).unwrap().endpoint {
+            match Settings::new(args(&[&path]), false).unwrap().endpoint {
                 Some(Endpoint::PrivateSocket(name)) => name,
                 other => panic!("{other:?}"),
             }
@@ -474,15 +387,14 @@ mod tests {
     #[test]
     fn the_default_export_is_one_of_those_that_there_are() {
         let given = |default: &str| Args { default_export: Some(default.into()), ..args(&["a", "b"]) };
-        assert_eq!(Settings::new(given("b"), HERE).unwrap().default_export.as_deref(), Some("b"));
+        assert!(Settings::new(given("b"), false).is_ok());
         let expected = "--default-export c: there is no such export; name one of \"a\" and \"b\"";
         assert_eq!(refusal(given("c")), expected);
     }
 
     #[test]
     fn systemds_sockets_are_used_unless_a_place_is_given() {
-        let inherited = Surroundings { sockets_inherited: true, ..HERE };
-        let endpoint = |args| Settings::new(args, inherited).unwrap().endpoint;
+        let endpoint = |args| Settings::new(args, true).unwrap().endpoint;
         assert_eq!(endpoint(args(&["a"])), Some(Endpoint::Inherited));
         let path = PathBuf::from("/run/s");
         let asked = endpoint(Args { socket: Some(path.clone()), ..args(&["a"]) });

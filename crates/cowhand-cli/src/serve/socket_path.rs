@@ -225,7 +225,6 @@ mod tests {
     /// The umask of a service is 022 mostly: a socket was readable to all, and to be had by others under umask 0.
     #[test]
     fn a_socket_is_its_owners_alone_unless_others_are_let_in() {
-        use super::super::socket_mode::parse_socket_mode;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let mode = |asked| {
@@ -235,7 +234,7 @@ mod tests {
         };
         assert_eq!(mode(SocketMode::default()), 0o600);
         for octal in ["0660", "0666", "0777", "0600"] {
-            let asked = parse_socket_mode(octal).unwrap();
+            let asked: SocketMode = octal.parse().unwrap();
             assert_eq!(mode(asked), asked.mode().as_raw_mode());
         }
     }
