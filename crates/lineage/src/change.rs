@@ -10,10 +10,9 @@ use storage::{LockError, Role};
 
 use crate::checkpoint_name::CheckpointRef;
 use crate::deliberate::{Bug, has};
-use crate::entry::Entry;
+use crate::entry::{Entry, UNKNOWN_DISK};
 use crate::error::Error;
 use crate::files::files;
-use crate::forget::UNKNOWN_DISK;
 use crate::layer_id::LayerId;
 use crate::lock::Lock;
 use crate::manifest::Manifest;

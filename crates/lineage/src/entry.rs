@@ -10,6 +10,9 @@ use crate::files::FileFacts;
 use crate::labels::Labels;
 use crate::layer_id::LayerId;
 
+/// The disk of layers whose manifest was lost: they may have had names.
+pub(crate) const UNKNOWN_DISK: &str = "unknown";
+
 /// What is recorded of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

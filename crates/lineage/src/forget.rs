@@ -6,44 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::change::{Change, Outcome};
-use crate::entry::Entry;
+use crate::entry::{Entry, UNKNOWN_DISK};
 use crate::error::Error;
 use crate::image::Backing;
-use crate::keep::Keep;
+use crate::keep::{Keep, Policy};
 use crate::layer_id::LayerId;
 use crate::lock::PATIENCE;
 use crate::place::{DiskPlace, Place};
 use crate::plan::Plan;
 use crate::steps::Step;
 use crate::survey::Survey;
-
-/// The disk of layers whose manifest was lost: they may have had names.
-pub(crate) const UNKNOWN_DISK: &str = "unknown";
-
-/// What is to be kept. A lineage may have one: its servers follow it, and so does who forgets by no other.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Policy {
-    /// Which checkpoints without a name stay; all of them without.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keep: Option<Keep>,
-    /// Layers below a disk at most: beyond that the oldest checkpoints without a name are forgotten, whatever `keep` says.
-    #[serde(default, rename = "max-depth", skip_serializing_if = "Option::is_none")]
-    pub depth_max: Option<usize>,
-    /// Layers are merged only where more than so many percent of what they take is not needed; always without.
-    #[serde(default, rename = "max-waste", skip_serializing_if = "Option::is_none")]
-    pub waste_max: Option<u8>,
-}
-
-impl Policy {
-    /// Whether it says nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// What becomes of what a policy does not keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,28 @@ const DAY_SECONDS: u64 = 86_400;
 #[serde(try_from = "String", into = "String")]
 pub struct Keep(Vec<(Span, u32)>);
 
+/// What is to be kept. A lineage may have one: its servers follow it, and so does who forgets by no other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Policy {
+    /// Which checkpoints without a name stay; all of them without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
+    /// Layers below a disk at most: beyond that the oldest checkpoints without a name are forgotten, whatever `keep` says.
+    #[serde(default, rename = "max-depth", skip_serializing_if = "Option::is_none")]
+    pub depth_max: Option<usize>,
+    /// Layers are merged only where more than so many percent of what they take is not needed; always without.
+    #[serde(default, rename = "max-waste", skip_serializing_if = "Option::is_none")]
+    pub waste_max: Option<u8>,
+}
+
+impl Policy {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Span {

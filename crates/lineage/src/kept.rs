@@ -59,7 +59,7 @@ pub(crate) fn forget_all() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forget::Policy;
+    use crate::keep::Policy;
     use crate::place::Place;
 
     #[test]

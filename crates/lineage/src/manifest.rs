@@ -11,7 +11,7 @@ use crate::deliberate::{Bug, has};
 use crate::entry::{Entry, Recorded};
 use crate::error::Error;
 use crate::files::{FileFacts, OpenFile, Purpose, files, remove_if_there};
-use crate::forget::Policy;
+use crate::keep::Policy;
 use crate::kept;
 use crate::layer_id::LayerId;
 use crate::place::{Place, is_file_name};

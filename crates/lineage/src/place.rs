@@ -172,6 +172,22 @@ impl Place {
             }
         }
     }
+
+    /// What is in the directory of the layers and could be ours: the layers, and names of other files, both in order.
+    pub(crate) fn listed(&self) -> Result<(Vec<LayerId>, Vec<String>), Error> {
+        let layers = self.layers();
+        let found = files().names(&layers).map_err(Error::io("cannot list", &layers))?;
+        let (mut ids, mut others) = (Vec::with_capacity(found.len()), Vec::new());
+        for name in found.into_iter().filter_map(|name| name.into_string().ok()) {
+            match LayerId::of_file_name(&name) {
+                Some(id) => ids.push(id),
+                None => others.push(name),
+            }
+        }
+        ids.sort_unstable();
+        others.sort_unstable();
+        Ok((ids, others))
+    }
 }
 
 impl DiskPlace {

@@ -8,10 +8,9 @@ use storage::Role;
 
 use crate::change::check_lock;
 use crate::deliberate::{Bug, has};
-use crate::entry::{Entry, Seal};
+use crate::entry::{Entry, Seal, UNKNOWN_DISK};
 use crate::error::Error;
 use crate::files::{FileFacts, files};
-use crate::forget::UNKNOWN_DISK;
 use crate::image::{ImageFacts, name_parent_from_layers};
 use crate::layer_id::LayerId;
 use crate::lock::{Lock, lock};
@@ -43,7 +42,7 @@ pub fn recover(locked: &Lock) -> Result<Recovered, Error> {
     let place = locked.place();
     let before = Manifest::read(place)?;
     let mut found = Recovered { manifest: before.clone().unwrap_or_default(), ..Recovered::default() };
-    let (mut ids, others) = listed(place)?;
+    let (mut ids, others) = place.listed()?;
     for name in others {
         let path = place.layers().join(&name);
         // A layer that is being made of several is left to its command, if that is alive.
@@ -161,20 +160,4 @@ fn is_a_disk(place: &Place, file: &FileFacts) -> Result<bool, Error> {
         }
     }
     Ok(false)
-}
-
-/// What is in the directory of the layers and could be ours: the layers, and names of other files, both in order.
-pub(crate) fn listed(place: &Place) -> Result<(Vec<LayerId>, Vec<String>), Error> {
-    let layers = place.layers();
-    let found = files().names(&layers).map_err(Error::io("cannot list", &layers))?;
-    let (mut ids, mut others) = (Vec::with_capacity(found.len()), Vec::new());
-    for name in found.into_iter().filter_map(|name| name.into_string().ok()) {
-        match LayerId::of_file_name(&name) {
-            Some(id) => ids.push(id),
-            None => others.push(name),
-        }
-    }
-    ids.sort_unstable();
-    others.sort_unstable();
-    Ok((ids, others))
 }

@@ -7,12 +7,11 @@ use crate::checkpoint_name::CheckpointRef;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::files::files;
-use crate::forget::Policy;
 use crate::image::{Backing, ImageFacts};
+use crate::keep::Policy;
 use crate::layer_id::LayerId;
 use crate::manifest::Manifest;
 use crate::place::{DiskPlace, LAYERS, Place};
-use crate::recover::listed;
 
 /// A look at a lineage that another command changes meanwhile may miss what it needs: that is looked at again, so often at most.
 const LOOKS_MAX: usize = 5;
@@ -96,7 +95,7 @@ impl Survey {
             survey.disks.extend(image.map(|image| Disk { name: name.to_string_lossy().into_owned(), image }));
         }
         survey.disks.sort_by(|one, other| one.name.cmp(&other.name));
-        let (ids, others) = listed(place)?;
+        let (ids, others) = place.listed()?;
         for id in ids {
             let layer = survey.read(&place.layer(id), || Layer::read(place, manifest, id));
             survey.layers.extend(layer.map(|layer| (id, layer)));

@@ -6,8 +6,6 @@ use storage_s3::{Depth, Listed, StoreError};
 use crate::error::Error;
 use crate::place::{MANIFEST_SUFFIX, Place};
 
-/// Checkpoints that a manifest names at most: no chain of layers is longer.
-pub const CHECKPOINTS_MAX: usize = 1000;
 /// Digits of an id.
 const ID_DIGITS: usize = 16;
 /// Bytes of a name at most.

@@ -1,11 +1,8 @@
 //! How many bytes a chunk has.
 
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::manifest_error::ManifestError;
 
-/// Bytes of the smallest chunks.
-pub const CHUNK_BYTES_MIN: u64 = 512 << 10;
-/// Bytes of the largest chunks.
-pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of a chunk by default.
 pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
 

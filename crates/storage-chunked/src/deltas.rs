@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::chunk_name::{ChunkName, NAME_BYTES};
 use crate::chunk_size::ChunkSize;
 use crate::key::OVERHEAD_BYTES;
+use crate::limits::DELTAS_BYTES_MAX;
 
 /// Patches of a chunk at most: a read of it takes a request for each, at the same time.
 pub const PATCHES_MAX: usize = 8;
-/// Bytes of a table of deltas at most: with eight patches each, and few objects, the chunks of a table take 3.2 MB. In memory it is twice as large.
-pub const DELTAS_BYTES_MAX: u64 = 4 << 20;
 /// Bytes that the names of new delta objects take of a table at most: half of the largest chunks are 8,192 objects of 4 MiB.
 const NEW_OBJECTS_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a delta object at most, which a server that knows no ranges is asked for.

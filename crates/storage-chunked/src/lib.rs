@@ -28,6 +28,7 @@ mod in_use;
 mod kept;
 mod key;
 mod leading;
+mod limits;
 mod manifest;
 mod manifest_error;
 mod packing;
@@ -40,15 +41,18 @@ mod table;
 mod unused;
 mod writing;
 
-pub use checkpoint::{CHECKPOINTS_MAX, Checkpoint, Of};
+pub use checkpoint::{Checkpoint, Of};
 pub use chunk_name::ChunkName;
-pub use chunk_size::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize};
+pub use chunk_size::{CHUNK_BYTES_DEFAULT, ChunkSize};
 pub use composing::{DeltaObject, NewDelta};
-pub use deltas::{DELTAS_BYTES_MAX, Delta, DeltaTable, PATCHES_MAX, Patch};
+pub use deltas::{Delta, DeltaTable, PATCHES_MAX, Patch};
 pub use difference::{Comparison, Content, Difference};
 pub use error::Error;
 pub use key::{ImageKey, KeyError, KeyId, SECRET_BYTES_MIN};
-pub use manifest::{Compression, DELTA_TABLES_MAX, DISK_BYTES_MAX, DeltasOf, Manifest, TABLE_CHUNKS};
+pub use limits::{
+    CHECKPOINTS_MAX, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DELTA_TABLES_MAX, DELTAS_BYTES_MAX, DISK_BYTES_MAX,
+};
+pub use manifest::{Compression, DeltasOf, Manifest, TABLE_CHUNKS};
 pub use manifest_error::ManifestError;
 pub use packing::{Packed, Packing};
 pub use place::{PREFIX, Place, Published, split_key, without_prefix};

@@ -5,24 +5,18 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{CHECKPOINTS_MAX, Checkpoint};
+use crate::checkpoint::Checkpoint;
 use crate::chunk_name::ChunkName;
 use crate::chunk_size::ChunkSize;
-use crate::deltas::DELTAS_BYTES_MAX;
 use crate::key::{CIPHER, ImageKey, KeyId};
+use crate::limits::{CHECKPOINTS_MAX, DELTA_TABLES_MAX, DELTAS_BYTES_MAX, DISK_BYTES_MAX, FORMAT};
 use crate::manifest_error::ManifestError;
 
-/// The value of `format`.
-pub(crate) const FORMAT: &str = "cowhand-chunked-image";
 /// The versions that are read. The first one is written where it can say all.
 const VERSIONS: [u64; 4] = [1, 2, 3, 4];
 
 /// Chunks that one table names. A table of 512 KiB is then 8 to 64 GiB of disk.
 pub const TABLE_CHUNKS: u64 = 16_384;
-/// A larger disk is refused. With the smallest chunks it has 8,192 tables: a manifest of 550 KB.
-pub const DISK_BYTES_MAX: u64 = 64 << 40;
-/// Tables that have chunks which are deltas at most: the manifest stays small.
-pub const DELTA_TABLES_MAX: usize = 1024;
 /// No manifest has more: 8,192 names take 72 bytes each.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 

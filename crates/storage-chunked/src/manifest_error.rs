@@ -1,10 +1,10 @@
 //! What is wrong with a manifest.
 
-use crate::checkpoint::CHECKPOINTS_MAX;
-use crate::chunk_size::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
-use crate::deltas::DELTAS_BYTES_MAX;
 use crate::key::CIPHER;
-use crate::manifest::{DELTA_TABLES_MAX, DISK_BYTES_MAX, FORMAT};
+use crate::limits::{
+    CHECKPOINTS_MAX, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DELTA_TABLES_MAX, DELTAS_BYTES_MAX, DISK_BYTES_MAX,
+    FORMAT,
+};
 
 /// What is wrong with a manifest, or with a disk that is to have one.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use control::{Command, Events, Handler, Passed};
 use door_nbd::{Server, ServerOptions};
 use door_vhost_user_blk::FilePolicy;
 use export::{Exports, Loops, Shutdown};
-use graph::OpenRules;
+use graph::{Graph, OpenRules};
 use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
@@ -20,6 +20,7 @@ use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::brokers;
 use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 use crate::serve::pid_file::PidFile;
 use crate::serve::qmp::{Steering, schema};
 use crate::serve::sandbox::{self, Allowed, Sandbox};
@@ -58,9 +59,9 @@ impl Daemon {
         // Plain TCP is what these programs open; the sandbox is entered when all is open. A guest whose memory never answers would stop
         // all others here, too.
         let (mode, memory) = (SocketMode::default(), FilePolicy::default());
-        let rules = OpenRules { names_all: true, ..rules };
-        let inventory =
-            Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, (memory, true));
+        let graph = Graph::new(OpenRules { names_all: true, ..rules });
+        let nodes = Nodes { graph, events: Events::new(), sandbox: Sandbox::Off, as_qemu: true };
+        let inventory = Inventory::new(nodes, server, memory, true, mode);
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
         Ok(Self { reactor, inventory, steering, signals, pid_file: None })
     }

@@ -92,7 +92,8 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
     };
     let listening = Listening::start(&endpoint, daemon.inventory.socket_mode, inherited)?;
     let mut admission = daemon.inventory.doors.admission(tls);
-    admission.authorization = args.tls_authz.as_deref().map(|id| daemon.inventory.authorizations.by(id));
+    admission.authorization =
+        args.tls_authz.as_deref().map(|id| daemon.inventory.objects.authorizations.by(id));
     daemon.inventory.doors.open(listening, admission);
     if let Some(path) = &args.pid_file {
         daemon.write_pid_file(path)?;

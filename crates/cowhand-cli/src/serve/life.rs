@@ -12,7 +12,7 @@ use door_nbd::{Server, ServerOptions, TlsPolicy};
 use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
 use graph::trace::Recorder;
-use graph::{Change, OpenRules};
+use graph::{Change, Graph, OpenRules};
 use reactor::Reactor;
 
 use super::disks::{self, OpenedDisk};
@@ -22,6 +22,7 @@ use super::inventory::Inventory;
 use super::inventory::export_view::ExportView;
 use super::inventory::exports::NewExport;
 use super::inventory::fuse::NewFuseDoor;
+use super::inventory::nodes::Nodes;
 use super::inventory::vhost_user::NewVhostDoor;
 use super::listening::Listening;
 use super::sealed_layers;
@@ -145,14 +146,14 @@ impl Opened {
             rules.map_budget.set_bytes_max(bytes);
         }
         let disks = disks::open_all(reactor, settings, &rules)?;
+        let options = &settings.options;
+        let (graph, events) = (Graph::new(rules), Events::new());
         let inventory = Inventory::new(
-            rules,
+            Nodes { graph, events, sandbox: options.sandbox, as_qemu: false },
             nbd_server(settings),
-            Events::new(),
-            settings.options.sandbox,
-            settings.options.allow_plain_tcp,
-            settings.options.socket_mode,
-            (settings.options.guest_memory.into(), false),
+            options.guest_memory.into(),
+            options.allow_plain_tcp,
+            options.socket_mode,
         );
         let created = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
         fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;

@@ -101,7 +101,7 @@ impl Running {
         }
         inventory.monitors.serve(&control);
         if sockets.control.is_some() || !inventory.monitors.is_empty() {
-            tasks.push(reactor::spawn(errors::tell(Rc::clone(inventory))));
+            tasks.push(reactor::spawn(errors::tell(Rc::clone(&inventory.nodes))));
         }
         if let Some(socket) = &sockets.metrics {
             tasks.push(reactor::spawn(socket.serve(Rc::clone(inventory))));

@@ -1,16 +1,26 @@
-//! The graph's operations in the control socket's words: names of exports lead to their disks, errors have QMP's classes.
+//! The nodes, and their operations in the control socket's words: errors have QMP's classes, what happens to a node is an event.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
-use control::QmpError;
-use graph::{Change, DiskNode, NodeError};
-use serde_json::{Map, Value};
+use control::{Events, QmpError};
+use graph::{Change, DiskNode, Graph, NodeError};
+use serde_json::{Map, Value, json};
 
-use super::Inventory;
-use crate::serve::qmp::bitmaps;
-use crate::serve::qmp::corruption;
-use crate::serve::qmp::errors::io_error;
+use crate::serve::qmp::{bitmaps, corruption};
 use crate::serve::sandbox::Sandbox;
+
+/// What commands and jobs work on.
+pub struct Nodes {
+    /// The nodes.
+    pub graph: Graph,
+    /// Clients that get events.
+    pub events: Rc<Events>,
+    /// What an error about a missing right is to mention.
+    pub sandbox: Sandbox,
+    /// Under a name of QEMU's: its callers are answered as by QEMU's daemon where ours would be answered otherwise (docs/reference/compat.md).
+    pub as_qemu: bool,
+}
 
 /// What allows files.
 const FILES: &str = "the sandbox lets files be opened and sockets be made only in directories given with --allow-path; give it at the start, or to a server that takes over from this one (docs/guide/upgrade.md), or --sandbox off";
@@ -25,30 +35,7 @@ fn is_native_through_cache(options: &Map<String, Value>, direct: bool) -> bool {
     is_native && !direct || below.any(|below| is_native_through_cache(below, direct))
 }
 
-impl Inventory {
-    /// The disk that `name` leads to: that of a node, or of an export of this id.
-    ///
-    /// # Errors
-    /// When there is neither, or the node is a bare file.
-    pub fn disk(&self, name: &str) -> Result<Arc<DiskNode>, QmpError> {
-        match (self.graph.node(name), self.export(name)) {
-            // After a snapshot the export has the disk, and a layer may have the name.
-            (Err(NodeError::Unknown { .. }), Some(export)) => Ok(Arc::clone(&export.disk)),
-            _ => self.graph.disk(name).map_err(|error| self.refused(&error)),
-        }
-    }
-
-    /// Whether there is a device or node called `name`, for the few commands of which QEMU's clients know a missing one by the error's class.
-    ///
-    /// # Errors
-    /// Of the class DeviceNotFound, when there is none.
-    pub fn check_device(&self, name: &str) -> Result<(), QmpError> {
-        match self.graph.disk(name) {
-            Err(NodeError::Unknown { .. }) if self.export(name).is_none() => Err(QmpError::no_device(name)),
-            _ => Ok(()),
-        }
-    }
-
+impl Nodes {
     /// Adds what `options` describe; they fit the schema of blockdev-add.
     ///
     /// # Errors
@@ -61,7 +48,7 @@ impl Inventory {
     /// The same for a target of a job, whose name may be a generated one.
     ///
     /// # Errors
-    /// As [`Inventory::add_node`].
+    /// As [`Nodes::add_node`].
     pub async fn add_target(
         &self,
         change: &Change<'_>,
@@ -81,7 +68,7 @@ impl Inventory {
         let not_written = removed.not_written.map(|error| self.refused(&error));
         if let Some(error) = &not_written {
             tracing::error!(node = name, %error, "a node is removed, and what it had not flushed is lost");
-            io_error(self, name, "write", &error.desc);
+            self.tell_failed(name, "write", &error.desc);
         }
         Ok(not_written)
     }
@@ -133,6 +120,20 @@ impl Inventory {
             Sandbox::On => error.hinted_if_denied(hint),
             Sandbox::Off => error,
         }
+    }
+
+    /// Sends BLOCK_IO_ERROR for a node; `operation` is `read` or `write`.
+    pub fn tell_failed(&self, node: &str, operation: &str, reason: &str) {
+        let data = json!({
+            // QEMU says the guest's device here; we do not know it.
+            "qom-path": "",
+            "device": node,
+            "node-name": node,
+            "operation": operation,
+            "action": "report",
+            "reason": reason,
+        });
+        self.events.emit("BLOCK_IO_ERROR", &data);
     }
 
     /// Emits the last events about bitmaps and corruption, for disks that are about to be closed.

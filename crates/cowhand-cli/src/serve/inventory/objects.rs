@@ -1,16 +1,15 @@
 //! Objects that commands make and name: throttle groups, TLS credentials.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use control::QmpError;
-use graph::TlsCredentials;
 use graph::front::ThrottleGroup;
 use tls::Terms;
 
-use super::Inventory;
-use super::authz::Rules;
+use super::authz::{Authorizations, Rules};
 use super::monitors::Monitor;
 use super::threads::Threads;
 
@@ -86,20 +85,27 @@ impl ObjectKind {
     }
 }
 
-impl Inventory {
-    /// All objects, in the order of their making.
-    pub fn objects(&self) -> Vec<Rc<Object>> {
-        self.objects.borrow().clone()
+/// All objects, in the order of their making.
+#[derive(Debug, Default)]
+pub struct Objects {
+    list: RefCell<Vec<Rc<Object>>>,
+    /// The rules of those by which clients with certificates are admitted.
+    pub authorizations: Authorizations,
+}
+
+impl Objects {
+    /// All of them.
+    pub fn all(&self) -> Vec<Rc<Object>> {
+        self.list.borrow().clone()
     }
 
     /// The object called `id`, also as a path.
     ///
     /// # Errors
     /// When there is none.
-    pub fn object(&self, id: &str) -> Result<Rc<Object>, QmpError> {
+    pub fn find(&self, id: &str) -> Result<Rc<Object>, QmpError> {
         let id = id.strip_prefix("/objects/").unwrap_or(id);
-        let objects = self.objects.borrow();
-        let found = objects.iter().find(|object| object.id == id).cloned();
+        let found = self.list.borrow().iter().find(|object| object.id == id).cloned();
         found.ok_or_else(|| QmpError::generic(format!("there is no object {id:?}")))
     }
 
@@ -107,32 +113,20 @@ impl Inventory {
     ///
     /// # Errors
     /// When the id is in use.
-    pub fn add_object(&self, object: Object) -> Result<(), QmpError> {
-        if self.object(&object.id).is_ok() {
+    pub fn add(&self, object: Object) -> Result<(), QmpError> {
+        if self.find(&object.id).is_ok() {
             return Err(QmpError::generic(format!("there is an object {:?} already", object.id)));
         }
         if let ObjectKind::Authorization(rules) = &object.kind {
             self.authorizations.add(&object.id, Arc::clone(rules));
         }
-        self.objects.borrow_mut().push(Rc::new(object));
+        self.list.borrow_mut().push(Rc::new(object));
         Ok(())
     }
 
-    /// Removes one.
-    ///
-    /// # Errors
-    /// When there is none, or a filter names it.
-    pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
-        let object = self.object(id)?;
-        self.graph.check_group_unused(&object.id).map_err(|error| self.refused(&error))?;
-        if matches!(object.kind, ObjectKind::Secret { .. }) {
-            self.graph.rules().secrets.remove(&object.id);
-        }
-        if matches!(object.kind, ObjectKind::TlsCredentials { endpoint: Endpoint::Client, .. }) {
-            TlsCredentials::default().remove(&object.id);
-        }
+    /// Removes one that nothing uses.
+    pub fn remove(&self, object: &Rc<Object>) {
         self.authorizations.remove(&object.id);
-        self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
-        Ok(())
+        self.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, object));
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use control::QmpError;
 use serde_json::Value;
 
-use crate::serve::qmp::schema::NUMBER_MAX;
+use crate::serve::qmp::kinds::NUMBER_MAX;
 
 /// A number of such an object, with QEMU's default.
 #[derive(Debug)]

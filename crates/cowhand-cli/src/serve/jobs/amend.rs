@@ -9,9 +9,9 @@ use job::{Error, Life};
 use serde_json::{Map, Value};
 use storage_luks::unlock;
 
-use super::task::Failed;
+use super::failed::Failed;
 use crate::amend::keys::{Change, ENCRYPT, KeyOptions};
-use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 
 /// A change of a disk's key slots.
 pub struct Amendment {
@@ -63,24 +63,24 @@ impl Amendment {
     ///
     /// # After a crash
     /// The old key slots or the new ones.
-    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+    pub(super) async fn run(&self, nodes: &Nodes, life: &Life) -> Result<(), Failed> {
         life.set_progress(0, 1);
-        let made = self.make(inventory).await;
+        let made = self.make(nodes).await;
         life.set_progress(1, 1);
-        made.map_err(|error| Failed::Because(inventory.hinted(error).desc))?;
+        made.map_err(|error| Failed::Because(nodes.hinted(error).desc))?;
         match life.is_given_up() {
             true => Err(Error::Cancelled.into()),
             false => Ok(()),
         }
     }
 
-    async fn make(&self, inventory: &Inventory) -> Result<(), QmpError> {
+    async fn make(&self, nodes: &Nodes) -> Result<(), QmpError> {
         let Some(wanted) = &self.change else { return Ok(()) };
         let failed = |error: &(dyn std::error::Error + 'static)| {
             QmpError::because(format!("cannot change the keys of {}", self.disk.name()), error)
         };
         // The disk stays on this image, and no other command changes its keys.
-        let _change = inventory.graph.change().await;
+        let _change = nodes.graph.change().await;
         let slots = self.disk.key_slots().await.map_err(|error| failed(&error))?;
         let id = self.secret.as_deref().or(slots.key_secret.as_deref());
         let password = Secrets::default().password(slots.file.name(), id).map_err(|error| failed(&error))?;

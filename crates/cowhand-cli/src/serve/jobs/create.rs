@@ -20,12 +20,12 @@ use qcow2::{CreateOptions, Preallocation};
 use serde_json::{Map, Value};
 use storage::{Allocation, Storage};
 
-use super::task::Failed;
+use super::failed::Failed;
 use crate::create::encryption::Encryption;
 use crate::create::options::NewImage;
-use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 use crate::serve::made_file::MadeFile;
-use crate::serve::qmp::schema::NUMBER_MAX;
+use crate::serve::qmp::kinds::NUMBER_MAX;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 5] = ["driver", "filename", "file", "data-file", "header"];
@@ -70,16 +70,16 @@ impl Creation {
     ///
     /// # After a crash
     /// A qcow2 or LUKS image has no header before it is whole.
-    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+    pub(super) async fn run(&self, nodes: &Nodes, life: &Life) -> Result<(), Failed> {
         life.set_progress(0, 1);
         let made = match self.text("driver") {
             Ok("file") => self.make_file().await,
-            Ok("luks") => self.make_image(inventory, Format::Luks).await,
-            Ok(_) => self.make_image(inventory, Format::Qcow2).await,
+            Ok("luks") => self.make_image(nodes, Format::Luks).await,
+            Ok(_) => self.make_image(nodes, Format::Qcow2).await,
             Err(error) => Err(error),
         };
         life.set_progress(1, 1);
-        made.map_err(|error| Failed::Because(inventory.hinted(error).desc))?;
+        made.map_err(|error| Failed::Because(nodes.hinted(error).desc))?;
         match life.is_given_up() {
             true => Err(Error::Cancelled.into()),
             false => Ok(()),
@@ -106,18 +106,18 @@ impl Creation {
         Ok(())
     }
 
-    async fn make_image(&self, inventory: &Inventory, format: Format) -> Result<(), QmpError> {
+    async fn make_image(&self, nodes: &Nodes, format: Format) -> Result<(), QmpError> {
         let mut image = self.wanted(format)?;
         let volume = image.encryption.as_ref().map(Encryption::volume).transpose();
         let volume = volume.map_err(|error| QmpError::generic(error.to_string()))?;
-        let header = self.open(inventory, "header").await?;
-        let file = self.open(inventory, "file").await?;
+        let header = self.open(nodes, "header").await?;
+        let file = self.open(nodes, "file").await?;
         let (file, behind) = match (header, file) {
             (Some(header), file) => (header, file),
             (None, Some(file)) => (file, None),
             (None, None) => return Err(QmpError::generic("argument 'file' is missing")),
         };
-        let data = self.open(inventory, "data-file").await?;
+        let data = self.open(nodes, "data-file").await?;
         image.options.data_file = data.as_ref().map(|data| data.full_name.clone());
         let options = &image.options;
         let failed = |error: &(dyn std::error::Error + 'static)| {
@@ -148,12 +148,12 @@ impl Creation {
     }
 
     /// Opens the file that `member` names or describes, if there is one.
-    async fn open(&self, inventory: &Inventory, member: &str) -> Result<Option<FileToFill>, QmpError> {
+    async fn open(&self, nodes: &Nodes, member: &str) -> Result<Option<FileToFill>, QmpError> {
         let Some(file) = self.options.get(member) else { return Ok(None) };
         let user = User { kind: "job", name: self.job.clone() };
-        let change = inventory.graph.change().await;
-        let opened = inventory.graph.open_to_fill(&change, member, file, &user).await;
-        opened.map(Some).map_err(|error| inventory.refused(&error))
+        let change = nodes.graph.change().await;
+        let opened = nodes.graph.open_to_fill(&change, member, file, &user).await;
+        opened.map(Some).map_err(|error| nodes.refused(&error))
     }
 
     /// What is to be in it, by the table of creation options.

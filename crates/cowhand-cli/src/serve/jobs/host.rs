@@ -5,8 +5,9 @@ use std::sync::Arc;
 use graph::{DiskNode, JobHost, JobOwner};
 use job::Dirty;
 
-use super::{BitmapSync, Job};
-use crate::serve::inventory::Inventory;
+use super::BitmapSync;
+use super::entry::Job;
+use crate::serve::inventory::nodes::Nodes;
 
 /// A job while it ends.
 pub struct Owner<'a> {
@@ -17,12 +18,12 @@ pub struct Owner<'a> {
 
 /// The disk of `job`.
 pub fn job_host<'a>(
-    inventory: &'a Inventory,
+    nodes: &'a Nodes,
     job: &'a Job,
     disk: &'a Arc<DiskNode>,
     bitmap: Option<&'a BitmapSync>,
 ) -> JobHost<'a, Owner<'a>> {
-    JobHost { graph: &inventory.graph, disk, owner: Owner { job, as_qemu: inventory.as_qemu, bitmap } }
+    JobHost { graph: &nodes.graph, disk, owner: Owner { job, as_qemu: nodes.as_qemu, bitmap } }
 }
 
 impl JobOwner for Owner<'_> {

@@ -2,7 +2,7 @@
 
 use graph::Change;
 
-use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 use crate::serve::made_file::MadeFile;
 
 /// The node of a target that drive-mirror or drive-backup opened: no user has named it.
@@ -17,8 +17,8 @@ pub struct OwnTarget {
 impl OwnTarget {
     /// Closes the node, unless it is in use by now. A file that was made for a job that has not begun is
     /// removed.
-    pub async fn close(self, inventory: &Inventory, change: &Change<'_>, has_begun: bool) {
-        match inventory.remove_node(change, &self.node).await {
+    pub async fn close(self, nodes: &Nodes, change: &Change<'_>, has_begun: bool) {
+        match nodes.remove_node(change, &self.node).await {
             // What a job wrote was flushed before it ended.
             Ok(_) if has_begun => {}
             Ok(_) => self.made.iter().for_each(MadeFile::remove),

@@ -8,11 +8,12 @@ use graph::{DiskNode, StepError};
 use job::{Backup, Ended, Life, Task, Tracked};
 use serde_json::{Value, json};
 
+use super::entry::Job;
+use super::failed::Failed;
 use super::host::job_host;
-use super::task::Failed;
-use super::{Amendment, BitmapSync, Creation, Job};
+use super::{Amendment, BitmapSync, Creation};
 use crate::failure::Failure;
-use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 
 /// The work of a job.
 pub enum Work {
@@ -91,13 +92,13 @@ impl Work {
         Some(value)
     }
 
-    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<Ended, Failed> {
+    pub(super) async fn run(&self, nodes: &Nodes, life: &Life) -> Result<Ended, Failed> {
         match self {
             Self::Disk { task, .. } => return Ok(task.run(life).await?),
-            Self::Create(creation) => creation.run(inventory, life).await?,
-            Self::Amend(amendment) => amendment.run(inventory, life).await?,
-            Self::Merge(merge) => merge.run(&inventory.graph, life).await?,
-            Self::Publish(publication) => publish(publication, inventory, life).await?,
+            Self::Create(creation) => creation.run(nodes, life).await?,
+            Self::Amend(amendment) => amendment.run(nodes, life).await?,
+            Self::Merge(merge) => merge.run(&nodes.graph, life).await?,
+            Self::Publish(publication) => publish(publication, nodes, life).await?,
             Self::Push { push, outcome, .. } => {
                 let pushed = push.run(life).await.map_err(|error| of_upload(error, life))?;
                 tracing::info!(sent = ?pushed.0, "a disk is pushed");
@@ -109,18 +110,13 @@ impl Work {
     }
 
     /// Takes the last step.
-    pub(super) async fn finish(
-        &self,
-        inventory: &Inventory,
-        job: &Job,
-        ended: Ended,
-    ) -> Result<(), StepError> {
+    pub(super) async fn finish(&self, nodes: &Nodes, job: &Job, ended: Ended) -> Result<(), StepError> {
         match self {
             Self::Disk { disk, task, bitmap } => {
-                task.finish(&job_host(inventory, job, disk, bitmap.as_ref()), ended).await
+                task.finish(&job_host(nodes, job, disk, bitmap.as_ref()), ended).await
             }
             Self::Push { disk, push, .. } => {
-                push.end(&job_host(inventory, job, disk, None)).await;
+                push.end(&job_host(nodes, job, disk, None)).await;
                 Ok(())
             }
             _ => Ok(()),
@@ -128,14 +124,14 @@ impl Work {
     }
 
     /// Puts back what was put in.
-    pub(super) async fn abort(&self, inventory: &Inventory, job: &Job) {
+    pub(super) async fn abort(&self, nodes: &Nodes, job: &Job) {
         match self {
             Self::Disk { disk, task, bitmap } => {
-                task.abort(&job_host(inventory, job, disk, bitmap.as_ref())).await;
+                task.abort(&job_host(nodes, job, disk, bitmap.as_ref())).await;
             }
-            Self::Push { disk, push, .. } => push.end(&job_host(inventory, job, disk, None)).await,
+            Self::Push { disk, push, .. } => push.end(&job_host(nodes, job, disk, None)).await,
             Self::Create(creation) => {
-                let _change = inventory.graph.change().await;
+                let _change = nodes.graph.change().await;
                 creation.undo();
             }
             Self::Amend(_) | Self::Merge(_) | Self::Publish(_) | Self::Refused { .. } => {}
@@ -144,8 +140,8 @@ impl Work {
 }
 
 /// Publishes a checkpoint. Sealed layers are not written: guests wait for nothing.
-async fn publish(publication: &Publication, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
-    match publication.run(inventory.graph.rules(), life).await {
+async fn publish(publication: &Publication, nodes: &Nodes, life: &Life) -> Result<(), Failed> {
+    match publication.run(nodes.graph.rules(), life).await {
         Ok(Outcome { image, parent, sent, .. }) => {
             tracing::info!(image, parent, ?sent, "a checkpoint is published");
             Ok(())

@@ -8,10 +8,10 @@ use graph::User;
 use serde_json::{Value, json};
 
 use super::active;
+use super::kinds::NUMBER;
 use super::live::new_job;
-use super::schema::NUMBER;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Amendment, Jobs, Work};
+use crate::serve::jobs::{Amendment, Work};
 
 /// Members of a change of keys.
 const KEYS: &[Argument] = &[
@@ -63,6 +63,6 @@ pub fn amend(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Valu
     new.terms.waits_for_dismiss = true;
     let hold = inventory.graph.hold(name, User { kind: "job", name: id.to_owned() });
     let hold = hold.map_err(|error| inventory.refused(&error))?;
-    Jobs::start(inventory, new, Work::Amend(amendment), vec![hold]);
+    inventory.jobs.start(new, Work::Amend(amendment), vec![hold]);
     Ok(json!({}))
 }

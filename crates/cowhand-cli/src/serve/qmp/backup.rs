@@ -16,7 +16,7 @@ use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Group, Jobs, Work};
+use crate::serve::jobs::{Group, Work};
 
 /// Bytes of a piece at most, also if a user sets more: it is held in memory, once for each worker.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
@@ -113,7 +113,7 @@ async fn begin(
     }
     new.group = group;
     let work = Work::Disk { disk, task: Task::Backup(Backup { filter, what, pace }), bitmap };
-    Jobs::start(inventory, new, work, holds);
+    inventory.jobs.start(new, work, holds);
     Ok(json!({}))
 }
 

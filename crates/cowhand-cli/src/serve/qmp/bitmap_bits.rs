@@ -7,7 +7,7 @@ use qcow2::bitmap::{Bitmap, BitmapChange};
 use serde_json::{Value, json};
 
 use super::dirty_bitmaps::{check_idle, find};
-use super::schema::NUMBER;
+use super::kinds::NUMBER;
 use crate::serve::inventory::Inventory;
 
 /// Ranges of one answer or one command: below 200 KB of text, and a message may have 256 KiB.

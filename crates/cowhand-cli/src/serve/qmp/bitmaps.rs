@@ -7,8 +7,8 @@ use qcow2::Qcow2;
 use qcow2_layout::BitmapFlags;
 use serde_json::{Value, json};
 
-use super::schema::NUMBER;
-use crate::serve::inventory::Inventory;
+use super::kinds::NUMBER;
+use crate::serve::inventory::nodes::Nodes;
 
 /// Names in one event or answer; an image may have 65,535 bitmaps, their names 1,023 bytes each.
 const NAMES_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub const INVALIDATED: EventSpec = EventSpec {
 
 /// Emits the event for `node`, once while it is open. Also called before the disk is closed: a disk may come
 /// and go between two rounds.
-pub fn tell(inventory: &Inventory, node: &DiskNode) {
+pub fn tell(nodes: &Nodes, node: &DiskNode) {
     let names = node.news_of_bitmaps();
     if names.is_empty() {
         return;
@@ -39,7 +39,7 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
         "bitmaps": names.iter().take(NAMES_MAX).collect::<Vec<_>>(),
         "count": names.len(),
     });
-    inventory.events.emit(NAME, &data);
+    nodes.events.emit(NAME, &data);
 }
 
 /// The first persistent bitmaps of an image, as Qcow2BitmapInfo.

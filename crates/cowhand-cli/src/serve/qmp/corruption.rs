@@ -5,8 +5,8 @@ use graph::DiskNode;
 use qcow2::Qcow2;
 use serde_json::json;
 
-use super::schema::NUMBER;
-use crate::serve::inventory::Inventory;
+use super::kinds::NUMBER;
+use crate::serve::inventory::nodes::Nodes;
 
 const NAME: &str = "BLOCK_IMAGE_CORRUPTED";
 
@@ -24,14 +24,14 @@ pub const CORRUPTED: EventSpec = EventSpec {
 };
 
 /// Reports it of each image of `node`, once while that is open.
-pub fn report(inventory: &Inventory, node: &DiskNode) {
+pub fn report(nodes: &Nodes, node: &DiskNode) {
     // Names are looked up where there are news: there may be thousands of disks, and each is asked once a second.
     let mut layers = block::layers(node.disk.root());
     if !layers.any(|layer| layer.downcast_ref::<Qcow2>().is_some_and(Qcow2::has_news_of_corruption)) {
         return;
     }
     let name = node.name();
-    let Ok(layers) = inventory.graph.layers(&name) else { return };
+    let Ok(layers) = nodes.graph.layers(&name) else { return };
     for (at, layer) in layers.iter().filter(|layer| !layer.is_filter).enumerate() {
         let Some(news) = layer.block.downcast_ref::<Qcow2>().and_then(Qcow2::news_of_corruption) else {
             continue;
@@ -39,7 +39,7 @@ pub fn report(inventory: &Inventory, node: &DiskNode) {
         let own = if at == 0 { Some(&name) } else { layer.name.as_ref() };
         let mut data = json!({
             // A storage daemon of QEMU's has no devices.
-            "device": if inventory.as_qemu { "" } else { &*name },
+            "device": if nodes.as_qemu { "" } else { &*name },
             "msg": news.message,
             // One that is only read can lose nothing more.
             "fatal": !layer.block.capabilities().read_only,
@@ -50,6 +50,6 @@ pub fn report(inventory: &Inventory, node: &DiskNode) {
         if let Some(own) = own {
             data["node-name"] = json!(own);
         }
-        inventory.events.emit(NAME, &data);
+        nodes.events.emit(NAME, &data);
     }
 }

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
 use serde_json::{Value, json};
 
+use super::kinds::{NUMBER, SIZE};
 use super::live::new_job;
-use super::schema::{NODE_OR_OPTIONS, NUMBER, SIZE};
+use super::node_schema::NODE_OR_OPTIONS;
 use crate::create::encryption::IV_HASHES;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Creation, Jobs, Work};
+use crate::serve::jobs::{Creation, Work};
 
 const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"]);
 /// The backing file is named, not opened.
@@ -94,6 +95,6 @@ pub fn create(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Val
     new.terms.waits_for_dismiss = true;
     let creation = Creation::new(id, options.0);
     creation.check_reach()?;
-    Jobs::start(inventory, new, Work::Create(creation), Vec::new());
+    inventory.jobs.start(new, Work::Create(creation), Vec::new());
     Ok(json!({}))
 }

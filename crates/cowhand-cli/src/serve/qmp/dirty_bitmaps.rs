@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::job_maps;
-use super::schema::{BITMAP, NUMBER};
+use super::kinds::{BITMAP, NUMBER};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Work;
 

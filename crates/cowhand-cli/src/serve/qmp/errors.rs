@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graph::front::{Kind, Statistics};
-use serde_json::json;
 
 use super::{bitmaps, corruption, quorum, remotes};
-use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 use crate::serve::turns::Turn;
 
 /// Time between two readings of the counters: at most one event in it for each disk and direction, however
@@ -26,35 +25,21 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
-/// Sends BLOCK_IO_ERROR for a node; `operation` is `read` or `write`.
-pub fn io_error(inventory: &Inventory, node: &str, operation: &str, reason: &str) {
-    let data = json!({
-        // QEMU says the guest's device here; we do not know it.
-        "qom-path": "",
-        "device": node,
-        "node-name": node,
-        "operation": operation,
-        "action": "report",
-        "reason": reason,
-    });
-    inventory.events.emit("BLOCK_IO_ERROR", &data);
-}
-
 /// Emits events for failed requests, for bitmaps that are out of date, for quorums and for servers that are
 /// lost, for ever. Clients have their own errors; this is for the manager of the disks.
-pub async fn tell(inventory: Rc<Inventory>) {
+pub async fn tell(nodes: Rc<Nodes>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
     let reported = remotes::Reported::default();
     loop {
-        reported.tell(&inventory);
+        reported.tell(&nodes);
         let (mut now, mut turn) = (BTreeMap::new(), Turn::begin());
-        let disks: Vec<_> = inventory.graph.disks().iter().map(Arc::downgrade).collect();
+        let disks: Vec<_> = nodes.graph.disks().iter().map(Arc::downgrade).collect();
         for node in disks {
             turn.pass().await;
             let Some(node) = node.upgrade() else { continue };
-            bitmaps::tell(&inventory, &node);
-            quorum::tell(&inventory, &node);
-            corruption::report(&inventory, &node);
+            bitmaps::tell(&nodes, &node);
+            quorum::tell(&nodes, &node);
+            corruption::report(&nodes, &node);
             let failures = failures(&node.disk.statistics());
             let before = known.get(&node.name());
             for (index, (operation, failed)) in failures.iter().enumerate() {
@@ -62,7 +47,7 @@ pub async fn tell(inventory: Rc<Inventory>) {
                 let earlier = before.map_or(0, |before| before[index].1);
                 if *failed > earlier {
                     let reason = format!("{} requests failed", failed - earlier);
-                    io_error(&inventory, &node.name(), operation, &reason);
+                    nodes.tell_failed(&node.name(), operation, &reason);
                 }
             }
             now.insert(node.name(), failures);

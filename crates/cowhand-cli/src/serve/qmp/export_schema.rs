@@ -2,7 +2,7 @@
 
 use control::{Argument, Kind, Variant, optional, required};
 
-use super::schema::BITMAP;
+use super::kinds::BITMAP;
 
 const INET: &[Argument] = &[
     required("host", Kind::Text),

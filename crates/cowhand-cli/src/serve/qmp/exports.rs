@@ -49,7 +49,7 @@ fn check_iothreads(inventory: &Inventory, arguments: Arguments<'_>) -> Result<()
     let ids =
         given.into_iter().flat_map(|given| given.as_array().map_or(std::slice::from_ref(given), |ids| ids));
     ids.filter_map(Value::as_str).try_for_each(|id| {
-        let is_there = inventory.object(id).is_ok_and(|object| object.kind.type_name() == "iothread");
+        let is_there = inventory.objects.find(id).is_ok_and(|object| object.kind.type_name() == "iothread");
         is_there.then_some(()).ok_or_else(|| QmpError::generic(format!("there is no iothread {id:?}")))
     })
 }

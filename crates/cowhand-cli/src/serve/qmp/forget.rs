@@ -8,11 +8,11 @@ use lineage::{Change, DiskPlace, Keep, PATIENCE, Policy};
 use serde_json::{Map, Value, json};
 
 use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
+use super::kinds::NUMBER;
 use super::live::new_job;
-use super::schema::NUMBER;
 use crate::forget::{forgetting, json_of};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Work};
+use crate::serve::jobs::Work;
 
 const KIND: &str = "cowhand-forget";
 
@@ -59,7 +59,7 @@ pub async fn forget(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
     let worth = checkpoints::worth(forgotten.merges, (&place, inventory.graph.rules()), waste_max).await;
     forgotten.merges = worth.map_err(|error| refused_checkpoint(inventory, &error))?;
     if let Some(new) = new {
-        Jobs::start(inventory, new, Work::Merge(LayerMerge { place, waste_max }), Vec::new());
+        inventory.jobs.start(new, Work::Merge(LayerMerge { place, waste_max }), Vec::new());
     }
     Ok(json_of(&forgotten, is_dry))
 }

@@ -2,7 +2,7 @@
 
 use control::{Argument, EventSpec, Kind, Variant, optional, required};
 
-use super::schema::NUMBER;
+use super::kinds::NUMBER;
 use super::{checkpoints, dirty_bitmaps};
 
 const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);

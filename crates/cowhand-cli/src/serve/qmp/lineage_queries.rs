@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::bitmap_bits::RANGES_MAX;
 use super::checkpoints::{NODE, checkpoint_of, disk_of, refused, refused_checkpoint};
-use super::schema::NUMBER;
+use super::kinds::NUMBER;
 use crate::checkpoint::outcome_json;
 use crate::lineages::args::Seen;
 use crate::lineages::part;

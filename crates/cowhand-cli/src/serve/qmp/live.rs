@@ -17,7 +17,7 @@ use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::info::named_in_header;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Work, on_error};
+use crate::serve::jobs::{BitmapSync, NewJob, Work, on_error};
 
 /// The smallest and the largest unit, as in QEMU.
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;
@@ -68,7 +68,7 @@ pub(super) fn name_filter(
     let job = User { kind: "job", name: new.terms.id.clone() };
     let named = inventory.graph.name_job_filter(change, name, driver, over, job);
     new.filter = Some(named.map_err(|error| {
-        Jobs::tell_not_begun(inventory, &new.terms.id);
+        inventory.jobs.tell_not_begun(&new.terms.id);
         inventory.refused(&error)
     })?);
     Ok(())
@@ -222,7 +222,7 @@ async fn begin_mirror(
     }
     if let Err(why) = check_size(&disk, &node) {
         // QEMU's clients expect a job that fails.
-        Jobs::start(inventory, new, Work::Refused { why }, Vec::new());
+        inventory.jobs.start(new, Work::Refused { why }, Vec::new());
         return Ok(json!({}));
     }
     await_backing(&node, what);
@@ -238,7 +238,7 @@ async fn begin_mirror(
     let over = if is_bare { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
     let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
-    Jobs::start(inventory, new, Work::Disk { disk, task, bitmap }, holds);
+    inventory.jobs.start(new, Work::Disk { disk, task, bitmap }, holds);
     Ok(json!({}))
 }
 

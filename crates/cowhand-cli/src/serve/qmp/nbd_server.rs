@@ -104,7 +104,7 @@ fn admission(inventory: &Inventory, arguments: Arguments<'_>, tls: TlsPolicy) ->
         ));
     }
     let mut admission = inventory.doors.admission(tls);
-    admission.authorization = authz.map(|id| inventory.authorizations.by(id));
+    admission.authorization = authz.map(|id| inventory.objects.authorizations.by(id));
     if let Some(most) = arguments.maybe_whole("max-connections").filter(|most| *most > 0) {
         admission.clients_max = usize::try_from(most).unwrap_or(usize::MAX);
     }
@@ -157,7 +157,7 @@ pub fn inet(inventory: &Inventory, data: Arguments<'_>, tls: bool) -> Result<End
 /// # Errors
 /// When there is no such object, or its files are not what they should be.
 pub fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
-    let object = inventory.object(id)?;
+    let object = inventory.objects.find(id)?;
     let ObjectKind::TlsCredentials { directory, verify_peer, endpoint: Side::Server, terms } = &object.kind
     else {
         return Err(QmpError::generic(format!(

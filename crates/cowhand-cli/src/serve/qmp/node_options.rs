@@ -4,7 +4,8 @@ use control::{Argument, Kind, optional, required};
 use graph::options::{DefaultValue, Entry, Group, Kind as Takes, Qmp, Spec};
 use throttle::{Dialect, Parameter, Part, SETTINGS, Setting, Weight};
 
-use super::schema::{BACKING, NODE_OR_OPTIONS, NUMBER, NUMBER_MAX};
+use super::kinds::{NUMBER, NUMBER_MAX};
+use super::node_schema::{BACKING, NODE_OR_OPTIONS};
 
 /// The options of a part of the table that stand in `object`, a member of their node; `""`: in the node itself.
 pub const fn count<O>(part: &[Entry<O>], object: &str) -> usize {
@@ -156,7 +157,8 @@ mod tests {
     use graph::options::{DiskOptions, table};
     use serde_json::{Map, Value, json};
 
-    use super::super::schema::{BLOCKDEV, COMMANDS};
+    use super::super::node_schema::BLOCKDEV;
+    use super::super::schema::COMMANDS;
     use super::*;
 
     /// Options that the schema describes by hand: what is under a node.

@@ -1,8 +1,18 @@
 //! What object-add takes: QEMU's names and types.
 
 use control::{Argument, Kind, Variant, optional, required};
+use throttle::PARAMETERS;
 
-use super::schema::{GROUP_MEMBERS, NUMBER};
+use super::kinds::NUMBER;
+use super::node_options::{LimitName, limits};
+
+/// ThrottleLimits.
+pub const LIMITS: Kind = Kind::Object(&LIMITS_MEMBERS);
+
+static LIMITS_MEMBERS: [Argument; PARAMETERS.len()] = limits([], LimitName::Limits);
+
+static GROUP_MEMBERS: [Argument; 1 + PARAMETERS.len()] =
+    limits([optional("limits", LIMITS)], LimitName::Property);
 
 const POLICY: Kind = Kind::Choice(&["deny", "allow"]);
 

@@ -17,13 +17,13 @@ use crate::serve::inventory::chardevs::not_found;
 use crate::serve::inventory::objects::{Endpoint, Object, ObjectKind};
 use crate::serve::inventory::threads::Threads;
 use crate::serve::qmp::limits::{limits_of, limits_value, put};
-use crate::serve::qmp::schema;
+use crate::serve::qmp::object_schema;
 
 /// Makes an object.
 pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
     let arguments = Arguments(given);
     let id = arguments.text("id")?.to_owned();
-    if inventory.object(&id).is_ok() {
+    if inventory.objects.find(&id).is_ok() {
         return Err(QmpError::generic(format!("there is an object {id:?} already")));
     }
     let kind = match arguments.text("qom-type")? {
@@ -73,7 +73,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         }
         _ => add_credentials(inventory, &id, arguments)?,
     };
-    inventory.add_object(Object { id, kind })?;
+    inventory.objects.add(Object { id, kind })?;
     Ok(json!({}))
 }
 
@@ -81,7 +81,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
 pub fn set_iothread(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     inventory.disk(arguments.text("node-name")?)?;
     if let Some(id) = arguments.maybe_text("iothread") {
-        inventory.object(id)?;
+        inventory.objects.find(id)?;
     }
     Ok(json!({}))
 }
@@ -113,7 +113,18 @@ fn add_credentials(
 
 /// Removes an object.
 pub fn del(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    inventory.remove_object(arguments.text("id")?)?;
+    let object = inventory.objects.find(arguments.text("id")?)?;
+    inventory.graph.check_group_unused(&object.id).map_err(|error| inventory.refused(&error))?;
+    match object.kind {
+        ObjectKind::Secret { .. } => {
+            inventory.graph.rules().secrets.remove(&object.id);
+        }
+        ObjectKind::TlsCredentials { endpoint: Endpoint::Client, .. } => {
+            TlsCredentials::default().remove(&object.id);
+        }
+        _ => {}
+    }
+    inventory.objects.remove(&object);
     Ok(json!({}))
 }
 
@@ -132,7 +143,7 @@ pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     let mut newer = Options::new();
     match (property, value) {
         ("limits", Value::Object(limits)) => {
-            schema::LIMITS.check_members(limits, "value.")?;
+            object_schema::LIMITS.check_members(limits, "value.")?;
             put_all(&mut newer, limits)?;
         }
         ("limits", _) => return Err(QmpError::generic("argument 'value' must be an object of limits")),
@@ -151,7 +162,7 @@ pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     if path == "/objects" {
         return Ok(match arguments.text("property")? {
             "type" => json!("container"),
-            id => json!(format!("/objects/{}", inventory.object(id)?.id)),
+            id => json!(format!("/objects/{}", inventory.objects.find(id)?.id)),
         });
     }
     let object = by_path(inventory, path)?;
@@ -180,7 +191,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
     if matches!(path, "/objects" | "/objects/") {
         let child = |object: &Object| json!({ "name": object.id, "type": format!("child<{}>", object.kind.type_name()) });
         return Ok(std::iter::once(of_type())
-            .chain(inventory.objects().iter().map(|object| child(object)))
+            .chain(inventory.objects.all().iter().map(|object| child(object)))
             .collect());
     }
     if path == "/" {
@@ -215,7 +226,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
 
 /// The object at a path or of a name. QEMU has a class of its own for one that is not there.
 fn by_path(inventory: &Inventory, path: &str) -> Result<Rc<Object>, QmpError> {
-    inventory.object(path).map_err(|error| QmpError { class: Class::DeviceNotFound, ..error })
+    inventory.objects.find(path).map_err(|error| QmpError { class: Class::DeviceNotFound, ..error })
 }
 
 /// What everything has: its type's name.

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
 
 use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
+use super::kinds::NUMBER;
 use super::live::new_job;
-use super::schema::NUMBER;
 use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Work};
+use crate::serve::jobs::Work;
 
 const KIND: &str = "cowhand-publish";
 
@@ -58,7 +58,7 @@ pub async fn publish(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
     let answer = json!({ "image": place.of_checkpoint(&id).image(), "id": id });
     let parent = arguments.maybe_text("parent").map(str::to_owned);
     let work = Work::Publish(Publication { sealed, target, parent, is_dry: false });
-    Jobs::start(inventory, new, work, Vec::new());
+    inventory.jobs.start(new, work, Vec::new());
     Ok(answer)
 }
 

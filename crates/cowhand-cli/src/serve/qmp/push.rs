@@ -12,7 +12,7 @@ use super::chain::{Chain, hold};
 use super::live::new_job;
 use super::publish::{failed, target_of};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Work};
+use crate::serve::jobs::Work;
 
 const KIND: &str = "cowhand-push";
 
@@ -43,6 +43,6 @@ pub async fn push(
     let answer = json!({ "image": target.image() });
     let push = target.begin(&inventory.graph, change, &disk, arguments.maybe_text("bitmap")).await;
     let push = push.map_err(failed)?;
-    Jobs::start(inventory, new, Work::Push { disk, push, outcome: RefCell::default() }, holds);
+    inventory.jobs.start(new, Work::Push { disk, push, outcome: RefCell::default() }, holds);
     Ok(answer)
 }

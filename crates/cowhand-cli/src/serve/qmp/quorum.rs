@@ -1,25 +1,17 @@
 //! Quorums: their members in blockdev-add, and QUORUM_REPORT_BAD and QUORUM_FAILURE, which tell that a disk of one is bad or too many are.
 
 use block::SECTOR_BYTES;
-use control::{Argument, Arguments, EventSpec, Kind, QmpError, optional, required};
+use control::{Arguments, EventSpec, Kind, QmpError, optional, required};
 use filter::{Operation, Quorum, Report, What};
 use graph::{Change, ChildChange, DiskNode};
 use serde_json::{Value, json};
 
-use super::schema::{NODE_OR_OPTIONS, NUMBER};
+use super::kinds::NUMBER;
 use crate::serve::inventory::Inventory;
+use crate::serve::inventory::nodes::Nodes;
 
 const NAME_OF_BAD: &str = "QUORUM_REPORT_BAD";
 const NAME_OF_FAILURE: &str = "QUORUM_FAILURE";
-
-/// Members of BlockdevOptionsQuorum.
-pub static MEMBERS: [Argument; 5] = [
-    required("children", Kind::List(&NODE_OR_OPTIONS)),
-    required("vote-threshold", Kind::Whole(u32::MAX as u64)),
-    optional("blkverify", Kind::Switch),
-    optional("rewrite-corrupted", Kind::Switch),
-    optional("read-pattern", Kind::Choice(&["quorum", "fifo"])),
-];
 
 /// A disk failed, or reads otherwise than the most.
 pub const REPORT_BAD: EventSpec = EventSpec {
@@ -63,7 +55,7 @@ pub async fn change(
 }
 
 /// Emits events for what the quorum `node` met since the last call. Does nothing for other disks.
-pub fn tell(inventory: &Inventory, node: &DiskNode) {
+pub fn tell(nodes: &Nodes, node: &DiskNode) {
     let layers = block::layers(node.disk.root());
     let reports: Vec<Report> = layers
         .filter_map(|layer| layer.downcast_ref::<Quorum>().map(Quorum::take_reports))
@@ -73,7 +65,7 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
         return;
     }
     let name = node.name();
-    let below = inventory.graph.node(&name).ok();
+    let below = nodes.graph.node(&name).ok();
     let below = below.and_then(|node| node.filter.as_ref().map(graph::FilterNode::below)).unwrap_or_default();
     for report in reports {
         let (event, mut data) = match &report.what {
@@ -90,7 +82,7 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
         };
         let [first, count] = sectors(&report);
         (data["sector-num"], data["sectors-count"]) = (first, count);
-        inventory.events.emit(event, &data);
+        nodes.events.emit(event, &data);
     }
 }
 

@@ -8,8 +8,8 @@ use control::{EventSpec, Kind, required};
 use graph::drivers::OpenCache;
 use serde_json::{Value, json};
 
-use super::schema::NUMBER;
-use crate::serve::inventory::Inventory;
+use super::kinds::NUMBER;
+use crate::serve::inventory::nodes::Nodes;
 
 const NAME_OF_LOST: &str = "X_REMOTE_LOST";
 const NAME_OF_BACK: &str = "X_REMOTE_BACK";
@@ -33,18 +33,18 @@ pub struct Reported(RefCell<BTreeMap<String, Instant>>);
 impl Reported {
     /// Emits events for servers that were lost or came back since the last call. One that did both meanwhile
     /// has none.
-    pub fn tell(&self, inventory: &Inventory) {
+    pub fn tell(&self, nodes: &Nodes) {
         let mut before = self.0.borrow_mut();
         let servers = dial::servers();
         for server in &servers {
             match (before.get(&server.name), &server.lost) {
                 (None, Some(lost)) => {
                     let data = json!({ "name": server.name, "error": lost.error });
-                    inventory.events.emit(NAME_OF_LOST, &data);
+                    nodes.events.emit(NAME_OF_LOST, &data);
                 }
                 (Some(since), None) => {
                     let data = json!({ "name": server.name, "lost-seconds": since.elapsed().as_secs() });
-                    inventory.events.emit(NAME_OF_BACK, &data);
+                    nodes.events.emit(NAME_OF_BACK, &data);
                 }
                 _ => {}
             }

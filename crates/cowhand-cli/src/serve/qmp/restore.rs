@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::checkpoints::exported;
 use super::export_schema::SERVE;
+use super::kinds::NUMBER;
 use super::publish::failed;
-use super::schema::NUMBER;
 use super::shortening;
 use crate::serve::inventory::Inventory;
 use crate::serve::made_file::MadeFile;

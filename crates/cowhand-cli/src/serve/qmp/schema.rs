@@ -1,195 +1,22 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
-use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
-use storage::Step;
-use throttle::{PARAMETERS, SETTINGS};
+use control::{Argument, CommandSpec, EventSpec, Kind, optional, required};
+use throttle::SETTINGS;
 
-use super::elsewhere_schema::{
-    AZ_MEMBERS, CHUNKED_MEMBERS, GS_MEMBERS, HTTP_MEMBERS, HTTPS_MEMBERS, NBD_MEMBERS, RBD_MEMBERS,
-    S3_MEMBERS,
-};
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
-use super::node_options::{LimitName, count, find, kind, limits, members};
+use super::kinds::NUMBER;
+use super::node_options::{LimitName, limits};
+use super::node_schema::BLOCKDEV;
 use super::{
     amend, bitmap_bits, bitmaps, chardevs, checkpoints, chosen, corruption, create, dirty_bitmaps, forget,
     job_schema, lineage_queries, object_schema, overlay, publish, quorum, remotes, restore,
 };
 
-/// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
-pub const NUMBER_MAX: u64 = i64::MAX as u64;
-
-/// A number of something.
-pub const NUMBER: Kind = Kind::Whole(NUMBER_MAX);
-
-/// A size that a job looks at: what no image can have is its failure, as in QEMU.
-pub(super) const SIZE: Kind = Kind::Whole(u64::MAX);
-
 /// Numbers of descriptors and of their sets.
 const DESCRIPTOR: Kind = Kind::Whole(i32::MAX as u64);
 
-/// ThrottleLimits.
-pub const LIMITS: Kind = Kind::Object(&LIMITS_MEMBERS);
-
-static LIMITS_MEMBERS: [Argument; PARAMETERS.len()] = limits([], LimitName::Limits);
-
-pub(super) static GROUP_MEMBERS: [Argument; 1 + PARAMETERS.len()] =
-    limits([optional("limits", LIMITS)], LimitName::Property);
-
 static THROTTLE_MEMBERS: [Argument; 2 + SETTINGS.len()] =
     limits([optional("device", Kind::Text), optional("id", Kind::Text)], LimitName::Argument);
-
-static CACHE_MEMBERS: [Argument; count(LAYER, "cache")] = members([], LAYER, "cache");
-
-/// What every node may have.
-static NODE_MEMBERS: [Argument; 3 + count(LAYER, "")] = members(
-    [
-        optional("active", Kind::Switch),
-        optional("auto-read-only", Kind::Switch),
-        optional("cache", Kind::Object(&CACHE_MEMBERS)),
-    ],
-    LAYER,
-    "",
-);
-
-static FILE_MEMBERS: [Argument; count(FILE, "")] = members([], FILE, "");
-/// Rules of blkdebug.
-static INJECT_ERROR: Kind = Kind::Object(&[
-    required("event", Kind::Choice(Step::NAMES)),
-    optional("state", Kind::Whole(u32::MAX as u64)),
-    optional("iotype", Kind::Choice(&["read", "write", "write-zeroes", "discard", "flush", "block-status"])),
-    optional("errno", Kind::Whole(u32::MAX as u64)),
-    optional("sector", NUMBER),
-    optional("once", Kind::Switch),
-    optional("immediately", Kind::Switch),
-    optional("delay-ns", NUMBER),
-]);
-
-static SET_STATE: Kind = Kind::Object(&[
-    required("event", Kind::Choice(Step::NAMES)),
-    optional("state", Kind::Whole(u32::MAX as u64)),
-    required("new_state", Kind::Whole(u32::MAX as u64)),
-]);
-
-static NULL_MEMBERS: [Argument; 3] =
-    [optional("size", NUMBER), optional("latency-ns", NUMBER), optional("read-zeroes", Kind::Switch)];
-
-static RAW_MEMBERS: [Argument; 1 + count(RAW, "")] = members([child()], RAW, "");
-
-static LUKS_MEMBERS: [Argument; 1 + count(LUKS, "")] = members([child()], LUKS, "");
-
-const OVERLAP_TEMPLATES: Kind = kind(find(QCOW2, "overlap-check"));
-
-static OVERLAP_MEMBERS: [Argument; 1 + count(QCOW2, "overlap-check")] =
-    members([optional("template", OVERLAP_TEMPLATES)], QCOW2, "overlap-check");
-
-/// How an image is encrypted.
-static ENCRYPT: Kind = Kind::Union {
-    tag: "format",
-    common: &[],
-    variants: &[
-        Variant { tag: "luks", members: &[optional("key-secret", Kind::Text)] },
-        Variant { tag: "aes", members: &[optional("key-secret", Kind::Text)] },
-    ],
-};
-
-static QCOW2_MEMBERS: [Argument; 3 + count(QCOW2, "")] = members(
-    [
-        child(),
-        optional("encrypt", Kind::Ref(&ENCRYPT)),
-        optional("overlap-check", Kind::Either(&[&OVERLAP_TEMPLATES, &Kind::Object(&OVERLAP_MEMBERS)])),
-    ],
-    QCOW2,
-    "",
-);
-
-/// The file of an image.
-const fn child() -> Argument {
-    required("file", Kind::Ref(&NODE_OR_OPTIONS))
-}
-
-/// A child: a node by name, or its options.
-pub(super) static NODE_OR_OPTIONS: Kind = Kind::Either(&[&Kind::Text, &BLOCKDEV]);
-
-/// The backing image: likewise, or none.
-pub(super) static BACKING: Kind = Kind::Either(&[&Kind::Text, &Kind::Null, &BLOCKDEV]);
-
-/// What blockdev-add describes.
-pub static BLOCKDEV: Kind = Kind::Union {
-    tag: "driver",
-    common: &NODE_MEMBERS,
-    variants: &[
-        Variant { tag: "file", members: &FILE_MEMBERS },
-        Variant { tag: "host_device", members: &FILE_MEMBERS },
-        Variant { tag: "host_cdrom", members: &FILE_MEMBERS },
-        Variant { tag: "nbd", members: &NBD_MEMBERS },
-        Variant { tag: "http", members: &HTTP_MEMBERS },
-        Variant { tag: "https", members: &HTTPS_MEMBERS },
-        Variant { tag: "s3", members: &S3_MEMBERS },
-        Variant { tag: "gs", members: &GS_MEMBERS },
-        Variant { tag: "az", members: &AZ_MEMBERS },
-        Variant { tag: "chunked", members: &CHUNKED_MEMBERS },
-        Variant { tag: "rbd", members: &RBD_MEMBERS },
-        Variant {
-            tag: "blkdebug",
-            members: &[
-                required("image", Kind::Ref(&NODE_OR_OPTIONS)),
-                optional("config", Kind::Text),
-                optional("align", NUMBER),
-                optional("max-transfer", NUMBER),
-                optional("opt-write-zero", NUMBER),
-                optional("max-write-zero", NUMBER),
-                optional("opt-discard", NUMBER),
-                optional("max-discard", NUMBER),
-                optional("inject-error", Kind::List(&INJECT_ERROR)),
-                optional("set-state", Kind::List(&SET_STATE)),
-            ],
-        },
-        Variant {
-            tag: "preallocate",
-            members: &[child(), optional("prealloc-align", NUMBER), optional("prealloc-size", NUMBER)],
-        },
-        Variant { tag: "null-co", members: &NULL_MEMBERS },
-        Variant { tag: "null-aio", members: &NULL_MEMBERS },
-        Variant { tag: "raw", members: &RAW_MEMBERS },
-        Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
-        Variant { tag: "luks", members: &LUKS_MEMBERS },
-        Variant { tag: "vdi", members: &[child()] },
-        Variant { tag: "vpc", members: &[child()] },
-        Variant { tag: "vmdk", members: &[child()] },
-        Variant { tag: "qcow", members: &[child(), optional("backing", Kind::Ref(&BACKING))] },
-        Variant { tag: "vhdx", members: &[child()] },
-        Variant {
-            tag: "copy-before-write",
-            members: &[
-                child(),
-                required("target", Kind::Ref(&NODE_OR_OPTIONS)),
-                optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
-                optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
-                optional("min-cluster-size", NUMBER),
-                optional("bitmap", NODE_BITMAP),
-            ],
-        },
-        Variant { tag: "snapshot-access", members: &[child()] },
-        Variant { tag: "compress", members: &[child()] },
-        Variant {
-            tag: "blkverify",
-            members: &[
-                required("test", Kind::Ref(&NODE_OR_OPTIONS)),
-                required("raw", Kind::Ref(&NODE_OR_OPTIONS)),
-            ],
-        },
-        Variant { tag: "quorum", members: &quorum::MEMBERS },
-        Variant { tag: "copy-on-read", members: &[child(), optional("bottom", Kind::Text)] },
-        Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
-    ],
-};
-
-/// A bitmap of a node.
-const NODE_BITMAP: Kind = Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]);
-
-/// A bitmap: of the node that is meant anyway, or of another one.
-pub(super) const BITMAP: Kind = Kind::Either(&[&Kind::Text, &NODE_BITMAP]);
 
 const BOUNDS: Kind = Kind::List(&NUMBER);
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::chain::{Chain, hold};
 use super::live::{converging, name_filter, new_job, not_begun};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Jobs, Work};
+use crate::serve::jobs::Work;
 
 /// Copies into an image what lies below it, so that the chain gets shorter. The image is the uppermost one or
 /// one further down. `kind` is what clients call the job.
@@ -33,7 +33,7 @@ pub async fn stream(
     let base = stream_base(inventory, &chain, at, arguments)?;
     let end = base.unwrap_or(chain.layers.len());
     chain.check_unshown(at + 1, end)?;
-    chain.check_fixed(inventory).inspect_err(|_| Jobs::tell_not_begun(inventory, &new.terms.id))?;
+    chain.check_fixed(inventory).inspect_err(|_| inventory.jobs.tell_not_begun(&new.terms.id))?;
     new.layers = chain.claim(inventory, at..end, Some(at))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", (&chain.disk, None)))?;
@@ -42,7 +42,7 @@ pub async fn stream(
     let backing = arguments.maybe_text("backing-file").map(str::to_owned);
     let begun = inventory.graph.begin_stream(change, &chain.disk, image, layers, backing).await;
     let task = begun.map_err(|error| not_begun(&error))?;
-    Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
+    inventory.jobs.start(new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
     Ok(json!({}))
 }
 
@@ -142,11 +142,11 @@ pub async fn commit(
     let begun = inventory.graph.begin_commit(change, &chain.disk, (top, base), named, converging).await;
     match begun {
         Ok(task) => {
-            Jobs::start(inventory, new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
+            inventory.jobs.start(new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
             Ok(json!({}))
         }
         Err(error) => {
-            Jobs::tell_not_begun(inventory, &new.terms.id);
+            inventory.jobs.tell_not_begun(&new.terms.id);
             Err(match error {
                 CommitError::LongerBase { .. } | CommitError::Nothing => QmpError::generic(error.to_string()),
                 CommitError::Exchange(_) | CommitError::Grow(_) => not_begun(&error),
