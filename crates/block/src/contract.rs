@@ -248,6 +248,19 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         }
     }
 
+    /// Brings all that memory has into the file, so that another program finds all of it there; durable when it returns. Blocks below are not asked.
+    ///
+    /// # Errors
+    /// As [`Block::flush`].
+    fn rest(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.flush()
+    }
+
+    /// Drops what of its own map is in memory and was not used since the last call. Says how many pieces went.
+    fn clean_cache(&self) -> usize {
+        0
+    }
+
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
     /// come afterwards may fail.
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

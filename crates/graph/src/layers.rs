@@ -207,6 +207,11 @@ impl Layers {
         self.list.iter().find(|layer| !layer.closes_below)
     }
 
+    /// The files of that layer.
+    pub(crate) fn files(&self) -> Option<&LayerFiles> {
+        self.first()?.files.as_ref()
+    }
+
     /// The layer that `block` is.
     pub(crate) fn of(&self, block: &Arc<dyn Block>) -> Option<&Arc<Layer>> {
         self.list.iter().find(|layer| Arc::ptr_eq(&layer.block, block))

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use qcow2::Qcow2;
 use storage::Medium;
 use throttle::{BucketLevel, Flow, GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
 
-use crate::bitmaps_file::raw_of;
 use crate::disk::Disk;
 use crate::front::{BoundsError, Front, Kind, Pauses, Statistics, ThrottleGroup};
 
@@ -49,10 +47,7 @@ impl Disk {
     /// a data file: that of the
     /// image file.
     pub fn medium(&self) -> Medium {
-        let root = self.top_image();
-        let file = root.downcast_ref::<Qcow2>().map(Qcow2::file);
-        let file = file.or_else(|| raw_of(&*root).map(|raw| &raw.storage));
-        file.map_or_else(Medium::default, |file| file.medium())
+        self.layers().files().map_or_else(Medium::default, |files| files.written.file.medium())
     }
 
     /// Counts latencies of `kind` between `bounds_ns` (nanoseconds, ascending from above 0) from now

@@ -74,9 +74,7 @@ impl Disk {
 
     fn clean_caches(&self) {
         for layer in block::layers(self.root()) {
-            if let Some(image) = layer.downcast_ref::<Qcow2>() {
-                image.clean_cache();
-            }
+            layer.clean_cache();
         }
     }
 }

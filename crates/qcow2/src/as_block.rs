@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, Stored, Takes, ZeroOptions};
 use storage::{ForeignBytes, Hints, IoBuf, IoVec, Step};
 
+use crate::chain::Chain;
 use crate::{Error, Qcow2};
 
 impl Block for Qcow2 {
@@ -116,6 +117,22 @@ impl Block for Qcow2 {
 
     fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(Qcow2::take(self, offset, stored))
+    }
+
+    /// Refcounts too. Requests wait while the last of it is written.
+    fn rest(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            match self.inner.options.writable {
+                true => self.inner.managed(async |image| image.pause().await.map(drop)).await,
+                false => Ok(()),
+            }
+        })
+    }
+
+    /// Clean map slices, also of the layers below, and refcount blocks (`cache-clean-interval`).
+    fn clean_cache(&self) -> usize {
+        let below = self.inner.ask_chain(Chain::clean).unwrap_or(0);
+        self.inner.map.cache.clean() + below + self.inner.space.refcounts.clean()
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

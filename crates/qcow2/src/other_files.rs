@@ -48,21 +48,6 @@ pub struct OnOtherFiles<'a> {
     image: Qcow2,
 }
 
-impl Qcow2 {
-    /// Brings all that memory has into the file, refcounts too, durable when this returns. Requests wait while the last of it is written.
-    ///
-    /// # Errors
-    /// When the image is closed, takes no more writes, or cannot be written.
-    pub fn rest(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            match self.inner.options.writable {
-                true => self.inner.managed(async |image| image.pause().await.map(drop)).await,
-                false => Ok(()),
-            }
-        })
-    }
-}
-
 impl<'a> HeldStill<'a> {
     /// The image, to switch to `files`; what lies below stays. Writes what is dirty to the files that it is on, makes that durable, and of copies
     /// reads all metadata of both: one 8,192th of the disk's data at clusters of 64 KiB.

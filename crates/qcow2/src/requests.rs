@@ -7,7 +7,6 @@ use qcow2_layout::{BitmapEntry, BitmapFlags, Geometry, Header, Version};
 use storage::{Hints, IoBuf, IoVec, Storage};
 
 use crate::cache_sizes::CacheSizes;
-use crate::chain::Chain;
 use crate::image::Qcow2;
 use crate::options::{DiscardOptions, NO_UNREF_NEEDS_V3};
 use crate::tracking::{Bitmap, Dirtiness};
@@ -105,13 +104,6 @@ impl Qcow2 {
         }
         *self.inner.discards.write() = discards;
         Ok(())
-    }
-
-    /// Drops clean map slices and refcount blocks that were not used since the last call
-    /// (`cache-clean-interval`). Returns how many went.
-    pub fn clean_cache(&self) -> usize {
-        let below = self.inner.ask_chain(Chain::clean).unwrap_or(0);
-        self.inner.map.cache.clean() + below + self.inner.space.refcounts.clean()
     }
 
     /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use block::Block as _;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Error, Options, OverlapCheck, Qcow2, ReadKind, ZeroOptions};
 use storage::{Hints, IoBuf, IoBytes, IoVec, Storage};

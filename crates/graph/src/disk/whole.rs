@@ -11,7 +11,6 @@ use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::{BitmapEntry, SnapshotEntry};
 
 use super::{Disk, DiskEnd};
-use crate::bitmaps_file::raw_of;
 use crate::front::{Charge, Kind};
 use crate::resize_raw::resize_raw;
 
@@ -100,19 +99,15 @@ impl Disk {
 
     /// How far writes have reached into the file of the uppermost image, where that is known.
     pub fn reach(&self) -> Option<Arc<storage::Reach>> {
-        let layers = self.layers();
-        layers.first()?.files.as_ref()?.written.file.reach().cloned()
+        self.layers().files()?.written.file.reach().cloned()
     }
 
-    /// Bytes that the file of the uppermost image occupies on disk. `None` if unknown, or if the image has an
-    /// external data file, which takes the most.
+    /// Bytes that the file of the uppermost image occupies on disk. `None` if unknown, or if the image has
+    /// other files, which take the most.
     pub fn allocated_bytes(&self) -> Option<u64> {
-        let top = self.top_image();
-        match top.downcast_ref::<Qcow2>() {
-            Some(image) if image.geometry().external_data => None,
-            Some(image) => image.file().allocated_bytes(),
-            None => raw_of(&*top)?.storage.allocated_bytes(),
-        }
+        let layers = self.layers();
+        let files = layers.files().filter(|files| files.data.is_none() && files.vmdk.is_none())?;
+        files.written.file.allocated_bytes()
     }
 
     /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`] and [`block::Raw::resize`]. Bitmaps that a file of their own keeps are

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use block::{Blame, Error};
-use qcow2::Qcow2;
 use storage::Storage;
 use storage_luks::{Area, VolumeHeader, read_volume};
 
@@ -46,7 +45,7 @@ impl DiskNode {
         if self.disk.read_only() || file.capabilities().read_only {
             return Err(blame.refused("it is open for reading"));
         }
-        let area = match image.downcast_ref::<Qcow2>() {
+        let area = match self.disk.image() {
             Some(image) => qcow2::luks_area(&image.header().await).ok_or_else(not_encrypted)?,
             None if files.format != Format::Luks => return Err(not_encrypted()),
             None if files.luks_header.is_some() => {

@@ -83,7 +83,7 @@ impl Graph {
             DiskOptions { layer: layer.clone(), ..DiskOptions::of_path(path) }
         };
         let path = old.file.shown().unwrap_or_default();
-        let opened = opened(name, &*place.layer.block, &path);
+        let opened = opened(name, (&*place.layer.block, Some(place.files()?)), &path);
         let mut moved = whole(old);
         moved.filename = new.file.shown().unwrap_or_default();
         moved.layer.file.clone_from(&new.file);

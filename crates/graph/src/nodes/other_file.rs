@@ -145,10 +145,7 @@ impl Layer {
         if let Some(Some(compressing)) = self.compressing.get() {
             Block::flush(compressing).await?;
         }
-        match self.block.downcast_ref::<Qcow2>() {
-            Some(image) => image.rest().await?,
-            None => self.block.flush().await?,
-        }
+        self.block.rest().await?;
         files.end_writing().await
     }
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::Block;
-use qcow2::Qcow2;
 use serde_json::{Map, Value};
 
 use super::access::LayerAccess;
@@ -22,6 +21,7 @@ use super::reopen_backing::NewBacking;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::drivers::of_file;
+use crate::layers::LayerFiles;
 use crate::options::{
     DiskOptions, FileOptions, Opened, RawOptions, first_fixed, is_other_part, is_same_file, moves,
 };
@@ -209,7 +209,7 @@ impl DiskNode {
 
     /// What is so of the open disk.
     fn opened<'a>(&self, node_name: &'a str) -> Opened<'a> {
-        opened(node_name, &*self.disk.top_image(), &self.path())
+        opened(node_name, (&*self.disk.top_image(), self.disk.layers().files()), &self.path())
     }
 }
 
@@ -246,17 +246,17 @@ fn own_files(disk: &DiskNode, options: &Map<String, Value>) -> Vec<&'static str>
 }
 
 /// Facts of an open image whose file was named `path`.
-pub(super) fn opened<'a>(node_name: &'a str, image: &dyn Block, path: &Path) -> Opened<'a> {
+pub(super) fn opened<'a>(
+    node_name: &'a str,
+    (image, files): (&dyn Block, Option<&LayerFiles>),
+    path: &Path,
+) -> Opened<'a> {
     let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
-    let (format, has_data_file) = match image.downcast_ref::<Qcow2>() {
-        Some(image) => (Format::Qcow2, image.geometry().external_data),
-        None => (Format::of_name(image.driver()).unwrap_or(Format::Raw), false),
-    };
     Opened {
         node_name,
-        format,
+        format: Format::of_name(image.driver()).unwrap_or(Format::Raw),
         file_driver: of_file(is_device),
         has_backing: image.below().is_some(),
-        has_data_file,
+        has_data_file: files.is_some_and(|files| files.data.is_some()),
     }
 }

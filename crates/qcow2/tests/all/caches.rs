@@ -6,6 +6,7 @@ use crate::on_reactor;
 
 use std::sync::Arc;
 
+use block::Block as _;
 use on_reactor::reactor_run;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Budget, CreateOptions, Files, Form, Host, Options, Qcow2, Work, create};
