@@ -19,7 +19,7 @@ use super::disks::{self, OpenedDisk};
 use super::endpoint::Endpoint;
 use super::exports::shown_serial;
 use super::inventory::Inventory;
-use super::inventory::export_view::ExportView;
+use super::inventory::export_view::{ExportView, Shown};
 use super::inventory::exports::NewExport;
 use super::inventory::fuse::NewFuseDoor;
 use super::inventory::nodes::Nodes;
@@ -233,13 +233,23 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
     Ok(())
 }
 
+/// The id and the node of an export beside the NBD one called `name`, and what it shows.
+fn beside(
+    inventory: &Inventory,
+    name: &str,
+    door: &str,
+    number: usize,
+) -> Result<((String, String), Shown), Failure> {
+    let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+    Ok(((format!("{name}-{door}{number}"), nbd.disk.name()), ExportView::everything(&nbd.disk.disk)))
+}
+
 /// Opens the sockets of virtual machines. Each is an export of its own, beside the NBD one.
 fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
     for (number, Placed { export: name, path }) in settings.vhost_user_blk.iter().enumerate() {
         let failed =
             |error: QmpError| Failure::because(format!("cannot serve {name} at {}", path.display()), &error);
-        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
-        let shown = ExportView::everything(&nbd.disk.disk);
+        let (of, shown) = beside(inventory, name, "vhost", number)?;
         let door = NewVhostDoor {
             socket: Endpoint::Socket(path.clone()),
             queues: QUEUES_MAX,
@@ -247,8 +257,7 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
             serial: Some(shown_serial(name).to_owned()),
             merge: settings.options.request_merging != Some(false),
         };
-        let id = format!("{name}-vhost{number}");
-        inventory.add_vhost_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+        inventory.add_vhost_export(of, shown, door).map_err(failed)?;
     }
     Ok(())
 }
@@ -257,12 +266,10 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
 fn mount_files(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
     for (number, file) in settings.fuse.iter().enumerate() {
         let FuseFile { placed: Placed { export: name, path }, growable, allow_other } = file;
-        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
-        let shown = ExportView::everything(&nbd.disk.disk);
+        let (of, shown) = beside(inventory, name, "fuse", number)?;
         let door = NewFuseDoor { mountpoint: path.clone(), growable: *growable, allow_other: *allow_other };
-        let id = format!("{name}-fuse{number}");
         let failed = |error: QmpError| Failure::because(format!("cannot serve {name} as a file"), &error);
-        inventory.add_fuse_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+        inventory.add_fuse_export(of, shown, door).map_err(failed)?;
     }
     Ok(())
 }
@@ -270,12 +277,10 @@ fn mount_files(inventory: &Inventory, settings: &Settings) -> Result<(), Failure
 /// Makes disks block devices. Each is an export of its own, beside the NBD one.
 fn make_devices(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
     for (index, UblkDevice { export: name, number }) in settings.ublk.iter().enumerate() {
-        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
-        let shown = ExportView::everything(&nbd.disk.disk);
-        let id = format!("{name}-ublk{index}");
+        let (of, shown) = beside(inventory, name, "ublk", index)?;
         let failed =
             |error: QmpError| Failure::because(format!("cannot serve {name} as a block device"), &error);
-        inventory.add_ublk_export((id, nbd.disk.name()), shown, *number).map_err(failed)?;
+        inventory.add_ublk_export(of, shown, *number).map_err(failed)?;
     }
     Ok(())
 }

@@ -77,26 +77,17 @@ impl ExportDoor {
 impl ExportRecord {
     /// The socket for virtual machines, if it has one.
     pub fn vhost_door(&self) -> Option<&VhostDoor> {
-        match &self.door {
-            ExportDoor::VhostUserBlk(door) => Some(door),
-            ExportDoor::Nbd | ExportDoor::Fuse(_) | ExportDoor::Ublk(_) => None,
-        }
+        if let ExportDoor::VhostUserBlk(door) = &self.door { Some(door) } else { None }
     }
 
     /// The file, if it is one.
     pub fn fuse_door(&self) -> Option<&FuseDoor> {
-        match &self.door {
-            ExportDoor::Fuse(door) => Some(door),
-            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) | ExportDoor::Ublk(_) => None,
-        }
+        if let ExportDoor::Fuse(door) = &self.door { Some(door) } else { None }
     }
 
     /// The block device, if it is one.
     pub fn ublk_door(&self) -> Option<&UblkDoor> {
-        match &self.door {
-            ExportDoor::Ublk(door) => Some(door),
-            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) | ExportDoor::Fuse(_) => None,
-        }
+        if let ExportDoor::Ublk(door) = &self.door { Some(door) } else { None }
     }
 
     /// Whether NBD clients reach it.
@@ -120,6 +111,14 @@ pub struct NewExport {
     pub shown: Shown,
     /// Those of its bitmaps that another disk has.
     pub lent: Vec<LentBitmap>,
+}
+
+impl NewExport {
+    /// One with a door of its own, which shows no bitmaps.
+    pub(super) fn at_own_door(id: &str, node: String, shown: Shown) -> Self {
+        let (id, name) = (id.to_owned(), id.to_owned());
+        Self { id, node, name, description: String::new(), shown, lent: Vec::new() }
+    }
 }
 
 impl ExportRecord {

@@ -77,14 +77,7 @@ impl Inventory {
     ) -> Result<(), QmpError> {
         let NewFuseDoor { mountpoint, growable, allow_other } = door;
         let writable = shown.writable;
-        let new = NewExport {
-            id: id.clone(),
-            node,
-            name: id.clone(),
-            description: String::new(),
-            shown,
-            lent: Vec::new(),
-        };
+        let new = NewExport::at_own_door(&id, node, shown);
         self.export_through(new, |_, view| {
             self.is_no_file_of_ours(&mountpoint)?;
             // QEMU's file system is never read-only: programs change modes of files that they cannot write.

@@ -46,14 +46,7 @@ impl Inventory {
         number: Number,
     ) -> Result<(), QmpError> {
         let disk = node.clone();
-        let new = NewExport {
-            id: id.clone(),
-            node,
-            name: id.clone(),
-            description: String::new(),
-            shown,
-            lent: Vec::new(),
-        };
+        let new = NewExport::at_own_door(&id, node, shown);
         self.export_through(new, |_, view| {
             let export = self.ublk.add((id, &disk), view, number);
             let export = export.map_err(|error| self.no_device(&error))?;

@@ -94,14 +94,7 @@ impl Inventory {
         let NewVhostDoor { socket, queues, logical_block_size, serial, merge } = door;
         let serial = serial.unwrap_or_else(|| shown_serial(&id).to_owned());
         let options = DeviceOptions { queues, logical_block_size, serial, merge };
-        let new = NewExport {
-            id: id.clone(),
-            node,
-            name: id.clone(),
-            description: String::new(),
-            shown,
-            lent: Vec::new(),
-        };
+        let new = NewExport::at_own_door(&id, node, shown);
         self.export_through(new, |disk, view| {
             options.check(disk.size()).map_err(|error| QmpError::generic(error.to_string()))?;
             let mode = self.socket_mode;
