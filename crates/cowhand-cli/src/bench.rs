@@ -22,7 +22,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let backend = match options.layer.file.aio {
         Some(Aio::Threads) => Backend::Threads,
-        Some(Aio::IoUring) | None => reactor::available(),
+        Some(Aio::IoUring) | None => Backend::Ring,
     };
     let reactor =
         Reactor::new(backend).map_err(|error| Failure::because("cannot start an event loop", &error))?;

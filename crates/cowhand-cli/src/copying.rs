@@ -74,7 +74,8 @@ impl Default for Memory {
 
 /// The loop of a tool.
 pub fn reactor() -> Result<Reactor, Failure> {
-    Reactor::new(reactor::available()).map_err(|error| Failure::because("cannot start an event loop", &error))
+    Reactor::new(reactor::Backend::Ring)
+        .map_err(|error| Failure::because("cannot start an event loop", &error))
 }
 
 /// Opens a disk; `doing` is the verb of the command.

@@ -58,7 +58,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Failure::because(format!("cannot map {}", options.filename.display()), error)
     };
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let reactor = Reactor::new(reactor::Backend::Ring).map_err(|error| failed(&error))?;
     let disk = reactor
         .run(graph::open(&options, &rules))
         .map_err(|error| failed(&error).with_hint_about_lock(&error))?;

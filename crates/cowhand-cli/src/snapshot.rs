@@ -90,7 +90,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Failure::because(format!("{what} {}", options.filename.display()), error)
     };
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let reactor = Reactor::new(reactor::Backend::Ring).map_err(|error| failed(&error))?;
     reactor.run(async {
         let disk = graph::open(&options, &rules).await.map_err(|error| match changes {
             true => failed(&error),

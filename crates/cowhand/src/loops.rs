@@ -52,7 +52,7 @@ impl Loops {
     /// # Errors
     /// When the system refuses a thread or what its event loop needs.
     pub fn new(count: usize) -> Result<Self, Error> {
-        Self::over(count, reactor::available())
+        Self::over(count, Backend::Ring)
     }
 
     /// The same over `backend`.

@@ -177,7 +177,7 @@ impl OpenOptions {
         let rules = OpenRules { policy, map_budget: Arc::clone(map_budget()), ..OpenRules::default() };
         let backend = match options.layer.file.aio {
             Some(Aio::Threads) => Backend::Threads,
-            Some(Aio::IoUring) | None => reactor::available(),
+            Some(Aio::IoUring) | None => Backend::Ring,
         };
         let loops = self.loops.map_or_else(|| Loops::over(1, backend), Ok)?;
         Ok((options, rules, loops))

@@ -48,7 +48,7 @@ impl Mounted {
         let running = Arc::clone(&loops);
         let thread = std::thread::spawn(move || {
             let _server = server;
-            running.run(reactor::available()).unwrap();
+            running.run(reactor::Backend::Ring).unwrap();
         });
         Self { disk, export, _sizes: sizes, kernel, loops, thread: Some(thread) }
     }

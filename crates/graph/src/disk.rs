@@ -401,7 +401,7 @@ mod tests {
         std::fs::write(&path, vec![7; 4 << 20]).unwrap();
         let mut options = DiskOptions::of_path(&path);
         options.layer.format = Some(crate::probe::Format::Raw);
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
         reactor.run(async {
             let disk = crate::open(&options, &OpenRules::default()).await.unwrap();
             let data = IoVec::from(storage::IoBytes::zeroed(3 << 20));

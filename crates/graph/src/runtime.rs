@@ -175,7 +175,7 @@ mod tests {
     fn cache_sizes_change_on_an_open_disk_and_a_refused_size_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.qcow2");
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
         reactor.run(async {
             let created = qcow2::CreateOptions { size: 1 << 30, ..qcow2::CreateOptions::default() };
             std::fs::File::create(&path).unwrap();

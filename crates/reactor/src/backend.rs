@@ -3,8 +3,6 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::ring::Ring;
-
 /// How operations are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
@@ -13,18 +11,6 @@ pub enum Backend {
     /// `poll` for sockets, a small pool of blocking threads for files: where io_uring is forbidden,
     /// or not wanted.
     Threads,
-}
-
-/// The best backend that this kernel (or container) allows now. Costs the set-up of one ring. A loop that is made
-/// later decides for itself.
-pub fn available() -> Backend {
-    match Ring::new() {
-        Ok(_) => Backend::Ring,
-        Err(error) => {
-            warn_of_fallback(&error);
-            Backend::Threads
-        }
-    }
 }
 
 /// Says why a loop has no ring: once a process as a warning, since the cause is mostly the same for all.

@@ -33,7 +33,7 @@ mod time;
 mod timers;
 mod work;
 
-pub use backend::{Backend, available};
+pub use backend::Backend;
 pub use device::{CommandDevice, Device};
 pub use doorbell::Doorbell;
 pub use fs::{blocking, start_blocking};

@@ -122,7 +122,7 @@ impl Scene {
 }
 
 fn run(test: impl Future<Output = ()>) {
-    reactor::Reactor::new(reactor::available()).unwrap().run(test);
+    reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(test);
 }
 
 #[test]

@@ -342,7 +342,7 @@ mod tests {
     }
 
     fn run<T>(future: impl Future<Output = T>) -> T {
-        reactor::Reactor::new(reactor::available()).unwrap().run(future)
+        reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(future)
     }
 
     /// With answers in another order, they leave what the last ones wrote.

@@ -58,7 +58,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     options.layer.read_only = true;
     options.set_prefetch(Prefetch::Off);
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let reactor = Reactor::new(reactor::Backend::Ring).map_err(|error| failed(&error))?;
     let disk = reactor.run(graph::open(&options, &rules)).map_err(|error| failed(&error))?;
     let Some(first) = disk.image().as_ref().map(cached) else {
         return Err(Failure::new(format!(

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_and_the_file_stays() {
-        reactor::Reactor::new(reactor::available()).unwrap().run(async {
+        reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(async {
             let file = Arc::new(MemoryStorage::new(0));
             file.write(0, IoBytes::copy_from(&[1; 2000]).into(), Hints::NONE).await.unwrap();
             let dry = DryRun::over(file.clone());

@@ -26,7 +26,7 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
         Failure::because(format!("cannot resize {}", options.filename.display()), error)
     };
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let reactor = Reactor::new(reactor::Backend::Ring).map_err(|error| failed(&error))?;
     reactor.run(async {
         let mut first = options.clone();
         if args.shrink {

@@ -141,7 +141,7 @@ mod tests {
         use std::io::Write;
 
         let ((end, _), (interrupts, mut keys)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
         let signals = Signals { end, interrupts }.on_loop();
         let reported = Cell::new(0);
         keys.write_all(b"XXX").unwrap();

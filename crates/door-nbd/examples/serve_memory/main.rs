@@ -38,7 +38,7 @@ fn main() -> io::Result<()> {
     let loops = Loops::new(loops, Shutdown::new());
     Server::new(exports, ServerOptions::default(), &loops).listen(&listener);
     println!("nbd+unix:///disk?socket={socket}");
-    loops.run(reactor::available())
+    loops.run(reactor::Backend::Ring)
 }
 
 fn parse_size(text: &str) -> io::Result<u64> {

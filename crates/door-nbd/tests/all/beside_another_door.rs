@@ -16,7 +16,7 @@ fn two_doors_lead_to_one_disk_and_end_in_order_together() {
     let loops = Loops::new(2, Shutdown::new());
     let mut server = TestServer::on(
         Arc::clone(&loops),
-        reactor::available,
+        reactor::Backend::Ring,
         MemoryExport::new(1 << 20),
         ServerOptions::default(),
     );

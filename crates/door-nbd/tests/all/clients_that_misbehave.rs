@@ -227,7 +227,7 @@ fn a_shutdown_answers_what_is_in_flight_and_then_closes() {
 fn a_shutdown_does_not_wait_for_ever_for_a_client_that_never_reads() {
     let loops = Loops::with_grace(2, Shutdown::new(), Duration::from_millis(50));
     let disk = MemoryExport::new(4 * MIB);
-    let mut server = TestServer::on(loops, reactor::available, disk, ServerOptions::default());
+    let mut server = TestServer::on(loops, reactor::Backend::Ring, disk, ServerOptions::default());
     let mut client = Client::connect(&server.socket(), Dialect::Simple, &[]);
     for cookie in 0..64 {
         client.send_read(cookie, 0, MIB);

@@ -60,7 +60,7 @@ impl TlsServer {
         let options = ServerOptions { tls, ..ServerOptions::default() };
         let loops = Loops::new(2, shutdown.clone());
         Server::new(exports, options, &loops).listen(&listener);
-        let thread = std::thread::spawn(move || loops.run(reactor::available()));
+        let thread = std::thread::spawn(move || loops.run(reactor::Backend::Ring));
         Self { port, disk, shutdown, thread: Some(thread), credentials }
     }
 

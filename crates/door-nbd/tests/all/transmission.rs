@@ -403,7 +403,7 @@ fn where_io_uring_is_forbidden_everything_works_all_the_same() {
     let disk = MemoryExport::new(4 * MIB);
     let loops = export::Loops::new(2, export::Shutdown::new());
     let mut server =
-        TestServer::on(loops, || reactor::Backend::Threads, disk, door_nbd::ServerOptions::default());
+        TestServer::on(loops, reactor::Backend::Threads, disk, door_nbd::ServerOptions::default());
     let mut client = Client::connect(&server.socket(), Dialect::Extended, &["base:allocation"]);
     let data = bytes(9, 3_000_000);
     server.disk.hold(0);

@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_gone_and_everything_reads_as_zeroes() {
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
         for (drive, size) in [
             ("driver=raw,file=null-co://", 1 << 30),
             ("driver=raw,file.driver=null-co,file.size=1M", 1 << 20),

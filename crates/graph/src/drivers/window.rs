@@ -165,7 +165,7 @@ mod tests {
     fn raw_over_a_node_passes_on_which_layer_has_the_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let [base, top] = ["base", "top"].map(|name| directory.path().join(name));
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
         reactor.run(async {
             make(&base, None).await;
             make(&top, Some("base")).await;

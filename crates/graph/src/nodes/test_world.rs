@@ -24,7 +24,7 @@ pub(super) struct World {
 
 pub(super) fn with_world(test: impl AsyncFnOnce(&World)) {
     let world = World { graph: Graph::new(OpenRules::default()), directory: tempfile::tempdir().unwrap() };
-    let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+    let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
     reactor.run(test(&world));
 }
 

@@ -9,7 +9,7 @@ fn with_graph(test: impl AsyncFnOnce(&Graph, &str)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.raw");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-    let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+    let reactor = reactor::Reactor::new(reactor::Backend::Ring).unwrap();
     let graph = Graph::new(OpenRules::default());
     reactor.run(test(&graph, path.to_str().unwrap()));
 }

@@ -44,5 +44,5 @@ fn store(cloud: Cloud, fake: &FakeCloud, variables: Vec<(&'static str, String)>)
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
-    reactor::Reactor::new(reactor::available()).unwrap().run(work)
+    reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(work)
 }

@@ -33,14 +33,14 @@ impl TestServer {
 
     /// Serves `disk` as "disk", and an empty disk as "other".
     pub fn with(disk: MemoryExport, options: ServerOptions) -> Self {
-        Self::on(Loops::new(2, Shutdown::new()), reactor::available, disk, options)
+        Self::on(Loops::new(2, Shutdown::new()), reactor::Backend::Ring, disk, options)
     }
 
     /// `backend` is asked on a thread of the server: a ring that goes interrupts the system calls of the
     /// thread that made it.
     pub fn on(
         loops: Arc<Loops>,
-        backend: fn() -> reactor::Backend,
+        backend: reactor::Backend,
         disk: MemoryExport,
         options: ServerOptions,
     ) -> Self {
@@ -55,7 +55,7 @@ impl TestServer {
         let server = Server::new(exports, options, &loops);
         server.listen(&listener);
         let shutdown = loops.shutdown().clone();
-        let thread = std::thread::spawn(move || loops.run(backend()));
+        let thread = std::thread::spawn(move || loops.run(backend));
         Self { disk, entry, server, shutdown, directory, thread: Some(thread) }
     }
 

@@ -26,7 +26,7 @@ impl Running {
     pub fn with_grace(grace: Duration) -> Self {
         let loops = Loops::with_grace(2, Shutdown::new(), grace);
         let running = Arc::clone(&loops);
-        let thread = std::thread::spawn(move || running.run(reactor::available()));
+        let thread = std::thread::spawn(move || running.run(reactor::Backend::Ring));
         Self { loops, thread: Some(thread) }
     }
 

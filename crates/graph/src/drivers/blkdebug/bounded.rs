@@ -367,7 +367,7 @@ mod tests {
     }
 
     fn run<T>(future: impl Future<Output = T>) -> T {
-        reactor::Reactor::new(reactor::available()).unwrap().run(future)
+        reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(future)
     }
 
     async fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {

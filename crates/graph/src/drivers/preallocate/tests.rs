@@ -19,7 +19,7 @@ fn options(drive: &str) -> Result<DiskOptions, String> {
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    reactor::Reactor::new(reactor::available()).unwrap().run(future)
+    reactor::Reactor::new(reactor::Backend::Ring).unwrap().run(future)
 }
 
 fn bytes(value: u8, len: usize) -> IoVec {

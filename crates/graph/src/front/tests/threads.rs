@@ -37,7 +37,7 @@ fn client(front: &Arc<Front>, number: u64) -> impl Future<Output = ()> + 'static
 }
 
 fn run_loop(fronts: &[Arc<Front>]) {
-    let reactor = Reactor::new(reactor::available()).expect("a loop");
+    let reactor = Reactor::new(reactor::Backend::Ring).expect("a loop");
     reactor.run(async {
         let clients = (0..CLIENTS).map(|number| client(&fronts[number as usize % fronts.len()], number));
         let tasks: Vec<_> = clients.map(reactor::spawn).collect();

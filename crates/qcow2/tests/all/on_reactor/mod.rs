@@ -6,7 +6,7 @@ use qcow2::{Host, Work};
 use reactor::Reactor;
 
 pub fn reactor_run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
+    Reactor::new(reactor::Backend::Ring).unwrap().run(future)
 }
 
 #[derive(Debug)]

@@ -169,7 +169,7 @@ pub fn options(url: &str) -> Options {
 }
 
 pub fn run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
+    Reactor::new(reactor::Backend::Ring).unwrap().run(future)
 }
 
 pub async fn open(url: &str) -> Result<HttpStorage, Error> {

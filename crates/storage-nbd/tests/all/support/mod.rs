@@ -180,7 +180,7 @@ pub fn options(socket: &Path) -> Options {
 }
 
 pub fn run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
+    Reactor::new(reactor::Backend::Ring).unwrap().run(future)
 }
 
 pub async fn open(options: Options) -> NbdStorage {
