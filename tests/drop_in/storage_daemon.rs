@@ -230,12 +230,59 @@ fn callers_are_answered_as_by_qemus() {
         ask(scratch.path(), &[json!({ "execute": "quit" })]);
         gone(&scratch.file("q"));
         let classes = answers.iter().map(|answer| answer["error"]["class"].clone()).collect::<Vec<_>>();
-        let quoted = answers[0]["error"]["desc"].as_str().map(|desc| desc.contains("'x'"));
-        (classes, quoted)
+        let gone = "Failed to find node with node-name='x'";
+        let said = answers[0]["error"]["desc"].as_str().map(|desc| desc.contains(gone));
+        (classes, said)
     };
     let ours = look(&ours("qemu-storage-daemon"));
     assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
     assert_eq!((&ours.0[1], &ours.0[2]), (&json!("GenericError"), &json!("DeviceNotFound")));
+}
+
+/// A group of limits over an image, with the same options at each node: how Proxmox describes a disk.
+#[test]
+fn a_limited_disk_may_say_at_each_node_how_it_is_opened() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let monitor = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let daemon = Run::new(program).arg("--daemonize").args(monitor).current_dir(scratch.path());
+        drop(daemon.ok());
+        let opened = |mut node: Value| {
+            node["cache"] = json!({ "direct": false, "no-flush": false });
+            node["discard"] = json!("unmap");
+            node["detect-zeroes"] = json!("unmap");
+            node["read-only"] = json!(false);
+            node
+        };
+        let file = opened(
+            json!({ "driver": "file", "node-name": "e", "aio": "io_uring", "filename": scratch.name("disk.qcow2") }),
+        );
+        let image = opened(json!({ "driver": "qcow2", "node-name": "f", "file": file }));
+        let group = json!({ "qom-type": "throttle-group", "id": "g", "limits": {} });
+        let limited =
+            opened(json!({ "driver": "throttle", "node-name": "d", "throttle-group": "g", "file": image }));
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        qmp.ok("object-add", group);
+        qmp.ok("blockdev-add", limited);
+        qmp.ok(
+            "nbd-server-start",
+            json!({ "addr": { "type": "unix", "data": { "path": scratch.name("n") } } }),
+        );
+        qmp.ok("block-export-add", json!({ "type": "nbd", "id": "x", "node-name": "d", "writable": true }));
+        let uri = format!("nbd+unix:///d?socket={}", scratch.name("n"));
+        qemu_io_ok(&["-f", "raw"], &uri, &["write -P 0 0 64k", "read -P 0 0 64k"]);
+        qmp.ok("block-export-del", json!({ "id": "x", "mode": "hard" }));
+        let kept = qmp.ask("blockdev-del", json!({ "node-name": "f" })).is_err();
+        qmp.ok("blockdev-del", json!({ "node-name": "d" }));
+        let left = qmp.ok("query-named-block-nodes", json!({}));
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        let map = Run::new("qemu-img").args(["map", "--output=json", &scratch.name("disk.qcow2")]).json();
+        (kept, left, map[0]["zero"].clone())
+    };
+    let ours = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")));
+    assert_eq!(ours, (true, json!([]), json!(true)));
 }
 
 /// A snapshot that is undone leaves a file that was there before it, as QEMU's does.

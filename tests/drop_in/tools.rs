@@ -10,7 +10,7 @@ use black_box::{Run, Scratch};
 use super::ours;
 
 /// Lines of a shell, which end with what is compared.
-const SCRIPTS: [&str; 48] = [
+const SCRIPTS: [&str; 49] = [
     "qemu-img create -f foo -f qcow2 a 1M; echo $?; qemu-img info -f foo a 2>&1 | wc -w | test $(cat) -gt 0; echo $?",
     "qemu-img create -q -f qcow2 a 1M; qemu-img convert -O foo -O raw -qffoo -fqcow2 a b; echo $?; cmp b b; stat -c %s b",
     "qemu-img create -q -f qcow2 a 1M; qemu-img rebase -u -b b -F host_device a; echo $?; qemu-img info -U a | grep backing",
@@ -97,6 +97,8 @@ const SCRIPTS: [&str; 48] = [
      'convert -O raw N d' 'compare N ./a:b' 'dd if=N of=d' 'dd if=./a:b of=N' 'rebase -b N -F raw ./a:b' 'commit N' 'create -f qcow2 -b N -F raw d 1M' \
      'create -u -f qcow2 -b N -F raw d 1M'; do qemu-img ${c/N/$n} >/dev/null 2>&1; echo $n $c $?; done; qemu-io -c 'read 0 64k' $n >/dev/null 2>&1; echo $?; done; ls; \
      qemu-img info file:a:b | head -1; qemu-img create -f qcow2 json:{} 1M 2>/dev/null; echo $?",
+    // CloudStack looks for these words: what has gone already is deleted.
+    "qemu-img create -q -f qcow2 a 1M; for w in a '--image-opts driver=qcow2,file.filename=a'; do qemu-img snapshot -d s $w 2>&1 | grep -c 'snapshot not found'; done",
     // Of equal options the last counts, wherever options stand; a switch alone is on, with "no" before it off.
     "qemu-img create -q -f qcow2 n 1M; qemu-img create -q -f qcow2 m 1M; o=driver=raw,file.filename=zz,driver=qcow2,file.filename; qemu-io --image-opts -c length $o=n; \
      qemu-img info --image-opts $o=n | head -2; qemu-img convert -n --target-image-opts n $o=m,lazy-refcounts; echo $?; qemu-nbd --image-opts $o=n -t -k $PWD/s --fork --pid-file p; \

@@ -28,6 +28,7 @@ use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, with_json, write_json};
 use crate::progress::Progress;
+use crate::voice;
 
 /// Exit codes, as qemu-img's. 0 says that the disks are the same.
 pub mod code {
@@ -108,8 +109,22 @@ pub struct Args {
 
 /// Compares.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut progress = Progress::begin(args.progress && !args.quiet, 1, Instant::now());
+    let compared = compare(args, &mut progress);
+    if !voice::is_qemu() {
+        progress.end();
+    }
+    let code = say(args, compared, out);
+    // qemu-img ends the line of progress behind the result.
+    out.flush()?;
+    progress.end();
+    code
+}
+
+/// Says what was found.
+fn say(args: &Args, compared: Result<Outcome, Stopped>, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let is_for_people = !args.quiet && matches!(args.output, OutputFormat::Human);
-    let outcome = compare(args).or_else(|Stopped { failure, in_rest }| {
+    let outcome = compared.or_else(|Stopped { failure, in_rest }| {
         if in_rest && is_for_people {
             warn_of_sizes(out)?;
         }
@@ -139,7 +154,7 @@ impl From<Failure> for Stopped {
     }
 }
 
-fn compare(args: &Args) -> Result<Outcome, Stopped> {
+fn compare(args: &Args, progress: &mut Progress) -> Result<Outcome, Stopped> {
     let cannot_open = |failure: Failure| failure.with_code(code::CANNOT_OPEN);
     let first = options(args, &args.first, "-f", args.first_format).map_err(cannot_open)?;
     let second = options(args, &args.second, "-F", args.second_format).map_err(cannot_open)?;
@@ -151,7 +166,7 @@ fn compare(args: &Args) -> Result<Outcome, Stopped> {
             open(&first, &rules).await.map_err(cannot_open)?,
             open(&second, &rules).await.map_err(cannot_open)?,
         ];
-        compare_disks(args, [&disks[0], &disks[1]]).await
+        compare_disks(args, [&disks[0], &disks[1]], progress).await
     })
 }
 
@@ -176,18 +191,21 @@ async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Failure>
     })
 }
 
-async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, Stopped> {
+async fn compare_disks(
+    args: &Args,
+    disks: [&dyn Block; 2],
+    progress: &mut Progress,
+) -> Result<Outcome, Stopped> {
     let sizes = [disks[0].size(), disks[1].size()];
     let outcome = |difference| Outcome { sizes, difference };
     if args.strict && sizes[0] != sizes[1] {
         return Ok(outcome(Some(Difference::Size)));
     }
-    let mut progress = Progress::begin(args.progress && !args.quiet, sizes[0].max(sizes[1]), Instant::now());
-    let difference = first_difference(disks, args.strict, &mut progress).await;
+    progress.set_total(sizes[0].max(sizes[1]));
+    let difference = first_difference(disks, args.strict, progress).await;
     if matches!(difference, Ok(None)) {
-        progress.at(sizes[0].max(sizes[1]), Instant::now());
+        progress.whole(Instant::now());
     }
-    progress.end();
     let stopped = |(offset, failure)| Stopped { failure, in_rest: offset >= sizes[0].min(sizes[1]) };
     difference.map(outcome).map_err(stopped)
 }

@@ -58,12 +58,6 @@ pub enum DescriptionError {
         max: usize,
     },
     /// Filters have few options.
-    #[error("argument '{argument}' means nothing to a throttle node; give it to the node under it")]
-    NotOfFilter {
-        /// The option.
-        argument: String,
-    },
-    /// Filters have few options.
     #[error("argument '{argument}' means nothing to a {driver} node; give it to the node under it")]
     NotOfThisFilter {
         /// The option.
@@ -128,8 +122,11 @@ fn check_file(
             return Err(DescriptionError::OfNodeOver { member: member.to_owned(), option });
         }
     }
-    match file.get("detect-zeroes").and_then(Value::as_str) {
+    let of_file = file.get("detect-zeroes").and_then(Value::as_str);
+    match of_file {
         None | Some("off") => Ok(()),
+        // The node over it turns zeroes into a request before the file sees them.
+        Some(_) if above.get("detect-zeroes").and_then(Value::as_str) == of_file => Ok(()),
         Some(_) => Err(DescriptionError::DetectZeroes { member: member.to_owned() }),
     }
 }

@@ -12,7 +12,9 @@ use super::error::NodeError;
 use super::hold::{Hold, User};
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use crate::drive::OptionTree;
 use crate::drivers::throttle;
+use crate::options::DiskOptions;
 
 impl Graph {
     /// Adds a filter over a node, or over one that is made for it.
@@ -32,20 +34,23 @@ impl Graph {
                 let child = match self.node(child) {
                     Ok(child) => self.open_bare_file(child).await?,
                     Err(unknown) => {
-                        check_filter_options(options)?;
                         let layer = self.layer_node(child).ok_or(unknown)?;
+                        check_is_as_below(&name, options, &layer)?;
                         return self.put_filter_over_layer(name, group, &layer, implicit);
                     }
                 };
-                if !self.is_plain(&child) {
+                if !self.is_plain(&child) || !is_as_below(options, &child)? {
                     let below = (implicit, made);
                     return Box::pin(self.add_filter(name, &throttle::THROTTLE, options, below)).await;
                 }
-                check_filter_options(options)?;
                 self.put_filter(name, group, &child, implicit)
             }
             Some(Value::Object(nested)) => {
-                let child = self.add_child(&over_raw(nested)).await?;
+                let mut nested = over_raw(nested);
+                if let Some(cache) = options.get("cache") {
+                    nested.entry("cache").or_insert_with(|| cache.clone());
+                }
+                let child = self.add_child(&nested).await?;
                 let mut named = options.clone();
                 named.insert("file".to_owned(), Value::String(child.name()));
                 made.push(child);
@@ -120,7 +125,7 @@ impl Graph {
         (group, child): (&Mutex<String>, &str),
         options: &Map<String, Value>,
     ) -> Result<(), NodeError> {
-        check_filter_options(options)?;
+        check_is_as_below(name, options, &*self.node(child)?)?;
         let text = |name: &str| options.get(name).and_then(Value::as_str);
         if text("driver") != Some("throttle") || text("file") != Some(child) {
             return Err(NodeError::FixedFilter { name: name.to_owned(), child: child.to_owned() });
@@ -142,14 +147,36 @@ pub(super) fn text<'a>(
     value.ok_or(DescriptionError::Missing { argument: name })
 }
 
-/// Refuses options that every node may have and a filter would not follow.
-fn check_filter_options(options: &Map<String, Value>) -> Result<(), DescriptionError> {
-    const FOLLOWED: [&str; 5] = ["driver", "node-name", "throttle-group", "file", "auto-read-only"];
-    let foreign = |(name, value): &(&String, &Value)| {
-        !FOLLOWED.contains(&name.as_str()) && (name.as_str(), *value) != ("read-only", &Value::Bool(false))
-    };
-    match options.iter().find(foreign) {
-        Some((name, _)) => Err(DescriptionError::NotOfFilter { argument: name.clone() }),
-        None => Ok(()),
+/// Whether what `options` say of the requests is so of the disk `below`, so that its own front can charge for both.
+fn is_as_below(options: &Map<String, Value>, below: &Node) -> Result<bool, NodeError> {
+    // How a file is opened is said where it is opened.
+    const ELSEWHERE: [&str; 9] = [
+        "driver",
+        "node-name",
+        "throttle-group",
+        "file",
+        "auto-read-only",
+        "cache",
+        "cache.direct",
+        "cache.no-flush",
+        "cache.writeback",
+    ];
+    let said = options.iter().filter(|(name, _)| !ELSEWHERE.contains(&name.as_str()));
+    let said = OptionTree::of_json(said.map(|(name, value)| (name.clone(), value.clone())).collect())?;
+    let mut is = OptionTree::of_path("filter");
+    is.say(&below.disk()?.disk.runtime_options());
+    let mut asked = is.clone();
+    asked.replace_entries(said);
+    Ok(DiskOptions::of_tree(is)?.layer == DiskOptions::of_tree(asked)?.layer)
+}
+
+/// Refuses what [`is_as_below`] denies of a filter that cannot be a disk of its own.
+fn check_is_as_below(name: &str, options: &Map<String, Value>, below: &Node) -> Result<(), NodeError> {
+    match is_as_below(options, below)? {
+        true => Ok(()),
+        false => Err(NodeError::Fixed {
+            name: name.to_owned(),
+            option: "read-only, discard or detect-zeroes".to_owned(),
+        }),
     }
 }

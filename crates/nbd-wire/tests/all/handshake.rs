@@ -244,6 +244,18 @@ fn info_tells_what_is_asked_and_selects_nothing() {
     assert_eq!(kinds, [1, 2, 3, 0]);
 }
 
+#[test]
+fn who_asks_for_an_export_is_told_that_contexts_can_be_chosen_among() {
+    let mut server = Server::greeted(Tls::Off);
+    server.hear(&plain(OptionKind::ExtendedHeaders));
+    let mut message = Vec::new();
+    client::info(&mut message, OptionKind::Info, "", &[]);
+    let (out, _) = server.hear(&message);
+    let export = replies(&out).into_iter().find(|(_, data)| data.starts_with(&[0, 0])).expect("an export").1;
+    let flags = ExportFlags::from_wire(u16::from_be_bytes([export[10], export[11]]));
+    assert!(flags.has(ExportFlags::BLOCK_STATUS_PAYLOAD));
+}
+
 fn context_names(out: &[u8]) -> Vec<(u32, String)> {
     let contexts = replies(out).into_iter().filter(|(kind, _)| *kind == OptionReplyKind::MetaContext);
     contexts

@@ -154,7 +154,8 @@ impl Inner {
         let snapshots = self.snapshots().await?;
         match name.find(&snapshots) {
             Some(index) => Ok((snapshots, index)),
-            None => Err(self.medium.blame.invalid(format!("no snapshot has {name}"))),
+            // CloudStack looks for QEMU's words.
+            None => Err(self.medium.blame.invalid(format!("no snapshot has {name} (snapshot not found)"))),
         }
     }
 }

@@ -106,7 +106,12 @@ impl Nodes {
 
     /// The answer to a client for `error`.
     pub fn refused(&self, error: &NodeError) -> QmpError {
-        self.hinted(QmpError::of(error))
+        let mut refused = self.hinted(QmpError::of(error));
+        if let (true, NodeError::Unknown { name }) = (self.as_qemu, error) {
+            // Proxmox and Incus know by QEMU's words that a node is gone already.
+            refused.desc.push_str(&format!(" (Failed to find node with node-name='{name}')"));
+        }
+        refused
     }
 
     /// `error` with the option of the sandbox that allows what it was denied.
