@@ -285,6 +285,66 @@ fn a_limited_disk_may_say_at_each_node_how_it_is_opened() {
     assert_eq!(ours, (true, json!([]), json!(true)));
 }
 
+/// One file node below several disks: parts of a disk, each exported by itself, and an image whose file is read beside it.
+#[test]
+fn several_disks_share_one_file_node() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let monitor = ["--chardev", "socket,path=q,server=on,wait=off,id=c", "--monitor", "chardev=c"];
+        let daemon = Run::new(program).arg("--daemonize").args(monitor).current_dir(scratch.path());
+        drop(daemon.ok());
+        let mut qmp = Qmp::connect(&scratch.file("q"));
+        let file = |node: &str, name: &str| json!({ "driver": "file", "node-name": node, "filename": scratch.name(name) });
+        let raw = |node: &str, below: &str| json!({ "driver": "raw", "node-name": node, "file": below });
+        let part = |node: &str, offset: u64| {
+            let mut part = raw(node, "f");
+            (part["offset"], part["size"]) = (json!(offset), json!(65536));
+            part
+        };
+        let read = |node: &str, below: &str| {
+            let mut read = raw(node, below);
+            read["read-only"] = json!(true);
+            read
+        };
+        let image = |node: &str| json!({ "driver": "qcow2", "node-name": node, "file": "g" });
+        let nodes = [
+            file("f", "disk.raw"),
+            part("a", 0),
+            part("b", 65536),
+            read("c", "f"),
+            file("g", "disk.qcow2"),
+            image("i"),
+            read("j", "g"),
+            // What is an image is nothing that others write.
+            image("k"),
+        ];
+        let added = nodes.map(|node| qmp.ask("blockdev-add", node).is_ok());
+        let server = json!({ "addr": { "type": "unix", "data": { "path": scratch.name("n") } } });
+        qmp.ok("nbd-server-start", server);
+        let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", scratch.name("n"));
+        for (name, writable) in [("a", true), ("b", true), ("c", false)] {
+            let export = json!({ "type": "nbd", "id": name, "node-name": name, "writable": writable });
+            qmp.ok("block-export-add", export);
+        }
+        qemu_io_ok(&["-f", "raw"], &uri("a"), &["write -P 5 0 64k"]);
+        qemu_io_ok(&["-f", "raw"], &uri("b"), &["write -P 6 0 64k"]);
+        qemu_io_ok(&["-r", "-f", "raw"], &uri("c"), &["read -P 5 0 64k", "read -P 6 64k 64k"]);
+        qmp.ok("block-export-del", json!({ "id": "a", "mode": "hard" }));
+        let gone_first = qmp.ask("blockdev-del", json!({ "node-name": "a" })).is_ok();
+        // The file stays locked for those who are left.
+        let disk = scratch.name("disk.raw");
+        let locked = Run::new("qemu-io").args(["-f", "raw", "-c", "write 0 512", &disk]).outcome();
+        let below = qmp.ask("blockdev-del", json!({ "node-name": "f" })).is_ok();
+        qmp.ok("quit", json!({}));
+        gone(&scratch.file("q"));
+        ((added, gone_first, below), locked.stderr.contains("lock"))
+    };
+    let (ours, locked) = look(&ours("qemu-storage-daemon"));
+    assert_eq!(ours, look(Path::new("qemu-storage-daemon")).0);
+    assert_eq!(ours, ([true, true, true, true, true, true, true, false], true, false));
+    assert!(locked);
+}
+
 /// A snapshot that is undone leaves a file that was there before it, as QEMU's does.
 #[test]
 fn a_failed_transaction_removes_no_file_that_was_there() {

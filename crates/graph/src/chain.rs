@@ -159,10 +159,7 @@ impl<'a> ChainWalk<'a> {
         let shown: &Path = if active { &self.given } else { &path };
         let name = shown.display().to_string();
         let file = match active {
-            true => {
-                let ahead = &self.rules.locks_ahead;
-                source.open_active(ahead, &name, &options.file, &options, writable).await?
-            }
+            true => source.open_active(self.rules, &name, &options.file, &options, writable).await?,
             false => source.open_shared(&self.rules.shared_files, &name, &options.file, &options).await?,
         };
         let format = format_of(&file, &options, writable).await?;

@@ -12,8 +12,8 @@ use self::opening::{Locking, lock_role, open_locally};
 use crate::drivers::{Access, StorageDriver, Target, Wrapped};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::locks_ahead::LocksAhead;
 use crate::names::{Followed, Identity, Located, Place};
+use crate::open::OpenRules;
 use crate::options::{FileOptions, LayerOptions};
 use crate::shared_files::{OpenLock, SharedFiles};
 
@@ -138,16 +138,16 @@ impl Source {
         self.open_under(Locking::Take, name, options, layer, writable).await
     }
 
-    /// As [`Source::open`]; for writing under the lock that was taken `ahead`, if one was.
+    /// As [`Source::open`], of a disk; for writing under the lock that was taken ahead, if one was.
     pub(crate) async fn open_active(
         self,
-        ahead: &LocksAhead,
+        rules: &OpenRules,
         name: &str,
         options: &FileOptions,
         layer: &LayerOptions,
         writable: bool,
     ) -> Result<OpenFile, OpenError> {
-        self.open_under(Locking::TakeOver(ahead), name, options, layer, writable).await
+        self.open_under(Locking::Active(rules), name, options, layer, writable).await
     }
 
     /// As [`Source::open`], for reading; shared with the other disks that read it.

@@ -24,6 +24,7 @@ mod locks_ahead;
 mod map_memory;
 pub mod names;
 mod new_file;
+mod node_files;
 mod nodes;
 mod open;
 pub mod options;
@@ -51,6 +52,7 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::locks_ahead::{LockAhead, LocksAhead};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory, memory_of_process};
+pub use crate::node_files::NodeFiles;
 pub use crate::nodes::{
     AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,
     FileToFill, FilterNode, Graph, Hold, JobFilter, JobHost, JobOwner, KeySlots, LayerAccess, LayerView,

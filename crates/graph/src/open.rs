@@ -27,6 +27,7 @@ use crate::layers::{Layer, LayerFiles, Layers, Own, Written};
 use crate::locks_ahead::LocksAhead;
 use crate::map_memory::default_map_memory;
 use crate::names::{Policy, Reason, Refused};
+use crate::node_files::NodeFiles;
 use crate::nodes::{Links, MadeNames};
 use crate::options::{DiskOptions, FilterOptions, LayerOptions, OptionError, ThrottleOptions};
 use crate::probe::Format;
@@ -59,6 +60,8 @@ pub struct OpenRules {
     pub shared_files: SharedFiles,
     /// Locks of files that get the paths of disks.
     pub locks_ahead: LocksAhead,
+    /// Files that several disks use through one node.
+    pub node_files: NodeFiles,
     /// Passwords of encrypted images; unless said otherwise the process's.
     pub secrets: Secrets,
     /// Where requests of all disks are recorded, if they are.
@@ -79,6 +82,7 @@ impl Default for OpenRules {
             fd_sets: FdSets::default(),
             shared_files: SharedFiles::default(),
             locks_ahead: LocksAhead::default(),
+            node_files: NodeFiles::default(),
             secrets: Secrets::default(),
             trace: None,
             names: MadeNames::default(),

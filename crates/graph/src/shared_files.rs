@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use storage::{FileLock, FileStorage, LockError, Role};
 
 use crate::names::Identity;
+use crate::node_files::Part;
 use crate::options::{Aio, FileOptions, Locking};
 
 /// The lock of a file. It is on the description by which the file was opened first, also when the file is opened once more to be used in
@@ -65,6 +66,7 @@ pub(crate) struct Share {
 pub(crate) struct OpenLock {
     lock: FirstLock,
     share: Option<Arc<Share>>,
+    part: Option<Arc<Part>>,
 }
 
 impl SharedFiles {
@@ -92,7 +94,7 @@ impl SharedFiles {
     fn share(&self, key: Key, opened: Arc<Opened>) -> (Arc<FileStorage>, OpenLock) {
         let (storage, lock) = (Arc::clone(&opened.storage), Arc::clone(&opened.lock));
         let share = Share { files: self.clone(), key, opened };
-        (storage, OpenLock { lock, share: Some(Arc::new(share)) })
+        (storage, OpenLock { lock, share: Some(Arc::new(share)), part: None })
     }
 }
 
@@ -104,7 +106,13 @@ impl OpenLock {
 
     /// As [`OpenLock::alone`], of one who has its lock already.
     pub(crate) fn of(lock: FirstLock) -> Self {
-        Self { lock, share: None }
+        Self { lock, share: None, part: None }
+    }
+
+    /// Of one of several disks over a node.
+    pub(crate) fn of_node(part: Part) -> Self {
+        let lock = Arc::clone(part.lock());
+        Self { lock, share: None, part: Some(Arc::new(part)) }
     }
 
     /// The lock.
@@ -118,6 +126,9 @@ impl OpenLock {
     /// When another process, or another disk of this one, uses the file in a way that does not go together with that; then the lock is
     /// as it was.
     pub(crate) fn change(&self, role: Role) -> Result<(), LockError> {
+        if let Some(part) = &self.part {
+            return part.change(role);
+        }
         let change = || self.lock.lock().change(role.wanted(), role.shared());
         let Some(share) = self.share.as_ref().filter(|_| role != Role::Reader) else { return change() };
         // No other disk comes to share it meanwhile.

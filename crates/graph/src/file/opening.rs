@@ -9,8 +9,9 @@ use storage::{FileStorage, LockClock, LockedOpenError, Role as LockRole, Unlocke
 
 use crate::drivers::StorageDriver;
 use crate::error::OpenError;
-use crate::locks_ahead::LocksAhead;
 use crate::names::Located;
+use crate::node_files::Use;
+use crate::open::OpenRules;
 use crate::options::{self, Aio, FileOptions, LayerOptions};
 use crate::shared_files::{FirstLock, Key, OpenLock, SharedFiles};
 
@@ -19,8 +20,8 @@ use crate::shared_files::{FirstLock, Key, OpenLock, SharedFiles};
 pub(super) enum Locking<'a> {
     /// The open itself: it takes the lock.
     Take,
-    /// The same; a lock that was taken ahead is taken over.
-    TakeOver(&'a LocksAhead),
+    /// The same, for a disk; a lock that was taken ahead is taken over, and one of other disks over the same node shared.
+    Active(&'a OpenRules),
     /// As the first; the file is only read, and the other disks that read it share it.
     Share(&'a SharedFiles),
     /// The lock is held, for what the file is opened for; `None` without locks.
@@ -100,7 +101,7 @@ pub(super) async fn open_locally(
     }
     let is_locked = writable && options.locking != options::Locking::Off;
     let ahead = match locking {
-        Locking::TakeOver(ahead) if is_locked => ahead.take_over(&located.identity()),
+        Locking::Active(rules) if is_locked => rules.locks_ahead.take_over(&located.identity()),
         _ => None,
     };
     let (file, driver) = open_file(located, ahead.as_ref(), (name, options, layer, writable))?;
@@ -115,16 +116,30 @@ pub(super) async fn open_locally(
     if options.locking == options::Locking::Off {
         return Ok((Arc::new(file.measured(None)?), None, driver));
     }
-    let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
+    let role = lock_role(layer, writable);
+    let locked = |source| OpenError::Lock { path: PathBuf::from(name), source };
+    let node = match locking {
+        Locking::Active(rules) => Use::of(options, layer, role).map(|of| (&rules.node_files, of)),
+        _ => None,
+    };
+    let common = node.and_then(|(files, (node, user))| Some((files.find(node)?, user)));
+    if let Some((common, user)) = common.filter(|(common, _)| common.lock().lock().is_on(file.fd())) {
+        // The others may change the length.
+        let storage = Arc::new(file.measured(None)?);
+        let part = common.join(user).map_err(locked)?;
+        return Ok((storage, Some(OpenLock::of_node(part)), driver));
+    }
+    let opened = open_locked(&file, role, &LoopClock).await;
     let (storage, lock) = opened.map_err(|error| match error {
-        LockedOpenError::Lock(source) => OpenError::Lock { path: PathBuf::from(name), source },
+        LockedOpenError::Lock(source) => locked(source),
         LockedOpenError::Open(source) => source.into(),
     })?;
     check_still_named()?;
     let storage = Arc::new(storage);
-    let (storage, held) = match place {
-        Some((files, key)) => files.offer(key, storage, lock),
-        None => (storage, OpenLock::alone(lock)),
+    let (storage, held) = match (place, node) {
+        (Some((files, key)), _) => files.offer(key, storage, lock),
+        (None, Some((files, (node, user)))) => (storage, OpenLock::of_node(files.begin(node, lock, user))),
+        (None, None) => (storage, OpenLock::alone(lock)),
     };
     Ok((storage, Some(held), driver))
 }
