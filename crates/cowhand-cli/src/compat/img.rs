@@ -59,6 +59,8 @@ pub fn command() -> Command {
     let taken = own.get_subcommands().filter(|command| arguments_of(command).is_some());
     Command::new("qemu-img")
         .version(VERSION)
+        // Older callers find the version here.
+        .before_help(format!("qemu-img {VERSION}"))
         .about("Images of disks: created, copied, examined and repaired (cowhand under qemu-img's name)")
         .after_help(format!("Supported formats: {}", Format::ALL.map(Format::name).join(" ")))
         .subcommand_required(true)

@@ -69,6 +69,13 @@ impl Listening {
         self.named.as_ref().map(NamedSocket::path)
     }
 
+    /// The name in the file system stays when the socket goes.
+    pub fn leave_name(&mut self) {
+        if let Some(named) = &mut self.named {
+            named.leave_name();
+        }
+    }
+
     /// The sockets themselves, for the next process.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ pub struct NamedSocket {
     listener: UnixListener,
     path: PathBuf,
     identity: (u64, u64),
+    stays: bool,
 }
 
 impl NamedSocket {
@@ -46,6 +47,11 @@ impl NamedSocket {
         bind(&path, SocketMode::default()).map_err(|error| {
             cannot_listen(&path, &error).with_hint("to listen elsewhere, give --socket PATH")
         })
+    }
+
+    /// The name stays when the socket goes.
+    pub fn leave_name(&mut self) {
+        self.stays = true;
     }
 
     /// Where it is reached.
@@ -74,7 +80,7 @@ pub fn names_stay() -> bool {
 
 impl Drop for NamedSocket {
     fn drop(&mut self) {
-        if names_stay() {
+        if self.stays || names_stay() {
             return;
         }
         // A server started in the meantime may have taken the name over.
@@ -101,6 +107,7 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
             listener,
             path: path.to_owned(),
             identity: (metadata.dev(), metadata.ino()),
+            stays: false,
         });
     }
     // Between finding a dead socket and replacing it no other process may do the same: the directory is
@@ -118,7 +125,8 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
         bound => bound?,
     };
     let metadata = fs::symlink_metadata(path)?;
-    Ok(NamedSocket { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
+    let identity = (metadata.dev(), metadata.ino());
+    Ok(NamedSocket { listener, path: path.to_owned(), identity, stays: false })
 }
 
 /// Removes a socket that no server listens at.

@@ -56,6 +56,13 @@ impl Doors {
         self.open.borrow_mut().take().is_some()
     }
 
+    /// The program ends, and the socket's name stays.
+    pub fn leave_name(&self) {
+        if let Some(door) = self.open.borrow_mut().as_mut() {
+            door.listening.leave_name();
+        }
+    }
+
     /// The sockets themselves, for the next process.
     ///
     /// # Errors

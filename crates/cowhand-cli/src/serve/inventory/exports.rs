@@ -19,6 +19,7 @@ use super::fuse::FuseDoor;
 use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
+use crate::voice;
 
 /// How long requests of disconnected clients wait for limits before they are admitted anyway: hardly at all.
 const HURRY: Duration = Duration::from_millis(10);
@@ -280,6 +281,10 @@ impl Inventory {
     pub async fn report_end(&self) {
         if self.end_reported.replace(true) {
             return;
+        }
+        if voice::name() == "qemu-storage-daemon" {
+            // Its callers remove the name, and miss it where it has gone.
+            self.doors.leave_name();
         }
         select(pin!(self.jobs.end_all()), pin!(reactor::sleep(JOBS_PATIENCE))).await;
         for export in self.exports() {
