@@ -262,6 +262,22 @@ fn an_overlay_has_its_bitmaps_from_the_transaction_on_that_makes_it() {
     gone(&scratch.file("q"));
 }
 
+/// How far a mirror is, it says of the whole disk, whatever of it is data.
+#[test]
+fn a_mirror_counts_the_whole_disk() {
+    let scratch = images();
+    img(&["create", "-q", "-f", "qcow2", &scratch.name("target"), "4M"]);
+    let nodes = [("n", "disk.qcow2"), ("t", "target")].map(|(node, file)| {
+        format!("qcow2,node-name={node},file.driver=file,file.filename={}", scratch.name(file))
+    });
+    let words = ["--blockdev", &nodes[0], "--blockdev", &nodes[1]];
+    let mut qmp = daemon(&ours("qemu-storage-daemon"), scratch.path(), &words);
+    qmp.ok("blockdev-mirror", json!({ "job-id": "j", "device": "n", "target": "t", "sync": "full" }));
+    assert_eq!(qmp.event("BLOCK_JOB_READY")["data"]["len"], 4 << 20);
+    qmp.ok("quit", json!({}));
+    gone(&scratch.file("q"));
+}
+
 /// A filter deep in a chain was refused where the chain is described as a whole.
 #[test]
 fn a_chain_over_a_filter_opens_and_is_committed_as_by_qemu() {

@@ -38,6 +38,23 @@ fn with_t_it_stays_and_a_signal_ends_it() {
     assert!(server.ended().success());
 }
 
+/// Clients show what the server says of a name that it does not have.
+#[test]
+fn a_wrong_name_is_refused_in_qemus_words() {
+    let look = |program: &Path| {
+        let scratch = images();
+        let socket = scratch.name("s");
+        let words = ["-t", "-x", "a", "-k", &socket, "-f", "raw", "disk.raw"];
+        let server = Server::start(program, scratch.path(), &words);
+        let uri = server.uri("b");
+        let refused = Run::new("qemu-io").args(["-r", "-f", "raw", "-c", "read 0 1", &uri]).fails();
+        refused.lines().last().map(str::to_owned)
+    };
+    let ours = look(&ours("qemu-nbd"));
+    assert_eq!(ours, look(Path::new("qemu-nbd")));
+    assert!(ours.is_some_and(|said| said.ends_with("export 'b' not present")));
+}
+
 #[test]
 fn clients_see_what_they_see_of_qemu_nbd() {
     let table: [(&str, &str); 9] = [

@@ -136,11 +136,16 @@ pub struct UnknownExport {
     default: Option<String>,
     /// A few of those that there are; empty if there is none.
     names: String,
+    /// In the words that clients of QEMU's servers know.
+    as_qemu: bool,
 }
 
 impl fmt::Display for UnknownExport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { wanted, default, names } = self;
+        let Self { wanted, default, names, as_qemu } = self;
+        if *as_qemu {
+            return write!(f, "export '{}' not present", shortened(wanted));
+        }
         match (wanted.as_str(), default) {
             _ if names.is_empty() => f.write_str("there are no exports"),
             ("", None) => write!(
@@ -173,12 +178,18 @@ struct Shelf {
     removed: Vec<Weak<ExportEntry>>,
     /// What the empty name means, if that was said.
     default: Option<String>,
+    as_qemu: bool,
 }
 
 impl Exports {
     /// None yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// None yet. Who asks for one that is not there is told so in the words of QEMU's servers.
+    pub fn as_qemu() -> Self {
+        Self { shelf: RwLock::new(Shelf { as_qemu: true, ..Shelf::default() }) }
     }
 
     /// Offers `disk` as `name`, which the door's protocol has words for; `description` is for humans and may be empty.
@@ -255,6 +266,7 @@ impl Exports {
             wanted: name.to_owned(),
             default: shelf.default.clone(),
             names: few_names(shelf.offered.iter().map(|entry| entry.name.as_str())),
+            as_qemu: shelf.as_qemu,
         })
     }
 }

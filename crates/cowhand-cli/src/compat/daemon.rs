@@ -55,7 +55,7 @@ impl Daemon {
         let reactor = Reactor::new(Backend::Ring)
             .map_err(|error| Failure::because("cannot make an event loop", &error))?;
         let loops = Loops::new(available_parallelism().map_or(1, usize::from), Shutdown::new());
-        let server = Server::new(Exports::new(), options, &loops);
+        let server = Server::new(Exports::as_qemu(), options, &loops);
         // Plain TCP is what these programs open; the sandbox is entered when all is open. A guest whose memory never answers would stop
         // all others here, too.
         let (mode, memory) = (SocketMode::default(), FilePolicy::default());
