@@ -187,7 +187,7 @@ impl Exports {
         Self::default()
     }
 
-    /// None yet. Who asks for one that is not there is told so in the words of QEMU's servers.
+    /// None yet. A name that none has is refused in the words of QEMU's servers.
     pub fn as_qemu() -> Self {
         Self { shelf: RwLock::new(Shelf { as_qemu: true, ..Shelf::default() }) }
     }

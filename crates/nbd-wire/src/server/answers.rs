@@ -137,7 +137,7 @@ impl Handshake {
     fn info<C: Catalogue>(&self, data: &[u8], catalogue: &C, out: &mut Vec<u8>) -> Result<(), Refused> {
         let (name, wanted) = info_request(data).map_err(|Truncated| malformed())??;
         let export = catalogue.describe(name)?;
-        // Who only asks is told what an export can do: its contexts are chosen with NBD_OPT_GO.
+        // This reports what an export can do: its contexts are chosen with NBD_OPT_GO.
         put_info(out, OptionKind::Info, &self.as_seen(export, true), &wanted);
         Ok(())
     }

@@ -245,7 +245,7 @@ fn info_tells_what_is_asked_and_selects_nothing() {
 }
 
 #[test]
-fn who_asks_for_an_export_is_told_that_contexts_can_be_chosen_among() {
+fn info_reports_that_contexts_can_be_chosen_among() {
     let mut server = Server::greeted(Tls::Off);
     server.hear(&plain(OptionKind::ExtendedHeaders));
     let mut message = Vec::new();
