@@ -104,7 +104,7 @@ impl<'a> Batch<'a> {
     pub async fn keep(self) -> Result<(), Error> {
         let mut kept = Ok(());
         for lineage in self.lineages {
-            kept = kept.and(lineage.finish(&self.live).await);
+            kept = kept.and(lineage.finish(&self.live).await.map(drop));
         }
         kept
     }

@@ -194,14 +194,15 @@ impl Change {
         Ok((Plan::remove(self.place(), self.manifest(), deleted, &going), outcome))
     }
 
-    /// Runs the steps. When one fails before the change has happened, all before it are undone.
+    /// Runs the steps. When one fails before the change has happened, all before it are undone. Gives the lineage back, which is locked until that is
+    /// dropped: the host's locks of disks go first, or the command that waits for the lineage finds a disk in use.
     ///
     /// # Crash
     /// After any step, each disk reads as before or as after; the next command brings the lineage in order.
     ///
     /// # Errors
     /// [`Error::Unfinished`] where the change has happened.
-    pub async fn run<H: Host>(self, plan: Plan, host: &H) -> Result<(), H::Error> {
+    pub async fn run<H: Host>(self, plan: Plan, host: &H) -> Result<Self, H::Error> {
         let prepared = self.prepare(plan, host).await?;
         if let Some(disks) = prepared.plan.switched()
             && let Err(error) = host.switch(disks).await
@@ -275,11 +276,11 @@ impl Prepared {
         self.change.undo(&self.plan.steps[..self.plan.prepared()]);
     }
 
-    /// Runs the steps behind the switch.
+    /// Runs the steps behind the switch. Gives the lineage back, as [`Change::run`].
     ///
     /// # Errors
     /// [`Error::Unfinished`]: the change has happened.
-    pub async fn finish<H: Host>(self, host: &H) -> Result<(), H::Error> {
+    pub async fn finish<H: Host>(self, host: &H) -> Result<Change, H::Error> {
         if let Some(disks) = self.plan.switched() {
             host.close_sealed(disks).await;
         }
@@ -288,7 +289,7 @@ impl Prepared {
             let done: Result<(), Error> = done.await.into_iter().collect();
             done.map_err(|error| Error::Unfinished { source: Box::new(error) })?;
         }
-        Ok(())
+        Ok(self.change)
     }
 }
 

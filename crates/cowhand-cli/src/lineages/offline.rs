@@ -47,7 +47,10 @@ impl Host for Offline {
 pub fn run(change: Change, plan: Plan) -> Result<(), Failure> {
     let replacing = plan.replacing().map(Path::to_owned).collect();
     let host = Offline { replacing, locked: RefCell::default() };
-    copying::reactor()?.run(change.run(plan, &host))
+    let change = copying::reactor()?.run(change.run(plan, &host))?;
+    drop(host);
+    drop(change);
+    Ok(())
 }
 
 /// A disk with a lock that keeps other writers out.

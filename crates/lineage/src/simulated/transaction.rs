@@ -95,7 +95,7 @@ impl World {
             let mut run = pin!(change.run(plan, &machine));
             loop {
                 if let Poll::Ready(done) = run.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    return done;
+                    return done.map(drop);
                 }
             }
         })();
