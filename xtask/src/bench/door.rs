@@ -14,6 +14,8 @@ struct Case {
     name: &'static str,
     load: Load,
     direct: bool,
+    /// The client writes all of the disk before, in the order of a backup that is restored.
+    restored: bool,
     rivals: &'static [Kind],
     /// What to reach against each rival.
     targets: &'static [f64],
@@ -42,6 +44,7 @@ const fn case(
         name,
         load: Load { rw, block: "4k", depth, jobs, disk_bytes: DISK_BYTES },
         direct,
+        restored: false,
         rivals,
         targets,
     }
@@ -49,10 +52,23 @@ const fn case(
 
 const fn stream(name: &'static str, rw: &'static str) -> Case {
     let load = Load { rw, block: "1M", depth: 4, jobs: 1, disk_bytes: DISK_BYTES };
-    Case { name, load, direct: false, rivals: QEMU, targets: &[1.0] }
+    Case { name, load, direct: false, restored: false, rivals: QEMU, targets: &[1.0] }
 }
 
-const CASES: [Case; 12] = [
+/// How a disk is restored: as much of it as there is time for, from its beginning, again and again.
+const RESTORING: Load = Load { rw: "write", block: "1M", depth: 4, jobs: 1, disk_bytes: DISK_BYTES };
+
+/// A disk is restored, and then used at random.
+const RESTORED: Case = Case {
+    name: "4k random writes, page cache, depth 16, after 1M writes",
+    load: Load { rw: "randwrite", block: "4k", depth: 16, jobs: 1, disk_bytes: DISK_BYTES },
+    direct: false,
+    restored: true,
+    rivals: QEMU,
+    targets: &[2.0],
+};
+
+const CASES: [Case; 13] = [
     case("4k random reads, page cache, depth 1", "randread", 1, 1, false, CACHED, &[2.2, 1.3]),
     case("4k random reads, page cache, depth 16", "randread", 16, 1, false, CACHED, &[2.5, 1.3]),
     case("4k random reads, page cache, depth 64", "randread", 64, 1, false, CACHED, &[2.5, 1.3]),
@@ -63,6 +79,7 @@ const CASES: [Case; 12] = [
     case("4k random writes, page cache, depth 1", "randwrite", 1, 1, false, QEMU, &[2.0]),
     case("4k random writes, page cache, depth 16", "randwrite", 16, 1, false, QEMU, &[2.0]),
     case("4k random writes, page cache, 4 connections x 16", "randwrite", 16, 4, false, QEMU, &[2.0]),
+    RESTORED,
     stream("1M sequential reads, page cache, depth 4", "read"),
     stream("1M sequential writes, page cache, depth 4", "write"),
 ];
@@ -108,11 +125,17 @@ fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<M
     in_rounds(bench.effort.rounds, &mut all, |all, round| {
         for (kind, series) in all {
             if *kind == LIMIT && !case.is_cached_read() {
+                if case.restored {
+                    fio::sample_of_file(bench, raw, RESTORING, case.direct, round)?;
+                }
                 series.0.push(fio::sample_of_file(bench, raw, case.load, case.direct, round)?);
                 continue;
             }
             let served = Served { image, raw, direct: case.direct, options: "", password: None };
             let server = Server::start(bench, *kind, &served)?;
+            if case.restored {
+                fio::run(&server.uri(), RESTORING, seconds, 1)?;
+            }
             let before = server.cpu_seconds();
             let rate = fio::run(&server.uri(), case.load, seconds, round + 1)?.iops;
             let cpu = server.cpu_seconds() - before;
