@@ -1,6 +1,9 @@
 //! `compress`: whole clusters that are written become compressed ones, where the backing image can.
 //!
 //! What is written beside whole clusters, zeroes and discards go to the image as they are.
+//!
+//! A part of a cluster is not completed to a whole one here: a job below writes the same cluster past this filter, and what it
+//! writes between the reading of the rest and the writing of the whole would be lost. `unlike::streams` and its neighbours find that at once.
 
 use std::sync::Arc;
 
