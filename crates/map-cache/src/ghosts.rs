@@ -103,7 +103,8 @@ impl Ghosts {
         Moment { now: self.now(), held: bytes / UNIT }
     }
 
-    fn now(&self) -> u32 {
+    /// The clock.
+    pub(crate) fn now(&self) -> u32 {
         // 0 would make a ghost of hash 0 look like none.
         ((self.clock / UNIT) as u32) | 1
     }

@@ -68,7 +68,7 @@ impl Model {
     fn make_room(&mut self, needed: SliceKey) {
         while self.bytes() > self.bytes_max && self.queue.len() > SLICES_MIN {
             let (steps, slices) = (self.queue.len() * 2, &mut self.slices);
-            let now = self.ghosts.moment(self.held).now;
+            let now = self.ghosts.now();
             let leaves = self.queue.evict(steps, now, |key| {
                 let Some(slice) = slices.get_mut(&key) else { return Look::Absent };
                 if key == needed {

@@ -1,8 +1,8 @@
 //! Who leaves when room is needed.
 //!
-//! S3-FIFO with one bit of use: newcomers pass through a short queue, and those that are used there get into the long one,
-//! which is a clock. In front of both stands a window of the newest few, in which use does not count: a sequential reader
-//! touches a slice hundreds of times in a row and then never again.
+//! S3-FIFO with one bit of use. Newcomers enter a short queue; a newcomer that is used there moves to the long queue,
+//! which is a clock. A window of the newest few stands in front of both, and use does not count in it: a sequential
+//! reader touches a slice hundreds of times in a row and then never again.
 //!
 //! A slice that comes back after it left gets into the long queue only in place of one that has not been used for longer
 //! than it was away, as in LIRS. So a loop over more than fits keeps a part of it in memory, where all would leave shortly

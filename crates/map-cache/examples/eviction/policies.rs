@@ -200,7 +200,7 @@ impl Policy for ClockPro {
     }
 }
 
-/// A short queue for newcomers, a clock for those that proved useful, and ghosts.
+/// A short queue for newcomers, a clock for slices that were used there, and ghosts.
 pub struct S3Fifo {
     size: usize,
     used: HashMap<u32, bool>,

@@ -32,7 +32,7 @@ impl Store {
     /// Lets one slice leave that was not used lately, after at most `steps` looks.
     fn evict(&self, residents: &mut Residents, steps: usize, needed: Option<SliceKey>) -> bool {
         let look = |key| if needed == Some(key) { Look::Busy } else { self.look(key) };
-        let now = residents.moment().now;
+        let now = residents.ghosts.now();
         let Some(slice) = residents.queue.evict(steps, now, look) else { return false };
         let slices = residents.queue.len();
         residents.ghosts.insert(slice.key(), slice.bytes(), slices);
