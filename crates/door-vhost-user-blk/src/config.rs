@@ -19,8 +19,6 @@ pub struct Described {
     pub logical_block_size: u32,
     /// What requests should look like.
     pub blocks: BlockSizes,
-    /// Bytes that a discard should be aligned to; the guest's `discard_granularity`.
-    pub discard_bytes: u32,
     /// How many queues there may be.
     pub queues: u16,
     /// The write cache is on.
@@ -29,13 +27,13 @@ pub struct Described {
 
 /// Its bytes; those behind what is known are zero.
 pub fn configuration(described: &Described) -> [u8; CONFIG_BYTES_MAX] {
-    let Described { size, logical_block_size, blocks, discard_bytes, queues, cache } = *described;
+    let Described { size, logical_block_size, blocks, queues, cache } = *described;
     let physical = blocks.preferred.max(logical_block_size);
     let per_physical = (physical / logical_block_size.max(1)).max(1);
     // Both are powers of two: at most 31.
     let exponent = per_physical.ilog2() as u8;
     let least = u16::try_from(per_physical).unwrap_or(u16::MAX);
-    let discard_sectors = u64::from(discard_bytes.max(logical_block_size)) / SECTOR_BYTES;
+    let discard_sectors = u64::from(blocks.discard.max(logical_block_size)) / SECTOR_BYTES;
     let mut bytes = [0; CONFIG_BYTES_MAX];
     let mut put = |at: usize, value: &[u8]| {
         if let Some(place) = bytes.get_mut(at..at + value.len()) {
@@ -78,7 +76,6 @@ mod tests {
             size: (1 << 30) + 100,
             logical_block_size: 512,
             blocks: BlockSizes { minimum: 1, preferred: 4096, discard: 65536 },
-            discard_bytes: 65536,
             queues: 3,
             cache: true,
         };
@@ -88,7 +85,8 @@ mod tests {
         assert_eq!((word(12), word(20), bytes[24], bytes[26]), (SEGMENTS_MAX, 512, 3, 8));
         assert_eq!((bytes[32], bytes[34], word(36), word(40), word(44)), (1, 3, 1 << 21, 16, 128));
         assert_eq!((word(48), word(52), bytes[56]), (1 << 21, 16, 1));
-        let large = Described { logical_block_size: 4096, discard_bytes: 512, cache: false, ..described };
+        let blocks = BlockSizes { discard: 512, ..described.blocks };
+        let large = Described { logical_block_size: 4096, blocks, cache: false, ..described };
         let large = configuration(&large);
         assert_eq!((large[24], large[26], large[32], large[44]), (0, 1, 0, 8));
     }

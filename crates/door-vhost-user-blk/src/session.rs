@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use export::BlockSizes;
 use export::repeats::{self, Level};
 use reactor::net::Stream;
 
@@ -239,8 +240,7 @@ impl Session {
         let bytes = config::configuration(&Described {
             size: disk.size(),
             logical_block_size: options.logical_block_size,
-            blocks: disk.block_sizes(),
-            discard_bytes: self.device.export.discard_bytes(),
+            blocks: BlockSizes { discard: self.device.export.discard_bytes(), ..disk.block_sizes() },
             queues: options.queues,
             cache: self.device.cache(),
         });
