@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Bench;
 use super::fio::{self, Load};
-use super::image::{check, filled, filled_raw};
+use super::image::{check, filled};
 use super::sample::{Pair, Sample, Series, in_rounds};
 use super::server::{Kind, Served, Server};
 use super::table::{Chart, Form, Table, Verdict, number};
@@ -91,8 +91,8 @@ type Measured = (Kind, Series);
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.path("door.qcow2");
     let raw = bench.path("door.raw");
-    filled(&image)?;
-    filled_raw(&raw)?;
+    filled("qcow2", &image)?;
+    filled("raw", &raw)?;
     let mut table = Table {
         id: "door",
         title: "the NBD server".to_owned(),

@@ -138,7 +138,7 @@ pub fn sample_of_holes(raw: &Path, holes: Holes) -> Result<Sample, String> {
 fn measure(mut command: Command, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
     command
         .args(["--output-format=json", "--time_based", "--group_reporting"])
-        // fio would drop a file's pages: those that come again are smaller, and cost small writes a tenth.
+        // By default fio drops the file's pages first. The new ones are smaller, and small writes cost a tenth there.
         .args(["--norandommap", "--invalidate=0"])
         .arg(format!("--size={}", load.disk_bytes))
         .arg(format!("--rw={}", load.rw))

@@ -86,17 +86,8 @@ pub fn fill(format: &str, file: &Path) -> Result<(), String> {
     process::run(command.arg(file)).map(drop)
 }
 
-/// A new qcow2 image of 1 GiB, filled.
-pub fn filled(image: &Path) -> Result<(), String> {
-    new_filled("qcow2", image)
-}
-
-/// A new raw file of 1 GiB, filled by the same writes.
-pub fn filled_raw(raw: &Path) -> Result<(), String> {
-    new_filled("raw", raw)
-}
-
-fn new_filled(format: &str, file: &Path) -> Result<(), String> {
+/// Makes a disk of 1 GiB and fills it: the same writes for each format.
+pub fn filled(format: &str, file: &Path) -> Result<(), String> {
     process::run(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(file).arg("1G"))?;
     fill(format, file)
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::GIB;
 use crate::bench::Bench;
 use crate::bench::fio::{self, Engine, Load};
-use crate::bench::image::{check, filled, filled_raw};
+use crate::bench::image::{check, filled};
 use crate::bench::sample::{Pair, Sample, Series, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Table, Verdict, number};
@@ -93,8 +93,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
 /// The image, and the raw file of its bytes.
 fn make(bench: &Bench) -> Result<(PathBuf, PathBuf), String> {
     let (image, raw) = (bench.path("n.qcow2"), bench.path("n.raw"));
-    filled(&image)?;
-    filled_raw(&raw)?;
+    filled("qcow2", &image)?;
+    filled("raw", &raw)?;
     Ok((image, raw))
 }
 

@@ -10,7 +10,7 @@ use super::GIB;
 use super::cache_size::chart;
 use crate::bench::Bench;
 use crate::bench::fio;
-use crate::bench::image::{Shape, check, filled, filled_raw};
+use crate::bench::image::{Shape, check, filled};
 use crate::bench::sample::{Pair, Sample, Series, in_rounds};
 use crate::bench::server::Daemon;
 use crate::bench::table::{Form, Table, Verdict, compared, heads, number};
@@ -48,8 +48,8 @@ impl Case {
 /// Table M.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let (image, raw) = (bench.path("m.qcow2"), bench.path("m.raw"));
-    filled(&image)?;
-    filled_raw(&raw)?;
+    filled("qcow2", &image)?;
+    filled("raw", &raw)?;
     let mut pairs = Vec::new();
     for case in cases(bench.effort.quick) {
         let mut pair = Pair::default();

@@ -36,7 +36,7 @@ struct Case {
 /// Table O.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.path("o.qcow2");
-    filled(&image)?;
+    filled("qcow2", &image)?;
     let mut pairs = Vec::new();
     for case in cases() {
         // "Theirs" is ours without merging.

@@ -41,7 +41,7 @@ const DOORS: [Door; 8] = [
 /// Table T.
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.path("t.qcow2");
-    filled(&image)?;
+    filled("qcow2", &image)?;
     let mut pairs = Vec::new();
     for door in DOORS.into_iter().filter(|door| !bench.effort.quick || door.depth() == 16) {
         for busy in BUSY {

@@ -2,7 +2,7 @@
 
 use super::{GIB, KIB};
 use crate::bench::Bench;
-use crate::bench::image::{Shape, fill, filled_raw};
+use crate::bench::image::{Shape, fill, filled};
 use crate::bench::load::{Access, Load};
 use crate::bench::sample::{Pair, Sample, Series};
 use crate::bench::table::{Chart, Form, Table, Verdict, compared, heads};
@@ -14,7 +14,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     let image = bench.create("p.qcow2", Shape::allocated(DISK_BYTES, 64 * KIB), None)?;
     fill("qcow2", &image)?;
     let raw = bench.path("p.raw");
-    filled_raw(&raw)?;
+    filled("raw", &raw)?;
     let mut pairs = Vec::new();
     for (mode, cached) in [("writeback", "page cache"), ("none", "O_DIRECT")] {
         for depth in [1, 64] {
