@@ -1,6 +1,6 @@
 //! Files that several disks use through one node of the graph: each opens the file by itself, all are under one lock.
 //!
-//! `raw` shares what is below it, so that parts of a disk can be exported side by side. An image format lets others read its file.
+//! `raw` shares its file, so that parts of a disk can be exported side by side. Other disks may read the file of an image.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
