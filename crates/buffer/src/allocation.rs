@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use crate::reserve::{has_reserve, refusable};
+use crate::reserve::beside_reserve;
 
 /// Alignment of the first byte of every allocation: what O_DIRECT wants on every known device.
 pub const ALIGNMENT: usize = 4096;
@@ -41,7 +41,7 @@ impl Allocation {
     pub(crate) fn try_take(len: usize) -> Option<Self> {
         let size = rounded(Some(len).filter(|len| *len < isize::MAX as usize / 2)?);
         let layout = Layout::from_size_align(size, ALIGNMENT).ok()?;
-        Self::pooled(size).or_else(|| if has_reserve() { refusable(|| Self::of(layout)) } else { None })
+        Self::pooled(size).or_else(|| beside_reserve(size, || Self::of(layout)))
     }
 
     fn pooled(size: usize) -> Option<Self> {

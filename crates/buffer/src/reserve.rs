@@ -2,20 +2,24 @@
 //!
 //! What a client's request needs is asked for with [`crate::IoBuf::try_uninit`]: without memory that request fails. Everything else a program
 //! does takes small pieces that cannot be refused, and a program that cannot have one ends, with all its clients. So a server keeps a
-//! reserve: when an allocation fails that cannot be refused, the reserve is given up for it, and requests are refused until it is there again.
+//! reserve: when an allocation fails that cannot be refused, the whole reserve is given up for it. Until it is there again, requests are
+//! refused; where only a part of it can be had, small requests are served.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Bytes of the reserve: all that a server takes between two large requests, and the largest cluster some times over.
-const RESERVE_BYTES: usize = 16 << 20;
+/// The reserve is this many parts, so that a part of it can be had: all of them are what a server takes between two large requests, and the
+/// largest cluster some times over.
+const PARTS: usize = 4;
+const PART_BYTES: usize = 4 << 20;
+const RESERVE_BYTES: usize = PARTS * PART_BYTES;
 
 /// Where addresses lie on a page of their own they are given back to the system.
 const RESERVE_ALIGNMENT: usize = 4096;
 
-static RESERVE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static RESERVE: [AtomicPtr<u8>; PARTS] = [const { AtomicPtr::new(null_mut()) }; PARTS];
 /// The process keeps a reserve, or wants it back.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 
@@ -68,32 +72,39 @@ fn without_reserve(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
 }
 
 const fn layout() -> Layout {
-    match Layout::from_size_align(RESERVE_BYTES, RESERVE_ALIGNMENT) {
+    match Layout::from_size_align(PART_BYTES, RESERVE_ALIGNMENT) {
         Ok(layout) => layout,
-        Err(_) => panic!("the reserve is no size"),
+        Err(_) => panic!("a part of the reserve is no size"),
     }
 }
 
 fn release() {
-    let reserve = RESERVE.swap(null_mut(), Ordering::AcqRel);
-    if !reserve.is_null() {
-        // SAFETY: it came from `System.alloc` with this layout, and the swap made us its owner.
-        unsafe { System.dealloc(reserve, layout()) };
+    for part in &RESERVE {
+        let part = part.swap(null_mut(), Ordering::AcqRel);
+        if !part.is_null() {
+            // SAFETY: it came from `System.alloc` with this layout, and the swap made us its owner.
+            unsafe { System.dealloc(part, layout()) };
+        }
     }
 }
 
-fn acquire() -> bool {
-    if !RESERVE.load(Ordering::Acquire).is_null() {
+/// Whether the first `parts` are there, if need be again.
+fn acquire(parts: usize) -> bool {
+    RESERVE.iter().take(parts).all(acquire_part)
+}
+
+fn acquire_part(part: &AtomicPtr<u8>) -> bool {
+    if !part.load(Ordering::Acquire).is_null() {
         return true;
     }
     // SAFETY: the layout is not empty.
-    let reserve = unsafe { System.alloc(layout()) };
-    if reserve.is_null() {
+    let memory = unsafe { System.alloc(layout()) };
+    if memory.is_null() {
         return false;
     }
-    if RESERVE.compare_exchange(null_mut(), reserve, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if part.compare_exchange(null_mut(), memory, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: as above; another thread was faster, and nothing else knows of this one.
-        unsafe { System.dealloc(reserve, layout()) };
+        unsafe { System.dealloc(memory, layout()) };
     }
     true
 }
@@ -101,16 +112,25 @@ fn acquire() -> bool {
 /// Keeps a reserve from now on, in a program whose allocator is [`WithReserve`]. It takes addresses, and memory only when it is used.
 pub fn keep_reserve() {
     KEEPS.store(true, Ordering::Release);
-    acquire();
+    acquire(PARTS);
 }
 
-/// Whether there is memory for what can be refused: the reserve is there, or there is none to be kept.
-pub(crate) fn has_reserve() -> bool {
-    !KEEPS.load(Ordering::Relaxed) || acquire()
+/// What `allocate` gives for `bytes` that can be refused: nothing unless as much of the reserve is there, or there is none to be kept.
+/// What is missing of the reserve comes after small requests.
+pub(crate) fn beside_reserve<T>(bytes: usize, allocate: impl FnOnce() -> Option<T>) -> Option<T> {
+    if !KEEPS.load(Ordering::Relaxed) {
+        return refusable(allocate);
+    }
+    if !acquire(bytes.div_ceil(PART_BYTES).clamp(1, PARTS)) {
+        return None;
+    }
+    let allocated = refusable(allocate);
+    acquire(PARTS);
+    allocated
 }
 
 /// What `allocate` gives, which can be refused.
-pub(crate) fn refusable<T>(allocate: impl FnOnce() -> T) -> T {
+fn refusable<T>(allocate: impl FnOnce() -> T) -> T {
     let _ = CAN_BE_REFUSED.try_with(|refused| refused.set(true));
     let allocated = allocate();
     let _ = CAN_BE_REFUSED.try_with(|refused| refused.set(false));
@@ -128,14 +148,18 @@ mod tests {
             let failed = Cell::new(false);
             move || if failed.replace(true) { std::ptr::dangling_mut() } else { null_mut() }
         };
+        let parts = || RESERVE.iter().filter(|part| !part.load(Ordering::Relaxed).is_null()).count();
         keep_reserve();
-        assert!(has_reserve());
+        assert_eq!(parts(), PARTS);
         assert!(or_again(RESERVE_BYTES, fails_once()).is_null(), "it would not be enough");
-        assert!(!RESERVE.load(Ordering::Relaxed).is_null());
+        assert_eq!(parts(), PARTS);
         assert!(!or_again(100, fails_once()).is_null());
-        assert!(RESERVE.load(Ordering::Relaxed).is_null());
-        assert!(has_reserve() && !RESERVE.load(Ordering::Relaxed).is_null());
-        refusable(|| or_again(100, fails_once()));
-        assert!(!RESERVE.load(Ordering::Relaxed).is_null(), "it is kept for what cannot be refused");
+        assert_eq!(parts(), 0);
+        assert_eq!(beside_reserve(100, || Some(parts())), Some(1), "it does not wait for all of the reserve");
+        assert_eq!(parts(), PARTS);
+        release();
+        assert_eq!(beside_reserve(PART_BYTES + 1, || Some(parts())), Some(2));
+        assert_eq!(beside_reserve(100, || Some(or_again(100, fails_once()).is_null())), Some(true));
+        assert_eq!(parts(), PARTS, "it is kept for what cannot be refused");
     }
 }
