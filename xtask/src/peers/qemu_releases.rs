@@ -30,8 +30,12 @@ pub const RELEASES: [Release; 2] = [
     Release { name: "11.1", suite: "sid", with: &["sid"] },
 ];
 
-/// The packages that have the tools and the storage daemon.
-const PACKAGES: [&str; 2] = ["qemu-utils", "qemu-system-common"];
+/// The packages that have the tools, the storage daemon and the drivers of remote disks.
+const PACKAGES: [&str; 3] = ["qemu-utils", "qemu-system-common", "qemu-block-extra"];
+
+/// Where these drivers are, below the directory that a release is unpacked into.
+const MODULES: &str = "usr/lib/x86_64-linux-gnu/qemu";
+const RBD: &str = "block-rbd.so";
 
 /// The programs that are compared.
 const PROGRAMS: [&str; 4] = ["qemu-img", "qemu-io", "qemu-nbd", "qemu-storage-daemon"];
@@ -86,7 +90,8 @@ fn major(version: &str) -> Option<u32> {
 fn ensure_one(release: Release) -> Result<Unpacked, String> {
     let into = target_directory().join("peers").join(format!("qemu-{}", release.suite));
     let (programs, version) = (into.join("bin"), into.join("version"));
-    if !version.is_file() {
+    // One that was unpacked before has no drivers of remote disks.
+    if !version.is_file() || !into.join("root").join(MODULES).join(RBD).exists() {
         println!("unpacking QEMU of {}", release.suite);
         unpack(release, &into)?;
     }
@@ -135,7 +140,7 @@ fn write_wrapper(root: &Path, path: &Path, program: &str) -> Result<(), String> 
         libraries.iter().map(|place| root.join(place).display().to_string()).collect();
     let script = format!(
         "#!/bin/sh\nexport QEMU_MODULE_DIR='{modules}'\nexec '{loader}' --argv0 {program} --library-path '{libraries}' '{binary}' \"$@\"\n",
-        modules = root.join("usr/lib/x86_64-linux-gnu/qemu").display(),
+        modules = root.join(MODULES).display(),
         loader = loader.display(),
         libraries = libraries.join(":"),
         binary = root.join("usr/bin").join(program).display(),
