@@ -136,11 +136,8 @@ fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<M
             if case.restored {
                 fio::run(&server.uri(), RESTORING, seconds, 1)?;
             }
-            let before = server.cpu_seconds();
-            let rate = fio::run(&server.uri(), case.load, seconds, round + 1)?.iops;
-            let cpu = server.cpu_seconds() - before;
-            let system_us = cpu * 1e6 / (rate * f64::from(seconds));
-            series.0.push(Sample { rate, system_us, ..Sample::default() });
+            let run = || fio::run(&server.uri(), case.load, seconds, round + 1);
+            series.0.push(fio::sample_of_server(|| server.cpu_seconds(), seconds, run)?);
         }
         Ok(())
     })?;

@@ -61,6 +61,17 @@ pub fn run_on_rbd(conf: &Path, load: Load, seconds: u32, seed: u32) -> Result<Ou
     measure(command, load, seconds, seed)
 }
 
+/// What `run` finds in so many seconds, and what each request costs a server that says its CPU seconds so far.
+pub fn sample_of_server(
+    cpu_seconds: impl Fn() -> f64,
+    seconds: u32,
+    run: impl FnOnce() -> Result<Outcome, String>,
+) -> Result<Sample, String> {
+    let before = cpu_seconds();
+    let (rate, seconds) = (run()?.iops, f64::from(seconds.max(1)));
+    Ok(Sample::of_server(rate * seconds, seconds, cpu_seconds() - before))
+}
+
 /// How fio reaches a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Engine {

@@ -30,6 +30,12 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// So many requests in so many seconds, which took a server this CPU time, user and system together.
+    pub fn of_server(requests: f64, seconds: f64, cpu_seconds: f64) -> Self {
+        let (rate, system_us) = (requests / seconds, cpu_seconds * 1e6 / requests);
+        Self { rate, system_us, requests, seconds, ..Self::default() }
+    }
+
     /// CPU microseconds per request.
     pub fn cpu_us(&self) -> f64 {
         self.user_us + self.system_us

@@ -173,11 +173,8 @@ impl Case {
                 };
                 let kind = if *contender == Contender::Theirs { Kind::QemuNbd } else { Kind::Cowhand };
                 let server = Server::start(bench, kind, &served)?;
-                let before = server.cpu_seconds();
-                let rate = fio::run(&server.uri(), self.load, seconds, round + 1)?.iops;
-                let cpu = server.cpu_seconds() - before;
-                let system_us = cpu * 1e6 / (rate * f64::from(seconds));
-                series.0.push(Sample { rate, system_us, ..Sample::default() });
+                let run = || fio::run(&server.uri(), self.load, seconds, round + 1);
+                series.0.push(fio::sample_of_server(|| server.cpu_seconds(), seconds, run)?);
             }
             Ok(())
         })?;

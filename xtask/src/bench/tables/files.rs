@@ -147,16 +147,13 @@ impl Case {
         in_rounds(bench.effort.rounds, &mut all, |all, round| {
             for (contender, series) in all {
                 let mounted = Mounted::start(bench, *contender, image, raw)?;
-                let before = mounted.cpu_seconds();
                 // What a file of FUSE is asked for past the guest's page cache is in the server's.
                 let engine = match contender {
                     Contender::Nobody => Engine { name: "io_uring", direct: false },
                     Contender::Ours | Contender::Theirs => Engine { name: "libaio", direct: true },
                 };
-                let rate = fio::run_on_file(&mounted.file, self.load, engine, seconds, round + 1)?.iops;
-                let cpu = mounted.cpu_seconds() - before;
-                let system_us = cpu * 1e6 / (rate * f64::from(seconds));
-                series.0.push(Sample { rate, system_us, ..Sample::default() });
+                let run = || fio::run_on_file(&mounted.file, self.load, engine, seconds, round + 1);
+                series.0.push(fio::sample_of_server(|| mounted.cpu_seconds(), seconds, run)?);
             }
             Ok(())
         })?;

@@ -135,7 +135,7 @@ pub(super) fn measure(
         time: Duration::from_secs_f64(bench.effort.seconds),
         seed: u64::from(round) + 1,
     };
-    guest(&daemon, queues, load)
+    guest(&daemon, queues, load).map_err(|error| format!("{program:?}, {queues} queues, {load:?}: {error}"))
 }
 
 /// The same by fio on a file.
@@ -175,16 +175,7 @@ pub(super) fn guest(daemon: &Daemon, queues: usize, load: Load) -> Result<Sample
     guest.run(Load { time: Duration::from_millis(20), ..load })?;
     let before = daemon.cpu_seconds();
     let found = guest.run(Load { seed: load.seed + 100, ..load })?;
-    let cpu = daemon.cpu_seconds() - before;
-    let requests = found.requests as f64;
-    Ok(Sample {
-        rate: requests / found.seconds,
-        // User and system together.
-        system_us: cpu * 1e6 / requests,
-        requests,
-        seconds: found.seconds,
-        ..Sample::default()
-    })
+    Ok(Sample::of_server(found.requests as f64, found.seconds, daemon.cpu_seconds() - before))
 }
 
 fn serve(bench: &Bench, program: Program, image: &Path, queues: usize) -> Result<Daemon, String> {
@@ -243,16 +234,15 @@ fn over_nbd(bench: &Bench, depth: usize, round: u32) -> Result<Sample, String> {
         .arg(&socket)
         .arg(format!("file={}", image.display()));
     let daemon = Daemon::start(command, socket)?;
-    let (seconds, before) = (bench.effort.seconds.ceil() as u32, daemon.cpu_seconds());
+    let seconds = bench.effort.seconds.ceil() as u32;
     let depth = u32::try_from(depth).map_err(|error| error.to_string())?;
     let load = fio::Load { rw: "randwrite", block: "4k", depth, jobs: 1, disk_bytes: EMPTY_BYTES };
     let uri = format!("nbd+unix:///bench?socket={}", daemon.socket().display());
-    let rate = fio::run(&uri, load, seconds, round + 1)?.iops;
-    let requests = rate * f64::from(seconds.max(1));
-    let system_us = (daemon.cpu_seconds() - before) * 1e6 / requests;
+    let run = || fio::run(&uri, load, seconds, round + 1);
+    let sample = fio::sample_of_server(|| daemon.cpu_seconds(), seconds, run)?;
     drop(daemon);
     check(&image)?;
-    Ok(Sample { rate, system_us, requests, seconds: f64::from(seconds), ..Sample::default() })
+    Ok(sample)
 }
 
 /// What the answer after the commit costs, in words: there is no target.

@@ -123,10 +123,7 @@ fn measure(bench: &Bench, image: &Path, case: Case, merges: bool, round: u32) ->
 fn over_nbd(bench: &Bench, daemon: &Daemon, write: bool, round: u32) -> Result<Sample, String> {
     let rw = if write { "write" } else { "read" };
     let load = fio::Load { rw, block: "4k", depth: DEPTH, jobs: 1, disk_bytes: DISK_BYTES };
-    let (seconds, before) = (bench.effort.seconds.ceil(), daemon.cpu_seconds());
     let uri = format!("nbd+unix:///bench?socket={}", daemon.socket().display());
-    let rate = fio::run(&uri, load, seconds as u32, round + 1)?.iops;
-    let requests = rate * seconds;
-    let system_us = (daemon.cpu_seconds() - before) * 1e6 / requests;
-    Ok(Sample { rate, system_us, requests, seconds, ..Sample::default() })
+    let seconds = bench.effort.seconds.ceil() as u32;
+    fio::sample_of_server(|| daemon.cpu_seconds(), seconds, || fio::run(&uri, load, seconds, round + 1))
 }

@@ -96,18 +96,13 @@ impl Door {
         let load =
             |depth, jobs| fio::Load { rw: "randread", block: "4k", depth, jobs, disk_bytes: DISK_BYTES };
         let seconds = bench.effort.seconds.ceil() as u32;
-        let sample = |rate: f64, cpu_seconds: f64| {
-            let system_us = cpu_seconds * 1e6 / (rate * f64::from(seconds));
-            Sample { rate, system_us, ..Sample::default() }
-        };
         match self {
             Self::Nbd { depth, clients } => {
                 let kind = if is_ours { Kind::Cowhand } else { Kind::QemuNbd };
                 let served = Served { image, raw: Path::new(""), direct: false, options: "", password: None };
                 let server = Server::start(bench, kind, &served)?;
-                let before = server.cpu_seconds();
-                let rate = fio::run(&server.uri(), load(depth, clients), seconds, round + 1)?.iops;
-                Ok(sample(rate, server.cpu_seconds() - before))
+                let run = || fio::run(&server.uri(), load(depth, clients), seconds, round + 1);
+                fio::sample_of_server(|| server.cpu_seconds(), seconds, run)
             }
             Self::VhostUserBlk { depth } => {
                 let case = Case { write: false, depth, queues: 1 };
@@ -116,10 +111,10 @@ impl Door {
             Self::Fuse { depth } => {
                 let contender = if is_ours { Contender::Ours } else { Contender::Theirs };
                 let mounted = Mounted::start(bench, contender, image, Path::new(""))?;
-                let before = mounted.cpu_seconds();
                 let engine = Engine { name: "libaio", direct: true };
-                let rate = fio::run_on_file(&mounted.file, load(depth, 1), engine, seconds, round + 1)?.iops;
-                Ok(sample(rate, mounted.cpu_seconds() - before))
+                let load = load(depth, 1);
+                let run = || fio::run_on_file(&mounted.file, load, engine, seconds, round + 1);
+                fio::sample_of_server(|| mounted.cpu_seconds(), seconds, run)
             }
         }
     }

@@ -192,9 +192,7 @@ fn sample(
     let socket = bench.path("q.sock");
     let daemon = Daemon::start(server(&socket), socket)?;
     let uri = format!("nbd+unix:///bench?socket={}", daemon.socket().display());
-    let (seconds, before) = (bench.effort.seconds.ceil() as u32, daemon.cpu_seconds());
-    let rate = fio::run(&uri, case.load(), seconds, round + 1)?.iops;
-    let requests = rate * f64::from(seconds.max(1));
-    let system_us = (daemon.cpu_seconds() - before) * 1e6 / requests;
-    Ok(Sample { rate, system_us, requests, seconds: f64::from(seconds), ..Sample::default() })
+    let seconds = bench.effort.seconds.ceil() as u32;
+    let run = || fio::run(&uri, case.load(), seconds, round + 1);
+    fio::sample_of_server(|| daemon.cpu_seconds(), seconds, run)
 }
