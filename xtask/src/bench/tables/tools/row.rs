@@ -22,6 +22,15 @@ impl Runs {
     fn ratios_to(&self, others: &Self) -> Vec<f64> {
         self.seconds.iter().zip(&others.seconds).map(|(its, others)| its / others).collect()
     }
+
+    /// The median of how many times longer it took than the others.
+    fn against(&self, others: &Self) -> f64 {
+        median(&self.ratios_to(others))
+    }
+
+    fn cpu(&self) -> f64 {
+        median(&self.cpu_seconds)
+    }
 }
 
 /// A row.
@@ -32,6 +41,8 @@ pub struct Row {
     pub ours: Runs,
     pub theirs: Runs,
     pub durable: Option<Durable>,
+    /// A copy by the kernel.
+    pub limit: Option<Runs>,
     pub least_seconds: Option<f64>,
     pub bound: f64,
 }
@@ -49,12 +60,12 @@ pub struct Durable {
 
 impl Durable {
     fn ratio(&self) -> f64 {
-        median(&self.theirs.ratios_to(&self.ours))
+        self.theirs.against(&self.ours)
     }
 
     /// Our rate, of that of the copy.
     fn of_limit(&self) -> Option<f64> {
-        self.limit.as_ref().map(|limit| median(&limit.ratios_to(&self.ours)))
+        self.limit.as_ref().map(|limit| limit.against(&self.ours))
     }
 }
 
@@ -79,7 +90,9 @@ impl Row {
 
     /// Of what it takes at least; NaN where that is unknown.
     fn of_least(&self) -> f64 {
-        self.least_seconds.map_or(f64::NAN, |least| least / median(&self.ours.seconds))
+        let of_copy = self.limit.as_ref().map(|limit| limit.against(&self.ours));
+        let of_codec = || self.least_seconds.map(|least| least / median(&self.ours.seconds));
+        of_copy.or_else(of_codec).unwrap_or(f64::NAN)
     }
 
     pub fn memory_ratio(&self) -> f64 {
@@ -96,9 +109,9 @@ impl Row {
             format!("{:.0} %", self.spread_percent()),
             self.durable.as_ref().map_or(String::new(), |durable| number(durable.ratio())),
             self.durable.as_ref().and_then(Durable::of_limit).map_or(String::new(), number),
-            self.least_seconds.map_or(String::new(), |_| number(self.of_least())),
+            if self.of_least().is_nan() { String::new() } else { number(self.of_least()) },
             both(|runs| median(&runs.seconds) * 1000.0),
-            both(|runs| median(&runs.cpu_seconds) * 1000.0),
+            both(|runs| runs.cpu() * 1000.0),
             both(|runs| median(&runs.memory_mib)),
             both(|runs| runs.target_bytes / MIB as f64),
         ]
@@ -118,8 +131,10 @@ impl Row {
         else {
             return all;
         };
-        let cpu = median(&self.ours.cpu_seconds) / median(&self.theirs.cpu_seconds);
-        all.push(Verdict::at_most(of("CPU, of qemu-img's"), cpu, CONVERT_CPU, ""));
+        let of_theirs = |runs: &Runs| runs.cpu() / self.theirs.cpu();
+        let least = self.limit.as_ref().map_or(f64::NAN, of_theirs);
+        let what = of("CPU, of qemu-img's");
+        all.push(Verdict::at_most_or_limit(what, of_theirs(&self.ours), CONVERT_CPU, "", least));
         let what = of("durable, times as fast as qemu-img");
         all.push(Verdict::at_least_or_limit(what, durable.ratio(), DURABLE_BOUND, of_limit));
         all
