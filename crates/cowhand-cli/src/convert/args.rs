@@ -101,9 +101,9 @@ pub struct Args {
     #[arg(short = 'C', conflicts_with = "compress")]
     pub(super) offload: bool,
 
-    /// Pieces under way at a time: 1 to 16
-    #[arg(short = 'm', value_name = "NUMBER", value_parser = between::<u8>(1, 16), default_value = "8")]
-    pub(super) in_flight: u8,
+    /// Pieces under way at a time: 1 to 16 [default: 8; 4 where files are read through the page cache]
+    #[arg(short = 'm', value_name = "NUMBER", value_parser = between::<u8>(1, 16))]
+    pub(super) in_flight: Option<u8>,
 
     /// Write in any order (the default for what is created; with -n it is the order of the disk)
     #[arg(short = 'W')]
