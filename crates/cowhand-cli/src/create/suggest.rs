@@ -1,6 +1,6 @@
 //! `cowhand create --suggest`: which clusters for a disk of some size and use, and why.
 //!
-//! The rules and the measurements behind them are in docs/internals/performance.md ("Which clusters to choose"). Nothing is
+//! The rules and the measurements behind them are in docs/guide/first-disk.md ("Which clusters to choose"). Nothing is
 //! made or opened.
 
 use std::fmt;
