@@ -41,7 +41,7 @@ impl Copy {
         let _ = rustix::fs::fadvise(&self.source, self.from, NonZero::new(self.len as u64), Advice::WillNeed);
     }
 
-    /// Bytes of this copy and of those that go on where it ends.
+    /// Bytes of this copy and of the copies in `next` that continue it, up to the first that does not.
     fn len_with(&self, next: &[Queued]) -> usize {
         let mut len = self.len;
         for Queued { copy, .. } in next {
@@ -55,8 +55,8 @@ impl Copy {
     }
 }
 
-/// Takes those out of `queued` that one call from the first on has settled: with so many bytes copied, or with the error of the first.
-fn tell(queued: &mut SmallVec<[Queued; TOGETHER_MAX]>, copied: io::Result<usize>) {
+/// Reports the result of one call to the copies it reached, and removes these: bytes copied in their order, an error to the first alone.
+fn report(queued: &mut SmallVec<[Queued; TOGETHER_MAX]>, copied: io::Result<usize>) {
     let mut left = match copied {
         Ok(left) => left,
         Err(error) => return queued.remove(0).outcome.tell(Err(error)),
@@ -96,7 +96,7 @@ impl Shared {
                 let target = self.file.fd();
                 let copied =
                     rustix::fs::copy_file_range(&source, Some(&mut from), target, Some(&mut to), len);
-                tell(&mut next, copied.map_err(io::Error::from));
+                report(&mut next, copied.map_err(io::Error::from));
             }
         }
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_is_as_long_as_copies_go_on_where_the_one_before_ends() {
+    fn one_call_covers_the_copies_that_continue_the_first() {
         let len = |copies: &[(u64, u64, usize)]| {
             let (queued, _told) = queued(copies);
             queued[0].copy.len_with(&queued[1..])
@@ -150,13 +150,13 @@ mod tests {
         assert_eq!(
             len(&[(0, 100, 10), (20, 110, 10), (10, 110, 10)]),
             10,
-            "another place, before the one that goes on"
+            "another place, before the one that continues"
         );
         assert_eq!(len(&[(0, 100, 10), (10, 120, 10)]), 10);
     }
 
     #[test]
-    fn what_a_call_copied_is_told_to_those_it_reaches_and_an_error_to_the_first() {
+    fn the_bytes_of_a_call_are_reported_to_the_copies_it_reached_and_an_error_to_the_first() {
         let all = [(0, 100, 10), (10, 110, 20), (30, 130, 2)];
         for (copied, expected, left) in [
             (32, [Some(Ok(10)), Some(Ok(20)), Some(Ok(2))], 0),
@@ -165,11 +165,11 @@ mod tests {
             (0, [Some(Ok(0)), None, None], 2),
         ] {
             let (mut queued, told) = queued(&all);
-            tell(&mut queued, Ok(copied));
+            report(&mut queued, Ok(copied));
             assert_eq!((results(told), queued.len()), (expected.to_vec(), left), "{copied}");
         }
         let (mut queued, told) = queued(&all);
-        tell(&mut queued, Err(io::ErrorKind::StorageFull.into()));
+        report(&mut queued, Err(io::ErrorKind::StorageFull.into()));
         assert_eq!(results(told), [Some(Err(io::ErrorKind::StorageFull)), None, None]);
         assert_eq!(queued.len(), 2);
     }
