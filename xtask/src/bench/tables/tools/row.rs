@@ -103,13 +103,14 @@ impl Row {
         let both = |figure: fn(&Runs) -> f64| {
             format!("{} : {}", number(figure(&self.ours)), number(figure(&self.theirs)))
         };
+        let known = |figure: f64| if figure.is_nan() { String::new() } else { number(figure) };
         vec![
             self.what.clone(),
             format!("**{}**", number(self.ratio())),
             format!("{:.0} %", self.spread_percent()),
             self.durable.as_ref().map_or(String::new(), |durable| number(durable.ratio())),
             self.durable.as_ref().and_then(Durable::of_limit).map_or(String::new(), number),
-            if self.of_least().is_nan() { String::new() } else { number(self.of_least()) },
+            known(self.of_least()),
             both(|runs| median(&runs.seconds) * 1000.0),
             both(|runs| runs.cpu() * 1000.0),
             both(|runs| median(&runs.memory_mib)),
