@@ -24,6 +24,8 @@ pub const DATA_BYTES: usize = 4096;
 const OF_DISKS: u64 = 1 << 9 | 1 << 11 | 1 << 12;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The error of a server that did not complete a request within 20 s.
+pub const NO_ANSWER: &str = "no answer, and no call";
 
 /// How a guest is connected.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +204,7 @@ impl Lane {
             let mut fds = [PollFd::new(&*self.answers, PollFlags::IN)];
             let patience = Timespec::try_from(PATIENCE).map_err(text)?;
             if poll(&mut fds, Some(&patience)).map_err(text)? == 0 {
-                return Err("no answer, and no call".to_owned());
+                return Err(NO_ANSWER.to_owned());
             }
             self.answers.read().map_err(text)?;
         }
