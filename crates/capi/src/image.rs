@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use cowhand::{Format, NewImage, ResizeOptions, create};
+use cowhand::{NewImage, ResizeOptions, create, format_called};
 
 use crate::disk::{CowhandDisk, open_disk};
 use crate::failure::{Failure, call};
@@ -45,7 +45,7 @@ fn new_image(
     match (format, backing, backing_format) {
         ("qcow2", None, None) => Ok(NewImage::qcow2(size)),
         ("raw", None, None) => Ok(NewImage::raw(size)),
-        ("qcow2", Some(name), Some(format)) => match Format::of_name(format) {
+        ("qcow2", Some(name), Some(format)) => match format_called(format) {
             Some(format) => Ok(NewImage::overlay(size, name, format)),
             None => Err(Failure::invalid(format!("there is no format {format:?} of backing files"))),
         },

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use cowhand::{Format, OpenOptions};
+use cowhand::{Format, OpenOptions, format_called, formats};
 
 use crate::failure::Failure;
 
@@ -44,11 +44,11 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(driver: &str) -> Result<Self, Failure> {
-        let format = match (driver, Format::of_name(driver)) {
+        let format = match (driver, format_called(driver)) {
             (AUTO, _) => None,
             (_, Some(format)) => Some(format),
             (_, None) => {
-                let names: Vec<_> = Format::ALL.iter().map(|format| format.name()).collect();
+                let names: Vec<_> = formats().map(Format::name).collect();
                 let text = format!("there is no driver {driver:?}; allowed: {AUTO}, {}", names.join(", "));
                 return Err(Failure::new(libc::ENOENT, text));
             }

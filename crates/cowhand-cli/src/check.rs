@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use graph::OnLoop;
 use graph::cache_mode::CacheMode;
-use graph::drivers::OnLoop;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use qcow2::{Finding, Progress as Seen, Repair};

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use graph::OnLoop;
 use graph::Secrets;
-use graph::drivers::OnLoop;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::human_size;

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use block::SECTOR_BYTES;
 use cowhand::Existing;
+use graph::drivers::format_of_backing;
 use graph::names::{Located, Policy, Reason, Refused, Role, beside};
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -271,7 +272,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
     if name.starts_with("json:") || graph::drivers::elsewhere(Path::new(name)).is_some() {
         // It leads away from the image's directory: the user says where to, as on a command line.
         let mut options = disk_options(&name.into(), |_| false)?;
-        let format = image.options.backing_format.as_deref().and_then(Format::of_backing_name);
+        let format = image.options.backing_format.as_deref().and_then(format_of_backing);
         options.layer.format = options.layer.format.or(format);
         return Ok(crate::info::read_image(&options)?.virtual_size);
     }
@@ -293,7 +294,7 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
         return Err(Failure::new(format!("{} would be its own backing file", file.display())));
     }
     let mut options = DiskOptions::of_path(&path);
-    options.layer.format = image.options.backing_format.as_deref().and_then(Format::of_backing_name);
+    options.layer.format = image.options.backing_format.as_deref().and_then(format_of_backing);
     Ok(crate::info::read_image(&options)?.virtual_size)
 }
 

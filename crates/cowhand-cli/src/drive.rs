@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
 use graph::drive::{OptionTree, bare_driver, names_device, parse_drive, path_of, shown, unknown_protocol};
-use graph::drivers::format_names;
+use graph::drivers::{format_called, format_names, format_of_backing};
 use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
@@ -232,7 +232,7 @@ fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
 
 /// The names of formats, as values of an option that a shell can complete; also drivers of files, which some callers write for a raw disk.
 pub fn formats() -> impl TypedValueParser<Value = Format> {
-    formats_of(&Format::ALL.map(Format::name), &Format::BARE)
+    formats_of(&graph::drivers::formats().map(Format::name).collect::<Vec<_>>(), &Format::BARE)
 }
 
 /// The same for what is written: a file that keeps nothing is never made.
@@ -246,11 +246,11 @@ pub fn made_formats() -> impl TypedValueParser<Value = Format> {
 }
 
 fn formats_of(suggested: &[&str], bare: &[&'static str]) -> impl TypedValueParser<Value = Format> + use<> {
-    let known = Format::ALL.map(|format| format.name());
-    let known = known.map(|name| PossibleValue::new(name).hide(!suggested.contains(&name)));
+    let known = graph::drivers::formats().map(Format::name);
+    let known: Vec<_> = known.map(|name| PossibleValue::new(name).hide(!suggested.contains(&name))).collect();
     let hidden = UNSUPPORTED.iter().chain(bare).map(|name| PossibleValue::new(*name).hide(true));
     PossibleValuesParser::new(known.into_iter().chain(hidden))
-        .try_map(|name| Format::of_backing_name(&name).map_or_else(|| parse_format(&name), Ok))
+        .try_map(|name| format_of_backing(&name).map_or_else(|| parse_format(&name), Ok))
 }
 
 /// The format of a file, by the name that an image or a caller gives it: also that of a driver of storage, for a raw disk.
@@ -265,17 +265,17 @@ impl BackingFormat {
 
     /// How the file is opened.
     pub fn format(&self) -> Option<Format> {
-        Format::of_backing_name(&self.0)
+        format_of_backing(&self.0)
     }
 }
 
 /// The names of formats of backing files, as values of an option: also drivers of files, which some callers write for a raw disk.
 pub fn backing_formats() -> impl TypedValueParser<Value = BackingFormat> {
-    let known = Format::ALL.map(|format| PossibleValue::new(format.name()));
+    let known = graph::drivers::formats().map(|format| PossibleValue::new(format.name()));
     let hidden = UNSUPPORTED.into_iter().chain(Format::BARE);
     let hidden = hidden.map(|name| PossibleValue::new(name).hide(true));
-    PossibleValuesParser::new(known.into_iter().chain(hidden)).try_map(|name| {
-        if Format::of_backing_name(&name).is_none() {
+    PossibleValuesParser::new(known.chain(hidden)).try_map(|name| {
+        if format_of_backing(&name).is_none() {
             parse_format(&name)?;
         }
         Ok::<_, String>(BackingFormat(name))
@@ -284,10 +284,10 @@ pub fn backing_formats() -> impl TypedValueParser<Value = BackingFormat> {
 
 /// The names of formats, as values of an option that also takes any other driver.
 pub fn drivers() -> impl TypedValueParser<Value = String> {
-    let formats: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+    let formats: Vec<&str> = graph::drivers::formats().map(Format::name).collect();
     let hidden = graph::drivers::names().filter(|name| !formats.contains(name)).collect::<Vec<_>>();
     let hidden = hidden.into_iter().chain(UNSUPPORTED).map(|name| PossibleValue::new(name).hide(true));
-    let known = Format::ALL.map(|format| PossibleValue::new(format.name())).into_iter();
+    let known = graph::drivers::formats().map(|format| PossibleValue::new(format.name()));
     PossibleValuesParser::new(known.chain(hidden)).try_map(|name| {
         match UNSUPPORTED.contains(&name.as_str()) {
             true => parse_format(&name).map(|format| format.name().to_owned()),
@@ -308,7 +308,7 @@ pub fn parse_format(name: &str) -> Result<Format, String> {
         true => format!("{name} is not supported; allowed: {} ({INSTEAD})", format_names()),
         false => format!("allowed: {}", format_names()),
     };
-    Format::of_name(name).ok_or_else(refused)
+    format_called(name).ok_or_else(refused)
 }
 
 /// A number of bytes with a suffix, as an argument.

@@ -90,6 +90,7 @@ const RBD_CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The whole program: reads the command line, runs the command, returns the exit code.
 pub fn main() -> ExitCode {
+    catalog::install();
     if let Some(code) = door_fuse::watcher::run_if_asked() {
         return code;
     }

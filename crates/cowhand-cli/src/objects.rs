@@ -7,8 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Once;
 
+use catalog::{TlsCredentials, tls_terms};
 use graph::drive::split_commas;
-use graph::{SecretOptions, Secrets, TlsCredentials, tls_terms};
+use graph::{SecretOptions, Secrets};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use storage_luks::Secret;
 use tls::ClientFiles;

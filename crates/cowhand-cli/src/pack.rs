@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use graph::drivers::object_store;
+use catalog::object_store;
 use graph::size::human_size;
 use graph::trace::{Plan, PlanRequest, ReadError, disks, plan};
 use serde::Serialize;

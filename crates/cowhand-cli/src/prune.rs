@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use graph::drivers::object_store;
+use catalog::object_store;
 use graph::size::human_size;
 use serde::Serialize;
 use storage_chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};

@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use block::SECTOR_BYTES;
+use graph::OnLoop;
 use graph::OpenError;
 use graph::drive::place_of;
-use graph::drivers::OnLoop;
 use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};

@@ -153,6 +153,7 @@ mod completions;
 mod create;
 mod disk;
 mod error;
+mod formats;
 mod in_flight;
 #[cfg(feature = "jobs")]
 mod jobs;
@@ -184,6 +185,7 @@ pub use crate::completions::Completion;
 pub use crate::create::{Existing, NewImage, create, create_whole};
 pub use crate::disk::{Disk, Extent, Info, Snapshot};
 pub use crate::error::{Error, ErrorKind, Place};
+pub use crate::formats::{format_called, formats};
 #[cfg(feature = "jobs")]
 pub use crate::jobs::{Backup, Commit, Copied, Job, JobInfo, JobStatus, Mirror, Stream};
 pub use crate::loops::Loops;

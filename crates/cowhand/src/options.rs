@@ -62,11 +62,13 @@ impl Cache {
 impl OpenOptions {
     /// The image at `path`. What begins as a driver's name (`nbd://HOST/EXPORT`) is that: put `./` before a path that does, or use an absolute one.
     pub fn new(path: impl AsRef<Path>) -> Self {
+        catalog::install();
         Self::of(Ok(OptionTree::of_path(path.as_ref())))
     }
 
     /// A drive as `cowhand serve` takes it: a path, `file=disk.qcow2,cache=none,...`, or `json:{...}`.
     pub fn drive(drive: impl AsRef<OsStr>) -> Self {
+        catalog::install();
         let exists = |path: &Path| path.symlink_metadata().is_ok();
         Self::of(parse_drive(drive.as_ref(), exists).map_err(Error::from))
     }

@@ -1,6 +1,6 @@
 //! Filters that users put over disks, each written against the contract of `block` alone.
 //!
-//! What a filter is called, which options it has and what it is put over says its driver in the graph (`graph/src/drivers/`).
+//! What a filter is called, which options it has and what it is put over says its driver (`catalog/src/`).
 
 #![forbid(unsafe_code)]
 

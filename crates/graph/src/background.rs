@@ -11,7 +11,7 @@ use crate::map_memory::default_map_memory;
 /// Runs the engine's work on the loop of the thread that starts it, and knows whether any is left:
 /// a loop must not end before.
 #[derive(Clone, Debug)]
-pub(crate) struct BackgroundTasks {
+pub struct BackgroundTasks {
     works: Arc<Works>,
     map_budget: Arc<Budget>,
     tables: Arc<TablesAccount>,
@@ -62,9 +62,43 @@ impl Host for BackgroundTasks {
     }
 }
 
+impl storage_luks::Around for BackgroundTasks {
+    fn spawn(&self, work: storage_luks::Work) {
+        Host::spawn(self, work);
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Host::calculate(self, calculation)
+    }
+}
+
+/// What works on keys, and a check, use: the loop of the thread that asks, and its threads for what takes long.
+#[derive(Clone, Copy, Debug)]
+pub struct OnLoop;
+
+impl storage_luks::Around for OnLoop {
+    fn spawn(&self, work: storage_luks::Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
+    }
+}
+
+impl Host for OnLoop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
+    }
+}
+
 impl BackgroundTasks {
     /// Tasks of one disk, whose images take their memory out of `map_budget`.
-    pub(crate) fn new(map_budget: Arc<Budget>) -> Self {
+    pub fn new(map_budget: Arc<Budget>) -> Self {
         // More memory for maps than the default is a sign of disks with large tables: half of it is for
         // those.
         let (given, suggested) = (map_budget.bytes_max(), default_map_memory());
@@ -74,7 +108,7 @@ impl BackgroundTasks {
     }
 
     /// Waits until no task is left, on any loop. Those loops must keep running meanwhile.
-    pub(crate) async fn idle(&self) {
+    pub async fn idle(&self) {
         let is_idle = || self.works.running.load(Ordering::Acquire) == 0;
         while !is_idle() {
             let ended = self.works.ended.listen();

@@ -10,12 +10,12 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
-use crate::drivers::window::Window;
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{OpenFile, Source};
 use crate::new_file::make_file;
 use crate::options::{FileOptions, LayerOptions, OptionError};
+use crate::window::Window;
 
 /// The image whose bitmaps a disk over `top` has.
 pub fn bitmaps_of(top: &dyn Block) -> Option<Qcow2> {

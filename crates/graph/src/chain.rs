@@ -15,12 +15,12 @@ use serde_json::{Map, Value, json};
 use storage::{Hints, IoBuf, Storage};
 
 use crate::drive::OptionTree;
-use crate::drivers::{StorageKind, storage_of};
+use crate::drivers::{StorageKind, format_names, format_of_backing, required_header, storage_of};
 use crate::error::OpenError;
-use crate::extents::VmdkFiles;
+use crate::extents::{DataFiles, VmdkFiles};
 use crate::file::{OpenFile, Source, by_user};
 use crate::names::{Followed, Identity, Reason, Refused, Role};
-use crate::open::OpenRules;
+use crate::open_rules::OpenRules;
 use crate::options::{DiskOptions, FileOptions, LayerOptions, OptionError};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
@@ -87,15 +87,6 @@ impl FoundImage {
     }
 }
 
-/// Whether the files are opened that hold data beside an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataFiles {
-    /// They are, and locked: the disk will be used.
-    Open,
-    /// They are not opened: only metadata is read.
-    Leave,
-}
-
 /// A walk down a chain, image by image.
 #[derive(Debug)]
 pub struct ChainWalk<'a> {
@@ -108,11 +99,8 @@ pub struct ChainWalk<'a> {
 }
 
 impl<'a> ChainWalk<'a> {
-    /// From the image that `options` name.
-    ///
-    /// # Errors
-    /// When there is no such file.
-    pub fn new(
+    /// As [`Self::new`], of options whose disks in the place of files are known.
+    pub(crate) fn from(
         options: &DiskOptions,
         rules: &'a OpenRules,
         data_files: DataFiles,
@@ -331,9 +319,12 @@ fn over_a_file(above: &FoundImage, name: &[u8], rules: &OpenRules) -> Result<Opt
 fn named_format(above: &FoundImage) -> Result<Option<Format>, OpenError> {
     let Some(header) = &above.header else { return Ok(above.vmdk.as_ref().map(|_| Format::Vmdk)) };
     let Some(found) = &header.extensions.backing_format else { return Ok(None) };
-    let unknown =
-        || OpenError::BackingFormat { path: above.file.place.real().to_owned(), found: found.clone() };
-    Format::of_backing_name(found).map(Some).ok_or_else(unknown)
+    let unknown = || OpenError::BackingFormat {
+        path: above.file.place.real().to_owned(),
+        found: found.clone(),
+        allowed: format_names(),
+    };
+    format_of_backing(found).map(Some).ok_or_else(unknown)
 }
 
 pub(crate) async fn format_of(
@@ -342,7 +333,7 @@ pub(crate) async fn format_of(
     writable: bool,
 ) -> Result<Format, OpenError> {
     // A disk of a given format without a header is opened also where its first bytes cannot be read: to be rescued, or written anew.
-    if let Some(asked) = options.format.filter(|asked| asked.required_header().is_none()) {
+    if let Some(asked) = options.format.filter(|asked| required_header(*asked).is_none()) {
         return Ok(asked);
     }
     let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));

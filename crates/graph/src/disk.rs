@@ -3,6 +3,7 @@
 mod as_block;
 mod compressed;
 mod foreign;
+mod runtime;
 mod steps;
 mod stored;
 mod whole;
@@ -18,10 +19,10 @@ use qcow2::{Prefetch, Qcow2, Status};
 use storage::{Hints, IoBuf, IoVec};
 use throttle::Request;
 
+use crate::front::Drained;
 use crate::front::{Charge, Front, Kind};
 use crate::layers::Layers;
-use crate::limits::Drained;
-use crate::open::OpenRules;
+use crate::open_rules::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::trace::{NAME_BYTES_MAX, TraceDisk};

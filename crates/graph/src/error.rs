@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use qcow2::cache_sizes::CacheSizesError;
 use thiserror::Error;
 
+use crate::format::FormatError;
 use crate::names::Refused;
 use crate::options::OptionError;
-use crate::probe::FormatError;
 use crate::secrets::SecretError;
 
 /// Failure to open a disk, with the file it is about.
@@ -84,12 +84,14 @@ pub enum OpenError {
         at: usize,
     },
     /// The overlay says that its backing file has a format that is not known: its content does not decide then.
-    #[error("{}: the backing file's format is given as {found:?}; allowed: {}", .path.display(), crate::drivers::format_names())]
+    #[error("{}: the backing file's format is given as {found:?}; allowed: {}", .path.display(), allowed)]
     BackingFormat {
         /// The overlay.
         path: PathBuf,
         /// What it says.
         found: String,
+        /// Names of the formats that there are.
+        allowed: String,
     },
     /// The image names itself as the file of its data.
     #[error("{}: the image names itself as its data file", .path.display())]

@@ -6,11 +6,20 @@ use std::sync::Arc;
 use formats::vmdk::{Description, ExtentLine};
 use storage::Storage;
 
-use crate::chain::DataFiles;
+use crate::drivers::OpenVmdk;
 use crate::error::OpenError;
 use crate::file::{OpenFile, Origin, Source};
 use crate::names::{Followed, Policy, Role};
 use crate::options::LayerOptions;
+
+/// Whether the files are opened that hold data beside an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataFiles {
+    /// They are, and locked: the disk will be used.
+    Open,
+    /// They are not opened: only metadata is read.
+    Leave,
+}
 
 /// The file of an extent.
 #[derive(Debug)]
@@ -43,14 +52,7 @@ pub struct VmdkFiles {
     pub extents: Vec<ExtentFile>,
 }
 
-/// The same, to be made a block of.
-#[derive(Debug)]
-pub(crate) struct OpenVmdk {
-    pub(crate) description: Arc<Description>,
-    pub(crate) extents: Vec<Arc<dyn Storage>>,
-}
-
-/// The same of an open layer: locks, and what it takes to open it once more.
+/// The descriptor of an open layer, and the extents: locks, and what it takes to open it once more.
 #[derive(Clone, Debug)]
 pub(crate) struct VmdkOrigins {
     description: Arc<Description>,
@@ -97,7 +99,6 @@ impl VmdkFiles {
     }
 }
 
-#[cfg(feature = "http")]
 impl VmdkOrigins {
     /// Whether the disk is in other files than the image's own.
     pub(crate) fn has_extents(&self) -> bool {

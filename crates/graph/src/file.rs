@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use storage::{Role as LockRole, Storage};
 
-pub(crate) use self::opening::LoopClock;
+pub use self::opening::LoopClock;
 use self::opening::{Locking, lock_role, open_locally};
-use crate::drivers::{Access, StorageDriver, Target, Wrapped};
+use crate::drivers::{Access, StorageDriver, Target};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::names::{Followed, Identity, Located, Place};
-use crate::open::OpenRules;
-use crate::options::{FileOptions, LayerOptions};
+use crate::open_rules::OpenRules;
+use crate::options::{FileOptions, LayerOptions, Wrapped};
 use crate::shared_files::{OpenLock, SharedFiles};
 
 /// A file of the chain, open and locked.

@@ -5,6 +5,7 @@ mod removed;
 mod search;
 mod written;
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -18,13 +19,12 @@ use self::search::Search;
 pub(crate) use self::written::Written;
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
-#[cfg(feature = "http")]
 use crate::drivers::Hint;
 use crate::error::OpenError;
 use crate::extents::VmdkOrigins;
 use crate::file::Origin;
+use crate::links::{Links, Own};
 use crate::names::Identity;
-use crate::nodes::{DiskNode, Links, Node};
 use crate::options::LayerOptions;
 use crate::probe::Format;
 
@@ -50,21 +50,26 @@ pub(crate) struct Layer {
     pub(crate) compressing: OnceLock<Option<Compressing>>,
 }
 
-/// A disk that is a layer alone, and the node that its users hold: as long as something has them.
+/// A disk that is a layer alone, and the node that its users hold: as long as something has them. They are of the graph's types.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByName {
-    pub(crate) node: Weak<Node>,
-    pub(crate) disk: Weak<DiskNode>,
+    node: Option<Weak<dyn Any + Send + Sync>>,
+    disk: Option<Weak<dyn Any + Send + Sync>>,
 }
 
-/// The name of a layer below the uppermost one.
-#[derive(Clone, Debug)]
-pub(crate) struct Own {
-    pub(crate) name: String,
-    /// It was a node by itself: its name stays when it is taken out, until `blockdev-del`.
-    pub(crate) by_user: bool,
-    /// Names that go with it.
-    pub(crate) links: Links,
+impl ByName {
+    pub(crate) fn new<N: Any + Send + Sync, D: Any + Send + Sync>(node: &Arc<N>, disk: &Arc<D>) -> Self {
+        let (node, disk): (Weak<N>, Weak<D>) = (Arc::downgrade(node), Arc::downgrade(disk));
+        Self { node: Some(node), disk: Some(disk) }
+    }
+
+    pub(crate) fn node<N: Any + Send + Sync>(&self) -> Option<Arc<N>> {
+        self.node.as_ref()?.upgrade()?.downcast().ok()
+    }
+
+    pub(crate) fn disk<D: Any + Send + Sync>(&self) -> Option<Arc<D>> {
+        self.disk.as_ref()?.upgrade()?.downcast().ok()
+    }
 }
 
 /// The files that an image of a disk is made of, and how it is opened. They stay locked as long as this is there.
@@ -83,7 +88,6 @@ pub(crate) struct LayerFiles {
     /// What is written when the layer is: its file, its data file, and the file of its bitmaps.
     pub(crate) written: Written,
     /// What is to be read ahead of a remote file; upkeep takes it.
-    #[cfg(feature = "http")]
     pub(crate) hint: Mutex<Option<Hint>>,
 }
 

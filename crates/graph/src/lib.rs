@@ -4,6 +4,14 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as graph;
+
+// The drivers stand in a crate over this one. Tests of this one compile them as a part of it, so that they open real disks.
+#[cfg(test)]
+#[path = "../../catalog/src/lib.rs"]
+pub mod catalog;
+
 mod background;
 mod bitmaps_file;
 pub mod cache_mode;
@@ -16,42 +24,49 @@ mod error;
 mod extents;
 pub mod fd_sets;
 mod file;
+mod filtered;
+mod format;
 pub mod front;
 mod header_name;
 mod layers;
 mod limits;
+mod links;
 mod locks_ahead;
 mod map_memory;
 pub mod names;
 mod new_file;
 mod node_files;
+mod node_storage;
 mod nodes;
 mod open;
+mod open_rules;
 pub mod options;
 mod other_file;
 pub mod probe;
-#[cfg(feature = "http")]
 mod read_ahead;
 mod resize_raw;
 mod runtime;
 mod secrets;
 mod shared_files;
 pub mod size;
-#[cfg(feature = "tls")]
-mod tls_credentials;
 pub mod trace;
 mod upkeep;
+mod window;
 
+pub use crate::background::{BackgroundTasks, OnLoop};
 pub use crate::bitmaps_file::{bitmaps_of, raw_of};
-pub use crate::chain::{ChainWalk, DataFiles, FoundImage, GUESSED};
+pub use crate::chain::{ChainWalk, FoundImage, GUESSED};
 pub use crate::disk::{Disk, DiskEnd};
 pub use crate::error::OpenError;
-pub use crate::extents::{ExtentFile, VmdkFiles};
+pub use crate::extents::{DataFiles, ExtentFile, VmdkFiles};
+pub use crate::file::LoopClock;
+pub use crate::front::Drained;
 pub use crate::header_name::{file_name, part_name};
 pub use crate::layers::{OpenedLayers, RemovedLayers};
-pub use crate::limits::{Drained, ThrottleReport};
+pub use crate::limits::ThrottleReport;
 pub use crate::locks_ahead::{LockAhead, LocksAhead};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory, memory_of_process};
+pub use crate::new_file::{MadeFile, make_file};
 pub use crate::node_files::NodeFiles;
 pub use crate::nodes::{
     AtRest, BeforeExchange, Change, ChildChange, CommitError, DescriptionError, DiskNode, Edge, Ends,
@@ -59,12 +74,10 @@ pub use crate::nodes::{
     MadeNames, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed, ReplaceError, Replaced,
     StepError, Under, User, present_image, tracking_unit,
 };
-pub use crate::open::{
-    BareImage, CHAIN_MAX_DEFAULT, OpenRules, at_snapshot, open, open_bare, open_luks_header,
-};
+pub use crate::open::{BareImage, at_snapshot, open, open_bare, open_luks_header};
+pub use crate::open_rules::{CHAIN_MAX_DEFAULT, OpenRules};
 pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{OpenedAs, ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 pub use crate::shared_files::SharedFiles;
-#[cfg(feature = "tls")]
-pub use crate::tls_credentials::{CredentialsError, TlsCredentials, tls_terms};
+pub use crate::window::of_raw;

@@ -6,7 +6,7 @@ use storage::Medium;
 use throttle::{BucketLevel, Flow, GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
 
 use crate::disk::Disk;
-use crate::front::{BoundsError, Front, Kind, Pauses, Statistics, ThrottleGroup};
+use crate::front::{BoundsError, Drained, Kind, Pauses, Statistics, ThrottleGroup};
 
 /// What a disk's limits have done.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,19 +17,6 @@ pub struct ThrottleReport {
     pub disk: MemberReport,
     /// Limits, figures and bucket levels of the group.
     pub shared: GroupReport,
-}
-
-/// A drained disk: requests are kept out and none is in flight until this is dropped.
-#[derive(Debug)]
-#[must_use = "the disk works on as soon as this is dropped"]
-pub struct Drained<'a> {
-    front: &'a Front,
-}
-
-impl Drop for Drained<'_> {
-    fn drop(&mut self) {
-        self.front.open_gate();
-    }
 }
 
 impl Disk {
@@ -139,7 +126,7 @@ impl Disk {
     /// while draining it.
     pub async fn drain(&self) -> Drained<'_> {
         self.front.close_gate();
-        let drained = Drained { front: &self.front };
+        let drained = Drained::new(&self.front);
         self.front.emptied().await;
         self.idle().await;
         drained

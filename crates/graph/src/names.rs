@@ -31,6 +31,7 @@ pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
 pub use self::refused::{ADMINISTRATORS, Reason, Refused};
 pub use self::role::Role;
+pub use crate::drive::directory_of;
 use crate::drive::{DriveError, OptionTree, PATH_PROTOCOLS, names_device, parse_drive, split_protocol};
 use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
@@ -302,11 +303,6 @@ fn without_protocol(name: &[u8]) -> Option<&[u8]> {
     let (_, plain) = split_protocol(name)
         .filter(|(protocol, _)| PATH_PROTOCOLS.iter().any(|known| known.as_bytes() == *protocol))?;
     Some(plain).filter(|plain| !plain.is_empty() && !plain.starts_with(b"//"))
-}
-
-/// The directory that a file at `path` is in; `.` for a bare name.
-pub fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Where the path starts from: what the user needs to see where it was looked for.

@@ -12,21 +12,24 @@ use crate::file::LoopClock;
 
 /// A file that was made.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "caches of remote files alone read them"))]
-pub(crate) struct MadeFile {
-    pub(crate) storage: FileStorage,
+pub struct MadeFile {
+    /// It, open.
+    pub storage: FileStorage,
     /// A writer's.
-    pub(crate) lock: FileLock,
+    pub lock: FileLock,
     /// Its device and its number there.
-    pub(crate) place: (u64, u64),
+    pub place: (u64, u64),
 }
 
 /// Makes a file, has `fill` write what is in it, and gives it the name `path`; `mode` is what the process's mask leaves of it. `None` where another file
 /// got the name first.
 ///
+/// # Errors
+/// The system's, and those of `fill`.
+///
 /// # Crash
 /// Nothing, or the whole file.
-pub(crate) async fn make_file(
+pub async fn make_file(
     path: &Path,
     mode: u32,
     fill: impl AsyncFnOnce(&FileStorage) -> io::Result<()>,

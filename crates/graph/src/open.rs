@@ -7,107 +7,75 @@ use std::time::Duration;
 
 use block::{Blame, Block};
 use parking_lot::Mutex;
+use qcow2::Qcow2;
 use qcow2::snapshot::SnapshotName;
-use qcow2::{Budget, Qcow2};
-use storage::{LockError, Storage, is_layers_directory};
+use storage::{IoFuture, LockError, Storage, is_layers_directory};
 
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::{self, bitmaps_of, with_bitmaps};
-use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
+use crate::chain::{ChainWalk, FoundImage, format_of};
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
-use crate::drivers::node::say_rules;
-use crate::drivers::{self, Below, Opening, throttle};
+use crate::drivers::{Access, Opening, THROTTLE_GROUP, remotes};
 use crate::error::OpenError;
-use crate::extents::VmdkFiles;
+use crate::extents::{DataFiles, VmdkFiles};
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
-use crate::front::Groups;
-use crate::layers::{Layer, LayerFiles, Layers, Own, Written};
-use crate::locks_ahead::LocksAhead;
-use crate::map_memory::default_map_memory;
-use crate::names::{Policy, Reason, Refused};
-use crate::node_files::NodeFiles;
-use crate::nodes::{Links, MadeNames};
-use crate::options::{DiskOptions, FilterOptions, LayerOptions, OptionError, ThrottleOptions};
+use crate::filtered::Filtered;
+use crate::layers::{Layer, LayerFiles, Layers, Written};
+use crate::links::{Links, Own};
+use crate::names::{Reason, Refused};
+use crate::node_storage::storage_of_own;
+use crate::open_rules::OpenRules;
+use crate::options::{DiskOptions, FileOptions, FilterOptions, OpenDisk, OptionError, ThrottleOptions};
 use crate::probe::Format;
-use crate::secrets::Secrets;
-use crate::shared_files::SharedFiles;
-use crate::trace::Recorder;
-
-/// Images in a chain at most, unless said otherwise.
-pub const CHAIN_MAX_DEFAULT: usize = 1000;
 
 /// How often a chain is looked at whose layers are being merged. A layer that is missing for good is reported after all of it.
 const MERGED_TRIES: u32 = 20;
 /// Time between two looks.
 const MERGED_RETRY: Duration = Duration::from_millis(10);
 
-/// What holds for all images of a process.
-#[derive(Clone, Debug)]
-pub struct OpenRules {
-    /// Where names inside images may lead.
-    pub policy: Policy,
-    /// Images in a chain at most.
-    pub chain_max: usize,
-    /// Where throttle groups are found by name; unless said otherwise the process's.
-    pub groups: Groups,
-    /// Memory that the map and refcount caches of all images share.
-    pub map_budget: Arc<Budget>,
-    /// Files that other processes opened, found as `/dev/fdset/NUMBER`.
-    pub fd_sets: FdSets,
-    /// Files of layers that several disks read.
-    pub shared_files: SharedFiles,
-    /// Locks of files that get the paths of disks.
-    pub locks_ahead: LocksAhead,
-    /// Files that several disks use through one node.
-    pub node_files: NodeFiles,
-    /// Passwords of encrypted images; unless said otherwise the process's.
-    pub secrets: Secrets,
-    /// Where requests of all disks are recorded, if they are.
-    pub trace: Option<Arc<Recorder>>,
-    /// Names for nodes that have none.
-    pub names: MadeNames,
-    /// Every image and every file below a disk gets a name, as QEMU's do; otherwise those that are described with one have it.
-    pub names_all: bool,
+/// Opens a disk that is described where a file stands.
+#[derive(Debug)]
+struct Described {
+    options: DiskOptions,
+    rules: OpenRules,
 }
 
-impl Default for OpenRules {
-    fn default() -> Self {
-        Self {
-            policy: Policy::default(),
-            chain_max: CHAIN_MAX_DEFAULT,
-            groups: Groups::default(),
-            map_budget: Budget::new(default_map_memory()),
-            fd_sets: FdSets::default(),
-            shared_files: SharedFiles::default(),
-            locks_ahead: LocksAhead::default(),
-            node_files: NodeFiles::default(),
-            secrets: Secrets::default(),
-            trace: None,
-            names: MadeNames::default(),
-            names_all: false,
+impl OpenDisk for Described {
+    fn open(&self, name: String, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let mut options = self.options.clone();
+            options.layer.read_only |= !access.writable;
+            // A disk in a disk has no end, so the future has no size.
+            let opened = Box::pin(open(&options, &self.rules)).await.map_err(io::Error::other)?;
+            Ok(storage_of_own(name, Arc::new(opened), access.writable))
+        })
+    }
+}
+
+/// Says of the disks that `options` describe in the place of files how they are opened.
+fn say_how_disks_open(options: &DiskOptions, rules: &OpenRules) {
+    for disk in options.layer.all_files().into_iter().filter_map(FileOptions::disk) {
+        if let Some(described) = disk.description() {
+            let (options, rules) = (described.clone(), rules.clone());
+            disk.is_opened_by(Arc::new(Described { options, rules }));
         }
     }
 }
 
-impl OpenRules {
-    /// Gives names to what has none of an image and its files.
-    fn name(&self, options: &mut LayerOptions, is_top: bool, has_data: bool, has_header: bool) {
-        if !self.names_all {
-            return;
-        }
-        // The uppermost image has the disk's name.
-        if !is_top {
-            options.node_name.get_or_insert_with(|| self.names.next());
-        }
-        let data = has_data.then_some(&mut *options.data_file);
-        let header = has_header.then_some(&mut *options.luks_header);
-        for file in [&mut options.file].into_iter().chain(data).chain(header) {
-            if file.node().is_none() {
-                file.node_name.get_or_insert_with(|| self.names.next());
-            }
-        }
+impl<'a> ChainWalk<'a> {
+    /// From the image that `options` name.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn new(
+        options: &DiskOptions,
+        rules: &'a OpenRules,
+        data_files: DataFiles,
+    ) -> Result<Self, OpenError> {
+        say_how_disks_open(options, rules);
+        Self::from(options, rules, data_files)
     }
 }
 
@@ -116,7 +84,7 @@ impl OpenRules {
 /// Costs one or two descriptors an image, but for layers that other disks under the same rules read, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     check_group(options, rules)?;
-    say_rules(options, rules);
+    say_how_disks_open(options, rules);
     if options.filters.is_empty() {
         return open_images(options, rules).await;
     }
@@ -138,7 +106,7 @@ fn check_group(options: &DiskOptions, rules: &OpenRules) -> Result<(), OpenError
         Some(group) if options.throttling.is_object && rules.groups.find(group).is_none() => {
             let allowed = "the id of a throttle group (--object throttle-group,id=ID,...)".to_owned();
             let source =
-                OptionError::Value { option: throttle::GROUP.to_owned(), found: group.clone(), allowed };
+                OptionError::Value { option: THROTTLE_GROUP.to_owned(), found: group.clone(), allowed };
             Err(OpenError::Options { path: options.filename.clone(), source })
         }
         _ => Ok(()),
@@ -169,7 +137,7 @@ async fn put_filter_over(
         disks.push(Box::pin(open(&beside, rules)).await?);
     }
     let children = disks.into_iter().map(|disk| Child::new(Arc::new(disk), Owner::Filter));
-    let below = Below {
+    let below = Filtered {
         list: roles.zip(children).collect(),
         marked: None,
         top_name: options.layer.node_name.clone(),
@@ -239,8 +207,7 @@ pub(crate) async fn open_layers(
         let (vmdk, vmdk_origins) = vmdk.map(VmdkFiles::divided).unzip();
         let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
         let writable = chain.is_empty() && !options.read_only;
-        #[cfg(feature = "http")]
-        let hint = Mutex::new(drivers::take_hint(&file.storage));
+        let hint = Mutex::new((remotes().take_hint)(&file.storage));
         let opening = Opening {
             file: file.storage,
             data,
@@ -253,7 +220,7 @@ pub(crate) async fn open_layers(
             secrets: &rules.secrets,
             tasks,
         };
-        let block = (drivers::format(format).open)(opening).await?;
+        let block = opening.open(format).await?;
         let bitmaps = Box::pin(bitmaps_file::open_file(&options, &*block, writable, &rules.fd_sets)).await?;
         let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
@@ -270,7 +237,6 @@ pub(crate) async fn open_layers(
             vmdk: vmdk_origins,
             bitmaps: bitmaps_origin,
             written,
-            #[cfg(feature = "http")]
             hint,
         };
         list.push(Arc::new(Layer {
@@ -303,6 +269,7 @@ pub struct BareImage {
 /// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
 pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     options.check_without_filters()?;
+    say_how_disks_open(options, &OpenRules::default());
     let layer = &options.layer;
     let writable = !layer.read_only;
     let source = Source::by_options(&layer.file, &FdSets::default(), writable)?;
@@ -319,6 +286,7 @@ pub async fn open_luks_header(options: &DiskOptions) -> Result<BareImage, OpenEr
     let layer = &options.layer;
     let refused = |source| OpenError::Options { path: options.filename.clone(), source };
     layer.check_format(Format::Luks).map_err(refused)?;
+    say_how_disks_open(options, &OpenRules::default());
     let writable = !layer.read_only;
     let Some(source) = Source::by_options(&layer.luks_header, &FdSets::default(), writable)? else {
         return open_bare(options).await;

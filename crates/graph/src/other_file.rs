@@ -104,7 +104,6 @@ impl OtherFile {
             vmdk: files.vmdk.clone(),
             bitmaps: files.bitmaps.clone(),
             written: Written { file: storage, ..files.written.clone() },
-            #[cfg(feature = "http")]
             hint: Mutex::default(),
         };
         Layer {

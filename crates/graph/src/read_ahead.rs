@@ -17,7 +17,7 @@ use thiserror::Error as ThisError;
 
 use crate::background::BackgroundTasks;
 use crate::disk::Disk;
-use crate::drivers::{self, Hint, Opening, TraceFile};
+use crate::drivers::{Hint, Opening, TraceFile};
 use crate::error::OpenError;
 use crate::extents::VmdkOrigins;
 use crate::layers::LayerFiles;
@@ -148,6 +148,6 @@ impl Ahead {
             secrets: &Secrets::default(),
             tasks,
         };
-        Ok((drivers::format(self.format).open)(opening).await?)
+        Ok(opening.open(self.format).await?)
     }
 }

@@ -8,6 +8,7 @@ use qcow2::{Prefetch, Qcow2};
 
 use crate::child::Child;
 use crate::disk::Disk;
+use crate::drivers::remotes;
 
 /// How often metadata is written without a flush: bounds what a guest that never
 /// flushes keeps in memory, and how long discarded space stays with the file.
@@ -21,7 +22,6 @@ impl Disk {
         if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
             reactor::spawn(read_ahead(image)).detach();
         }
-        #[cfg(feature = "http")]
         self.start_reading_ahead();
         self.own_below().for_each(|below| below.start_upkeep());
         let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
@@ -60,9 +60,8 @@ impl Disk {
 
     /// A guest is going to use the disk, and no tool that reads all of it: of chunked images what a start reads is fetched ahead of it.
     pub fn expect_guest(&self) {
-        #[cfg(feature = "s3")]
         for files in self.layers().list.iter().filter_map(|layer| layer.files.as_ref()) {
-            crate::drivers::expect_guest(&*files.written.file);
+            (remotes().expect_guest)(&*files.written.file);
         }
         self.own_below().for_each(|below| below.expect_guest());
     }

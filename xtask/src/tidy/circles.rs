@@ -10,8 +10,8 @@ use super::tree::Tree;
 /// Files of a circle at most.
 const CIRCLE_MAX: usize = 5;
 
-/// Crates with larger ones: that of graph is to go, and the simulation does not ship.
-const LARGER: [&str; 2] = ["graph", "sim"];
+/// Crates with larger ones: the simulation does not ship.
+const LARGER: [&str; 1] = ["sim"];
 
 /// Names from the crate's root to a module, or to something in it.
 type Names = Vec<String>;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::Block;
+use catalog::{image_key, object_store};
 use futures_util::future::{Either, select};
 use graph::Disk;
-use graph::drivers::{image_key, object_store};
 use job::Dirty;
 use serde::{Deserialize, Serialize};
 use storage_chunked::{

@@ -1,6 +1,6 @@
 //! A published checkpoint, of which a disk is to begin.
 
-use graph::drivers::chunked_place;
+use catalog::chunked_place;
 use storage_chunked::{Error, KeyId, PREFIX, Place, Published, without_prefix};
 
 use super::error::PublishError;

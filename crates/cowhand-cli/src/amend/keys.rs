@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use graph::OnLoop;
 use graph::Secrets;
-use graph::drivers::OnLoop;
 use storage::Storage;
 use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key, replace_key};
 

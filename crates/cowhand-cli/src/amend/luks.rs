@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use graph::drivers::OnLoop;
+use graph::OnLoop;
 use graph::options::{DiskOptions, OptionError};
 use graph::probe::Format;
 use graph::{OpenError, Secrets, open_bare, open_luks_header};

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use graph::drivers::OnLoop;
+use graph::OnLoop;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Repair};

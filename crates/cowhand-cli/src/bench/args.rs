@@ -286,6 +286,7 @@ mod tests {
 
     #[test]
     fn every_option_of_qemu_img_bench_is_understood() {
+        catalog::install();
         let line = "-c 10 -d 8 -f qcow2 -i threads -n -o 1M -s 8k -S 64k -t none -U -w -q --flush-interval=16 \
             --no-drain --pattern=0x5a --image-opts driver=qcow2";
         let args = parsed(line).unwrap();

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use graph::drivers::formats;
 use graph::probe::Format;
 
 use super::names::VERSION;
@@ -62,7 +63,10 @@ pub fn command() -> Command {
         // Older callers find the version here.
         .before_help(format!("qemu-img {VERSION}"))
         .about("Images of disks: created, copied, examined and repaired (cowhand under qemu-img's name)")
-        .after_help(format!("Supported formats: {}", Format::ALL.map(Format::name).join(" ")))
+        .after_help(format!(
+            "Supported formats: {}",
+            formats().map(Format::name).collect::<Vec<_>>().join(" ")
+        ))
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .arg(
@@ -136,6 +140,7 @@ mod tests {
 
     #[test]
     fn options_are_read_as_getopt_reads_them() {
+        catalog::install();
         let matches =
             parsed(&["info", "--out", "human", "x", "-fraw", "--output=json", "-f", "qcow2"]).unwrap();
         let (name, info) = matches.subcommand().unwrap();
@@ -147,6 +152,7 @@ mod tests {
 
     #[test]
     fn an_image_is_raw_unless_said_otherwise() {
+        catalog::install();
         let format = |words: &[&str]| {
             let matches = parsed(words).unwrap();
             matches.subcommand().and_then(|(_, create)| create.get_one::<Format>("format").copied())

@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use block::Block;
+use catalog::object_store;
 use graph::OpenRules;
-use graph::drivers::{elsewhere, object_store};
+use graph::drivers::elsewhere;
 use graph::probe::Format;
 use job::{Copy, CopyOptions, Counters, Order};
 use qcow2::{CreateOptions, DataClusters, InOrder};

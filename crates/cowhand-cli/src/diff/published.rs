@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use catalog::chunked_place;
 use checkpoints::{Part, Says};
-use graph::drivers::{chunked_place, elsewhere};
+use graph::drivers::elsewhere;
 use storage_chunked::{Comparison, Content, Difference, Place, without_prefix};
 
 use super::Printer;

@@ -172,6 +172,7 @@ mod tests {
 
     #[test]
     fn an_image_is_called_by_its_file_or_by_its_options() {
+        catalog::install();
         let rule = "set-state.0.event=read_aio,file.set-state.0.new_state=2";
         for (drive, name) in [
             ("driver=qcow2,file.filename=d/a,cache=none", "d/a"),
@@ -190,6 +191,7 @@ mod tests {
 
     #[test]
     fn a_relative_name_has_no_place_below_disks_of_several_directories() {
+        catalog::install();
         let quorum = "driver=qcow2,file.driver=quorum,file.vote-threshold=1,file.children.0.file=d/a,file.children.1.file=e/a";
         let (name, full) = shown(quorum, Some("b"));
         let disk = |path: &str| format!(r#"{{"file": {{"driver": "file", "filename": "{path}"}}}}"#);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use block::{Block, SECTOR_BYTES};
 use formats::Kind;
 use graph::FoundImage;
-use graph::drivers::{STORAGE, StorageDriver, StorageKind};
+use graph::drivers::{StorageDriver, StorageKind, storage_drivers};
 use graph::probe::Format;
 use qcow2::Qcow2;
 use qcow2_layout::{
@@ -106,7 +106,7 @@ pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &P
 fn is_file(driver: &str) -> bool {
     let is_elsewhere =
         |known: &StorageDriver| known.name == driver && matches!(known.kind, StorageKind::Elsewhere(_));
-    !STORAGE.iter().any(|known| is_elsewhere(known))
+    !storage_drivers().iter().any(|known| is_elsewhere(known))
 }
 
 /// Limits of a file's driver. As in QEMU one that keeps nothing wants memory as devices do.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use graph::drive::{Entry, OptionTree};
+use graph::drivers::format_called;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
@@ -99,7 +100,7 @@ impl Manner {
     fn complete(&self, tree: &mut OptionTree) {
         let on = |given: bool| given.then_some("on");
         // What DRIVE names is read by such a driver as it is.
-        let is_format = |name: &&str| Format::of_name(name).is_some() || !graph::drivers::is_storage(name);
+        let is_format = |name: &&str| format_called(name).is_some() || !graph::drivers::is_storage(name);
         let format =
             self.format.as_deref().map(|name| Some(name).filter(is_format).unwrap_or(Format::Raw.name()));
         let given = [

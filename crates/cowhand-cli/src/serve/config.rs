@@ -157,6 +157,7 @@ mod tests {
 
     #[test]
     fn a_drive_in_a_table_has_the_options_of_one_in_a_line() {
+        catalog::install();
         let drives = options(&[], FILE).unwrap().configured;
         let [drive] = &drives[..] else { panic!("{drives:?}") };
         let line =
@@ -177,7 +178,8 @@ mod tests {
         let value = match spec.kind {
             Kind::Switch => "on",
             // The last one is no driver of paths.
-            Kind::Choice(names) if name == "file.driver" => names[0],
+            Kind::Storage => "file",
+            Kind::Format => "raw",
             Kind::Choice(names) => names[names.len() - 1],
             Kind::Size { .. } => "512",
             Kind::Whole { .. } => "1",
@@ -191,7 +193,8 @@ mod tests {
             (Group::Storage("preallocate"), _) => "file.driver=preallocate,file.file=y,".to_owned(),
             (Group::Storage(driver), _) => format!("file.driver={driver},"),
             (Group::Filter(driver), name) => {
-                let driver = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
+                let driver =
+                    graph::drivers::filter_drivers().iter().find(|known| known.name == driver).unwrap();
                 let others = driver.children.fewest().into_iter();
                 let others = others.filter(|role| role.split('.').next() != Some(name));
                 let disks: String = others.map(|role| format!("{role}.file.filename=y,")).collect();
@@ -217,6 +220,7 @@ mod tests {
 
     #[test]
     fn every_option_means_the_same_in_a_table_as_in_a_line() {
+        catalog::install();
         for line in table::all().filter(|spec| spec.kind != Kind::List).map(line_with) {
             let parts = line.split(',').filter_map(|part| part.split_once('='));
             let toml: String = parts
@@ -274,6 +278,7 @@ mod tests {
 
     #[test]
     fn an_option_that_means_nothing_is_an_error_that_says_where_it_stands() {
+        catalog::install();
         for (option, expected) in [
             ("format = \"qcow9\"", "allowed: qcow2, raw"),
             ("socket-mode = \"0060\"", "keeps out the owner"),

@@ -34,7 +34,7 @@ struct Described {
     alias: Option<String>,
     of: &'static str,
     r#type: &'static str,
-    values: &'static [&'static str],
+    values: Vec<&'static str>,
     min: Option<u64>,
     max: Option<u64>,
     multiple_of: Option<u64>,
@@ -48,13 +48,10 @@ struct Described {
 impl Described {
     fn of(spec: &Spec) -> Self {
         let (values, min, max, multiple_of) = match spec.kind {
-            Kind::Switch => (&["on", "off"][..], None, None, None),
-            Kind::Choice(names) => (names, None, None, None),
-            Kind::Size { multiple_of, max } => (&[][..], Some(0), Some(max), Some(multiple_of)),
-            Kind::Whole { min, max } => (&[][..], Some(min), Some(max), None),
-            Kind::Text { .. } | Kind::Path | Kind::File | Kind::Image | Kind::List => {
-                (&[][..], None, None, None)
-            }
+            Kind::Switch => (vec!["on", "off"], None, None, None),
+            Kind::Size { multiple_of, max } => (Vec::new(), Some(0), Some(max), Some(multiple_of)),
+            Kind::Whole { min, max } => (Vec::new(), Some(min), Some(max), None),
+            _ => (spec.kind.choices(), None, None, None),
         };
         Self {
             name: spec.full_name(),
@@ -77,7 +74,7 @@ impl Described {
 fn type_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Switch => "switch",
-        Kind::Choice(_) => "choice",
+        Kind::Choice(_) | Kind::Format | Kind::Storage => "choice",
         Kind::Size { .. } => "size",
         Kind::Whole { .. } => "number",
         Kind::Text { .. } => "text",
@@ -94,7 +91,7 @@ fn toml_form(kind: Kind) -> &'static str {
         Kind::Switch => "boolean, or a text",
         Kind::Size { .. } => "integer, or a text with a suffix",
         Kind::Whole { .. } => "integer",
-        Kind::Choice(_) | Kind::Text { .. } | Kind::Path => "text",
+        Kind::Choice(_) | Kind::Format | Kind::Storage | Kind::Text { .. } | Kind::Path => "text",
         Kind::File => "text, or a table",
         Kind::Image => "table",
         Kind::List => "array of tables",

@@ -6,10 +6,11 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 38] = [
+const PARTS: [&str; 39] = [
     "bench",
     "block",
     "buffer",
+    "catalog",
     "checkpoints",
     "control",
     "cowhand",
@@ -125,7 +126,7 @@ mod tests {
         for filter in ["qcow3=debug", "[x]=debug", "qcow2[{x}]=debug", "=debug"] {
             let refused = parse(filter).unwrap_err().to_string();
             assert!(
-                refused.contains("allowed: bench, block, buffer, checkpoints, control, cowhand"),
+                refused.contains("allowed: bench, block, buffer, catalog, checkpoints, control, cowhand"),
                 "{filter}: {refused}"
             );
         }

@@ -308,6 +308,7 @@ mod tests {
 
     #[test]
     fn what_is_said_for_all_drives_reaches_each() {
+        catalog::install();
         let given = Args {
             read_only: true,
             format: Some(Format::Raw),

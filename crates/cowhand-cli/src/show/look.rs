@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graph::BareImage;
-use graph::drivers::OnLoop;
+use graph::OnLoop;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::Format;

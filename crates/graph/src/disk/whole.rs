@@ -11,6 +11,7 @@ use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::{BitmapEntry, SnapshotEntry};
 
 use super::{Disk, DiskEnd};
+use crate::drivers::remotes;
 use crate::front::{Charge, Kind};
 use crate::resize_raw::resize_raw;
 
@@ -31,8 +32,7 @@ impl Disk {
     /// running meanwhile.
     pub async fn idle(&self) {
         self.layers.load_full().idle().await;
-        #[cfg(feature = "http")]
-        crate::drivers::settle_caches().await;
+        (remotes().settle)().await;
     }
 
     /// Waits for running requests, writes what is in memory and makes it durable: of all layers that were

@@ -1,6 +1,6 @@
 //! A drive that names storage and no format (`driver=nbd,server.host=...`): the raw disk that the storage holds, as QEMU has it.
 
-use super::{DriveError, Entry, OptionTree};
+use super::tree::{DriveError, Entry, OptionTree};
 use crate::drivers::{StorageDriver, StorageKind, over_disk, storage};
 
 /// Options of every file that its image has not, beside those of its driver.

@@ -1,6 +1,7 @@
 //! `json:{..}`: the options as one object.
 
-use super::{DriveError, Entry, OptionTree, quotes};
+use super::quotes;
+use super::tree::{DriveError, Entry, OptionTree};
 
 pub(super) fn parse(text: &str) -> Result<OptionTree, DriveError> {
     match serde_json::from_str(&quotes::in_double_quotes(text))? {

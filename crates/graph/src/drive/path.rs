@@ -5,9 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::first_key;
 use crate::drivers::storage_of;
-use crate::names::directory_of;
 use crate::options::table::is_option_name;
 
 /// How many links lead to a file at most: Linux follows as many.
@@ -79,4 +77,18 @@ pub fn place_of(name: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(rustix::io::Errno::LOOP.into())
+}
+
+/// The text before the first `=`, unless a `/` or `,` comes first.
+pub(super) fn first_key(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|byte| matches!(byte, b'=' | b'/' | b','))?;
+    if bytes[end] != b'=' {
+        return None;
+    }
+    std::str::from_utf8(&bytes[..end]).ok()
+}
+
+/// The directory that a file at `path` is in; `.` for a bare name.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

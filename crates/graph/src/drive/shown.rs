@@ -1,6 +1,9 @@
 //! A drive in a message: without the credentials it may contain.
 
 use std::ffi::OsStr;
+use std::path::Path;
+
+use crate::drivers::storage_of;
 
 /// What messages call a drive that cannot be used: `text` without cookies, and without user, password and query of URLs.
 pub fn shown(text: &OsStr) -> String {
@@ -28,18 +31,7 @@ fn part(part: &str) -> String {
 
 /// The name of a file.
 fn name(value: &str) -> String {
-    #[cfg(feature = "http")]
-    if value.trim_start_matches("chunked:").starts_with("http") && value.contains("://") {
-        return http_wire::shown(value);
-    }
-    #[cfg(feature = "rbd")]
-    if value.starts_with("rbd:") {
-        return storage_rbd::shown(value);
-    }
-    if cfg!(all(feature = "http", feature = "rbd")) {
-        return value.to_owned();
-    }
-    secret::without_credentials(value).into_owned()
+    storage_of(Path::new(value)).map_or_else(|| value.to_owned(), |driver| driver.shown(value))
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub struct Elsewhere {
     pub shown: fn(&str) -> String,
     /// Takes its options, checked.
     pub read: fn(&mut Reader) -> Result<Arc<dyn Target>, OptionError>,
+    /// It opens nothing and connects to nothing.
+    pub is_within_process: bool,
 }
 
 /// How it is opened.
@@ -79,24 +81,6 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
 
     /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
-}
-
-/// Prepares storage for a new image of `bytes` bytes that is written over it: its first sector is zeroed, so that nothing takes it for the old one.
-///
-/// # Errors
-/// When it is too short, and when it cannot be written.
-#[cfg(feature = "nbd")]
-pub async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Result<()> {
-    let length = storage.length();
-    if length < bytes {
-        let what = format!(
-            "the export has {length} bytes; {bytes} are needed, and the client cannot make it longer"
-        );
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
-    storage.zero(0, length.min(block::SECTOR_BYTES), storage::Zeroing::Keep).await?;
-    storage.flush().await?;
-    storage.end_writing().await
 }
 
 impl PartialEq for dyn Target {

@@ -3,15 +3,18 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use block::{Blame, Block, Error};
-use serde_json::{Map, Value};
+use block::{Block, Error};
 
-use crate::child::Child;
 use crate::drive::{Entry, OptionTree};
-use crate::nodes::DescriptionError;
 use crate::options::{OptionError, Reader, Spec};
+
+/// What options call the filter that puts its disk into a throttle group.
+pub(crate) const THROTTLE_NAME: &str = "throttle";
+
+/// The option that names the group.
+pub(crate) const THROTTLE_GROUP: &str = "throttle-group";
 
 /// A driver of a filter. Its disks below are options of its own; what else is said of an image is said of the first of them.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ pub enum Children {
 
 impl Children {
     /// What they can be.
-    pub(crate) fn roles(&self) -> &'static [Role] {
+    pub fn roles(&self) -> &'static [Role] {
         match self {
             Self::Named(roles) | Self::List { roles, .. } => roles,
         }
@@ -76,34 +79,7 @@ impl Children {
         }
     }
 
-    /// The disks that `options`, as those of blockdev-add, say, each with its role.
-    ///
-    /// # Errors
-    /// When one is missing, or there are too many.
-    pub(crate) fn of_json<'a>(
-        &self,
-        options: &'a Map<String, Value>,
-    ) -> Result<Vec<(Role, &'a Value)>, DescriptionError> {
-        let missing = |argument| DescriptionError::Missing { argument };
-        match self {
-            Self::Named(roles) => {
-                let given = |role: &Role| Some((*role, options.get(role.name)?));
-                roles.iter().map(|role| given(role).ok_or_else(|| missing(role.name))).collect()
-            }
-            Self::List { option, roles } => {
-                let list = options.get(*option).and_then(Value::as_array).ok_or_else(|| missing(option))?;
-                match list.len() {
-                    0 => Err(missing(option)),
-                    found if found > roles.len() => {
-                        Err(DescriptionError::TooMany { argument: option, found, max: roles.len() })
-                    }
-                    _ => Ok(roles.iter().copied().zip(list).collect()),
-                }
-            }
-        }
-    }
-
-    /// The same of a drive line, whose options for them are taken from `tree`. What was not given is `None`.
+    /// The disks of a drive line, whose options for them are taken from `tree`, each with its role. What was not given is `None`.
     ///
     /// # Errors
     /// When the list is none, or has too many of them.
@@ -159,7 +135,7 @@ pub struct Role {
 
 impl Role {
     /// The disk that a filter mainly stands for.
-    pub(crate) const FILE: Self = Self { name: "file", is_target: false, alone: Alone::No, changes: true };
+    pub const FILE: Self = Self { name: "file", is_target: false, alone: Alone::No, changes: true };
 }
 
 /// A bitmap of a node.
@@ -190,54 +166,28 @@ pub trait MakeFilter: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the disks do not go together.
-    fn make(&self, below: &Below) -> Result<Arc<dyn Block>, Error>;
+    fn make(&self, below: &dyn Below) -> Result<Arc<dyn Block>, Error>;
 }
 
 /// The disks below a filter, by role.
-#[derive(Debug)]
-pub struct Below {
-    pub(crate) list: Vec<(&'static str, Arc<Child>)>,
-    /// What the bitmap has as dirty that [`MakeFilter::bitmap`] names.
-    pub(crate) marked: Option<Vec<Range<u64>>>,
-    /// What the uppermost image of the first disk is called: it has its node's name.
-    pub(crate) top_name: Option<String>,
-}
-
-impl Below {
+pub trait Below {
     /// The disk of this role.
     ///
     /// # Errors
     /// When there is none.
-    pub(crate) fn get(&self, role: &'static str) -> Result<Arc<dyn Block>, Error> {
-        let found = self.list.iter().find(|(name, _)| *name == role);
-        let found = found.map(|(_, child)| Arc::clone(child) as Arc<dyn Block>);
-        found.ok_or_else(|| Blame::new("a filter").invalid(format!("option {role} is missing")))
-    }
+    fn get(&self, role: &str) -> Result<Arc<dyn Block>, Error>;
 
     /// All disks, in their order.
-    pub(crate) fn all(&self) -> Vec<Arc<dyn Block>> {
-        self.list.iter().map(|(_, child)| Arc::clone(child) as Arc<dyn Block>).collect()
-    }
+    fn all(&self) -> Vec<Arc<dyn Block>>;
+
+    /// What the bitmap has as dirty that [`MakeFilter::bitmap`] names.
+    fn marked(&self) -> Option<&[Range<u64>]>;
 
     /// Whether the first disk takes compressed clusters, or is a filter, which hands them on where it can.
-    pub(crate) fn compresses(&self) -> bool {
-        self.list.first().is_some_and(|(_, child)| {
-            let layers = child.disk().layers();
-            layers.compressing().is_some() || layers.first().is_some_and(|layer| layer.files.is_none())
-        })
-    }
+    fn compresses(&self) -> bool;
 
     /// How many images of the first disk there are from the uppermost one down to that called `name`; `None` if none is called so.
-    pub(crate) fn images_down_to(&self, name: &str) -> Option<u32> {
-        let (_, child) = self.list.first()?;
-        if self.top_name.as_deref() == Some(name) {
-            return Some(1);
-        }
-        let layers = child.disk().layers();
-        let images = layers.list.iter().filter(|layer| layer.files.is_some());
-        let place = images.skip(1).position(|layer| layer.own_name().as_deref() == Some(name))?;
-        u32::try_from(place + 2).ok()
-    }
+    fn images_down_to(&self, name: &str) -> Option<u32>;
 }
 
 /// There is one driver of a name.
@@ -250,7 +200,7 @@ impl PartialEq for FilterDriver {
 impl Eq for FilterDriver {}
 
 /// Compares the options of two filters of one kind, which `first_fixed` does.
-pub(crate) fn difference<M: MakeFilter>(
+pub fn difference<M: MakeFilter>(
     own: &M,
     other: &dyn MakeFilter,
     first_fixed: impl FnOnce(&M, &M) -> Option<String>,
@@ -259,4 +209,40 @@ pub(crate) fn difference<M: MakeFilter>(
         Some(other) => first_fixed(own, other),
         None => Some("driver".to_owned()),
     }
+}
+
+static HANDED_IN: OnceLock<Filters> = OnceLock::new();
+
+/// Drivers of filters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filters {
+    /// Those over disks.
+    pub list: &'static [&'static FilterDriver],
+    /// What drivers of storage are over a disk, by the same names.
+    pub of_storage: &'static [&'static FilterDriver],
+}
+
+pub(super) fn hand_in(filters: Filters) {
+    let _ = HANDED_IN.set(filters);
+}
+
+fn handed_in() -> Filters {
+    #[cfg(test)]
+    super::hand_in(crate::catalog::DRIVERS);
+    HANDED_IN.get().copied().unwrap_or_default()
+}
+
+/// All drivers of filters, in the order of the documentation.
+pub fn filter_drivers() -> &'static [&'static FilterDriver] {
+    handed_in().list
+}
+
+/// The filter driver called `name`.
+pub(crate) fn filter(name: &str) -> Option<&'static FilterDriver> {
+    filter_drivers().iter().find(|driver| driver.name == name).copied()
+}
+
+/// The filter that the storage driver `name` is over a disk.
+pub(crate) fn over_disk(name: &str) -> Option<&'static FilterDriver> {
+    handed_in().of_storage.iter().find(|driver| driver.name == name).copied()
 }

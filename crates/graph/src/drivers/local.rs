@@ -1,17 +1,17 @@
 //! `file`, `host_device` and `host_cdrom`: paths on this machine.
 
-use super::{StorageDriver, StorageKind};
+use super::storage_driver::{StorageDriver, StorageKind};
 use crate::options::OptionError;
 
 /// Regular files.
-pub(super) const FILE: StorageDriver = StorageDriver { name: "file", prefixes: &[], kind: StorageKind::Path };
+pub const FILE: StorageDriver = StorageDriver { name: "file", prefixes: &[], kind: StorageKind::Path };
 
 /// Devices.
-pub(super) const HOST_DEVICE: StorageDriver =
+pub const HOST_DEVICE: StorageDriver =
     StorageDriver { name: "host_device", prefixes: &[], kind: StorageKind::Path };
 
 /// QEMU's name for a device whose medium can be changed. What is in it when it is opened is read.
-pub(super) const HOST_CDROM: StorageDriver =
+pub const HOST_CDROM: StorageDriver =
     StorageDriver { name: "host_cdrom", prefixes: &[], kind: StorageKind::Path };
 
 /// The driver for a file of this machine, by what it is.

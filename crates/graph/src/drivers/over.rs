@@ -8,7 +8,7 @@ use std::sync::Arc;
 use storage::Storage;
 
 use crate::drive::OptionTree;
-use crate::options::{FileOptions, OptionError, Reader, Spec};
+use crate::options::{OptionError, Reader, Spec};
 
 /// What a driver says of itself.
 #[derive(Debug)]
@@ -42,22 +42,3 @@ pub trait Wrap: Any + fmt::Debug + Send + Sync {
     /// The storage over `below`, which stays open and locked as long as this is there.
     fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>>;
 }
-
-/// A file under storage that says what is different.
-#[derive(Clone, Debug)]
-pub struct Wrapped {
-    /// What is different.
-    pub by: Arc<dyn Wrap>,
-    /// The option that is the file below.
-    pub child: &'static str,
-    /// The file below.
-    pub below: Box<FileOptions>,
-}
-
-impl PartialEq for Wrapped {
-    fn eq(&self, other: &Self) -> bool {
-        self.by.first_difference(&*other.by).is_none() && self.below == other.below
-    }
-}
-
-impl Eq for Wrapped {}

@@ -5,19 +5,15 @@ use std::sync::Arc;
 
 use block::{Block, Error};
 
-use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{
+    Below, Children, FilterDriver, MakeFilter, Role, THROTTLE_GROUP, THROTTLE_NAME, difference,
+};
 use crate::options::entry::{at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, Kind};
 
-/// What options call it.
-pub(crate) const NAME: &str = "throttle";
-
-/// The option that names the group.
-pub(crate) const GROUP: &str = "throttle-group";
-
 /// The filter by itself.
 pub(crate) const THROTTLE: FilterDriver = FilterDriver {
-    name: NAME,
+    name: THROTTLE_NAME,
     is_snapshot: false,
     grows: true,
     children: Children::Named(&[Role::FILE]),
@@ -36,10 +32,11 @@ struct Options {
 }
 
 const OPTIONS: &[Entry<Options>] = &in_group(
-    Group::Filter(NAME),
+    Group::Filter(THROTTLE_NAME),
     [
         Entry::part("file", Kind::File, "the disk").needed(),
-        Entry::text(GROUP, at!(Options, group), "the id of the throttle group").default_follows("none"),
+        Entry::text(THROTTLE_GROUP, at!(Options, group), "the id of the throttle group")
+            .default_follows("none"),
     ],
 );
 
@@ -52,7 +49,7 @@ impl MakeFilter for Options {
         self.group.as_deref()
     }
 
-    fn make(&self, below: &Below) -> Result<Arc<dyn Block>, Error> {
+    fn make(&self, below: &dyn Below) -> Result<Arc<dyn Block>, Error> {
         below.get("file")
     }
 }

@@ -11,7 +11,7 @@ use crate::drivers::StorageDriver;
 use crate::error::OpenError;
 use crate::names::Located;
 use crate::node_files::Use;
-use crate::open::OpenRules;
+use crate::open_rules::OpenRules;
 use crate::options::{self, Aio, FileOptions, LayerOptions};
 use crate::shared_files::{FirstLock, Key, OpenLock, SharedFiles};
 
@@ -145,7 +145,8 @@ pub(super) async fn open_locally(
 }
 
 /// The time of the loop that opens.
-pub(crate) struct LoopClock;
+#[derive(Clone, Copy, Debug)]
+pub struct LoopClock;
 
 impl LockClock for LoopClock {
     fn now(&self) -> Duration {

@@ -85,3 +85,23 @@ impl Front {
         self.gate.emptied(|| self.counting.in_flight()).await;
     }
 }
+
+/// A drained disk: requests are kept out and none is in flight until this is dropped.
+#[derive(Debug)]
+#[must_use = "the disk works on as soon as this is dropped"]
+pub struct Drained<'a> {
+    front: &'a Front,
+}
+
+impl<'a> Drained<'a> {
+    /// The gate of `front` is shut, and nothing is in flight.
+    pub(crate) fn new(front: &'a Front) -> Self {
+        Self { front }
+    }
+}
+
+impl Drop for Drained<'_> {
+    fn drop(&mut self) {
+        self.front.open_gate();
+    }
+}

@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use throttle::{Direction, MemberReport, Request, Time, Weight};
 
 pub use self::clock::{Clock, Monotonic, Sleep};
+pub use self::gate::Drained;
 use self::gate::Gate;
 pub use self::group::ThrottleGroup;
 pub use self::groups::Groups;

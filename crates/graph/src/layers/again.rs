@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use super::{Layer, LayerFiles, Written, written};
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::{self, with_bitmaps};
-use crate::drivers::{self, Opening};
+use crate::drivers::Opening;
 use crate::error::OpenError;
 use crate::extents;
 use crate::file::{OpenFile, by_user};
-use crate::open::OpenRules;
+use crate::open_rules::OpenRules;
 use crate::options::LayerOptions;
 use crate::probe::Format;
 
@@ -115,7 +115,7 @@ impl LayerFiles {
             secrets: &rules.secrets,
             tasks: &tasks,
         };
-        let block = (drivers::format(*format).open)(opening).await?;
+        let block = opening.open(*format).await?;
         // Bitmaps in memory may be made of a disk that is only read.
         let takes_bitmaps = writable || memory.is_some();
         let bitmaps = match memory {
@@ -137,7 +137,6 @@ impl LayerFiles {
             vmdk: vmdk_origins,
             bitmaps: bitmaps_origin,
             written,
-            #[cfg(feature = "http")]
             hint: Mutex::default(),
         };
         Ok(Layer {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::changing_backing::is_changing;
-use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::replace::{Edge, ReplaceError, Written, found_of};
+use super::user::User;
 use super::{Change, Graph};
-use crate::layers::{Layers, Own};
+use crate::layers::Layers;
+use crate::links::Own;
 
 impl Graph {
     /// Makes the disks that the images of the disk `name` are over, and that clients could go on writing, layers of it: as far down as only this

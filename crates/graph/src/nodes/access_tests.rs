@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use block::{Block, Error};
 use serde_json::{Value, json};

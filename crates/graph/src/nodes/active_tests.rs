@@ -3,6 +3,7 @@
 use block::ErrorKind;
 use qcow2::ResizeOptions;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use storage::{Hints, IoBytes, IoVec};
 
 use super::test_world::{SIZE, STEP, World, value_at, with_world, write};

@@ -10,7 +10,7 @@ use super::disk_node::DiskNode;
 use super::node::Node;
 use super::{Change, Graph};
 use crate::child::Child;
-use crate::limits::Drained;
+use crate::front::Drained;
 
 /// Disks that no request reaches as long as this is there.
 #[derive(Debug)]

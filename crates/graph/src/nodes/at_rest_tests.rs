@@ -1,6 +1,7 @@
 //! Disks that send requests to each other come to rest together.
 
 use serde_json::json;
+use std::sync::Arc;
 use storage::{Hints, IoBuf};
 
 use super::test_world::{Load, STEP, World, a_while, polled, value_at, with_world, write};

@@ -1,7 +1,7 @@
 //! What stands below a node: nodes that are made for it where its options describe them, and disks that are the files of its images.
 //!
 //! A file that is storage is opened by the image over it. Any other node can be a file as well: a disk, which the image over it reads and writes
-//! through [`drivers::node`].
+//! through [`crate::node_storage`].
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use serde_json::{Map, Value, json};
 
 use super::description::Described;
 use super::error::NodeError;
-use super::hold::User;
 use super::node::{Node, NodeKind, NodeLinks};
+use super::user::User;
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
-use crate::drivers::{Driver, StorageKind, driver, node};
+use crate::drivers::{Driver, StorageKind, driver};
+use crate::node_storage::NodeDisk;
 use crate::options::{DiskOptions, FileOptions};
 
 /// Members of an image's options that are files.
@@ -201,13 +202,15 @@ impl Graph {
     /// As [`Graph::find_files`], of one file.
     pub(super) fn find_file(&self, file: &FileOptions) -> Result<Option<Arc<Child>>, NodeError> {
         let Some(target) = file.node() else { return Ok(None) };
-        let disk = self.disk(target.node())?;
+        let disk = self.disk(target)?;
         let mut grow = Vec::new();
-        if !self.disks_to_grow(target.node(), &mut grow) {
+        if !self.disks_to_grow(target, &mut grow) {
             grow.clear();
         }
         let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
-        target.is(node::NodeDisk { child: Arc::clone(&child), grow });
+        if let Some(disk) = file.disk() {
+            disk.is_opened_by(Arc::new(NodeDisk { child: Arc::clone(&child), grow }));
+        }
         Ok(Some(child))
     }
 

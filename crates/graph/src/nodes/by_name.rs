@@ -9,11 +9,11 @@ use block::{Block, Error};
 use super::disk_node::RootOptions;
 use super::error::NodeError;
 use super::live::place;
-use super::node::Links;
 use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
 use super::{Change, DiskNode, Graph};
 use crate::fd_sets;
-use crate::layers::{Layers, OpenedLayers, Own};
+use crate::layers::{Layers, OpenedLayers};
+use crate::links::{Links, Own};
 use crate::names::Located;
 
 /// What a disk is backed by, and what all of it is called: what undoes an exchange by name. Its layers stay open as long as this is there.

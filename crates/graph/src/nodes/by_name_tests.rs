@@ -1,6 +1,7 @@
 //! Checkpoints and rollbacks of a running disk, by the names of its nodes and files.
 
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 use super::test_world::{Load, World, a_while, layer_names, value_at, with_world, write};
 use super::*;

@@ -11,9 +11,10 @@ use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
-use super::hold::{Hold, User};
+use super::holders::Hold;
 use super::layer_node::present_layer;
 use super::node::{Node, NodeKind};
+use super::user::User;
 use crate::disk::Disk;
 
 /// A disk as the changing backing layer of an image. Reads bypass the disk's limits and figures. The disk's

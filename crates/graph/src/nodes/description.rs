@@ -1,95 +1,15 @@
 //! From the options of blockdev-add to those of the drive line: names of other nodes are followed.
 
 use serde_json::{Map, Value};
-use thiserror::Error;
 
 use super::Graph;
+use super::description_error::DescriptionError;
 use super::error::NodeError;
-use super::node::{Links, NodeKind};
+use super::node::NodeKind;
 use crate::drive::OptionTree;
-use crate::drivers::{self, StorageDriver, StorageKind, driver, node, storage};
-use crate::options::has_filters;
-
-/// Why options do not describe a node.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DescriptionError {
-    /// It cannot do without.
-    #[error("argument '{argument}' is missing")]
-    Missing {
-        /// The option.
-        argument: &'static str,
-    },
-    /// Nothing opens it.
-    #[error("there is no driver {found:?}; known: {}", drivers::names().collect::<Vec<_>>().join(", "))]
-    UnknownDriver {
-        /// As given.
-        found: String,
-    },
-    /// Something else than a file stands where a file must.
-    #[error("argument '{member}' must be a node of driver file")]
-    NotAFile {
-        /// The option of the node over it.
-        member: String,
-    },
-    /// The node over a file opens it.
-    #[error(
-        "argument '{member}.{option}' is true, but not that of the node over it, which opens the file; give it there"
-    )]
-    OfNodeOver {
-        /// The option of the node over it.
-        member: String,
-        /// What is said of the file.
-        option: &'static str,
-    },
-    /// A file sees no guest's writes.
-    #[error("argument '{member}.detect-zeroes' means nothing to a file; give it to the node over it")]
-    DetectZeroes {
-        /// The option of the node over it.
-        member: String,
-    },
-    /// A list is longer than what is made of it can have.
-    #[error("argument '{argument}' has {found} members; allowed: 1 to {max}")]
-    TooMany {
-        /// The argument.
-        argument: &'static str,
-        /// How many there are.
-        found: usize,
-        /// How many there may be.
-        max: usize,
-    },
-    /// Filters have few options.
-    #[error("argument '{argument}' means nothing to a {driver} node; give it to the node under it")]
-    NotOfThisFilter {
-        /// The option.
-        argument: String,
-        /// The filter's driver.
-        driver: &'static str,
-    },
-    /// A filter put over existing nodes takes node names only.
-    #[error("argument '{member}' must be the name of a node")]
-    NotANode {
-        /// The option.
-        member: &'static str,
-    },
-    /// A chain relies on what is below.
-    #[error("node {name:?} is open for writing; add it with read-only to use it as backing")]
-    BackingIsWritable {
-        /// The node.
-        name: String,
-    },
-    /// The backing layer's content has changed since its overlay was made.
-    #[error("node {name:?} is over a disk that is written, and cannot be the backing of another one")]
-    BackingIsOverWritable {
-        /// The node.
-        name: String,
-    },
-    /// Options are JSON, which has no other texts.
-    #[error("the options of node {name:?} are not UTF-8; give them instead of its name")]
-    NotUtf8 {
-        /// The node.
-        name: String,
-    },
-}
+use crate::drivers::{StorageDriver, StorageKind, driver, storage};
+use crate::links::Links;
+use crate::options::{NODE_OPTION, has_filters};
 
 /// What options come to when every name is followed.
 pub(super) struct Described {
@@ -182,7 +102,7 @@ impl Graph {
                 NodeKind::Disk(_) | NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => {
                     links.uses.push(name.clone());
                     links.files.push(name.clone());
-                    return Ok(Map::from_iter([(node::OPTION.to_owned(), Value::from(name.as_str()))]));
+                    return Ok(Map::from_iter([(NODE_OPTION.to_owned(), Value::from(name.as_str()))]));
                 }
             },
             Value::Object(options) => {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::description::DescriptionError;
-use super::hold::User;
+use super::description_error::DescriptionError;
 use super::name::NAME_BYTES_MAX;
 use super::replace::ReplaceError;
+use super::user::User;
 use crate::drive::DriveError;
 use crate::error::OpenError;
 use crate::fd_sets::FdSetError;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use storage::Storage;
 
-use super::description::{Described, DescriptionError};
+use super::description::Described;
+use super::description_error::DescriptionError;
 use super::error::NodeError;
-use super::hold::{Hold, User};
+use super::holders::Hold;
+use super::user::User;
 use super::{Change, Graph};
 use crate::file::{Origin, Source};
 use crate::options::DiskOptions;

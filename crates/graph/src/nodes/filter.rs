@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use super::Graph;
 use super::below::over_raw;
-use super::description::DescriptionError;
+use super::description_error::DescriptionError;
 use super::error::NodeError;
-use super::hold::{Hold, User};
+use super::holders::Hold;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use super::user::User;
 use crate::drive::OptionTree;
-use crate::drivers::throttle;
+use crate::drivers::{THROTTLE_GROUP, throttle};
 use crate::options::DiskOptions;
 
 impl Graph {
@@ -27,7 +28,7 @@ impl Graph {
         options: &Map<String, Value>,
         (implicit, made): (bool, &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>, NodeError> {
-        let group = options.get(throttle::GROUP).and_then(Value::as_str).unwrap_or_default();
+        let group = options.get(THROTTLE_GROUP).and_then(Value::as_str).unwrap_or_default();
         self.throttle_group(group)?;
         match options.get("file") {
             Some(Value::String(child)) => {

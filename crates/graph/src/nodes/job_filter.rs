@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::disk_node::DiskNode;
 use super::error::NodeError;
-use super::hold::User;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use super::user::User;
 use super::{Change, Graph, Nodes};
 
 /// A job's filter has its node name as long as this is there.

@@ -9,13 +9,15 @@ use super::Graph;
 use super::changing_backing::Changing;
 use super::disk_node::{DiskNode, RootOptions};
 use super::error::NodeError;
-use super::hold::{Hold, User};
+use super::holders::Hold;
 use super::job_host::{JobHost, JobOwner};
-use super::node::{Links, Node, NodeKind, NodeLinks};
+use super::node::{Node, NodeKind, NodeLinks};
 use super::replace::Replaced;
+use super::user::User;
 use crate::bitmaps_file::bitmaps_of;
 use crate::disk::Disk;
-use crate::layers::{Layer, Layers, Own, RemovedLayers};
+use crate::layers::{Layer, Layers, RemovedLayers};
+use crate::links::{Links, Own};
 
 /// A disk before it switches.
 pub(super) struct Before {

@@ -44,7 +44,7 @@ impl Layer {
 
     /// The node that reads this layer alone, if something uses it.
     pub(super) fn node_in_use(&self) -> Option<Arc<Node>> {
-        self.by_name.lock().node.upgrade().filter(|node| node.holders.first().is_some())
+        self.by_name.lock().node::<Node>().filter(|node| node.holders.first().is_some())
     }
 }
 
@@ -62,12 +62,12 @@ impl Graph {
         }
         let (owner, layer) = owner.and_then(of).or_else(|| self.disks().into_iter().find_map(of))?;
         let mut slot = layer.by_name.lock();
-        if let Some(node) = slot.node.upgrade() {
+        if let Some(node) = slot.node() {
             return Some(node);
         }
-        let disk = slot.disk.upgrade().unwrap_or_else(|| Arc::new(self.layer_disk(&owner, &layer, name)));
+        let disk = slot.disk().unwrap_or_else(|| Arc::new(self.layer_disk(&owner, &layer, name)));
         let node = Arc::new(Node::new(name.to_owned(), NodeKind::Disk(Arc::clone(&disk))));
-        *slot = ByName { node: Arc::downgrade(&node), disk: Arc::downgrade(&disk) };
+        *slot = ByName::new(&node, &disk);
         Some(node)
     }
 

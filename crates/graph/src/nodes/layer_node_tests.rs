@@ -2,6 +2,7 @@
 //! be read by its name.
 
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 use super::test_world::{STEP, World, layer_names, read_only, value_at, with_world, write};
 use super::*;

@@ -12,15 +12,16 @@ use storage::Reach;
 
 use super::disk_node::DiskNode;
 use super::error::NodeError;
-use super::hold::User;
 use super::move_files::names_of;
 use super::name::check_node_name;
-use super::node::{Links, Node, NodeKind};
+use super::node::{Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, Under};
+use super::user::User;
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
 use crate::child::Child;
-use crate::layers::{Layer, LayerFiles, Layers, OpenedLayers, Own};
+use crate::layers::{Layer, LayerFiles, Layers, OpenedLayers};
+use crate::links::{Links, Own};
 use crate::options::LayerOptions;
 use crate::runtime::OpenedAs;
 
@@ -312,6 +313,9 @@ impl Graph {
                 let is_passed_on = own.as_ref().is_some_and(|own| own.name == node.name());
                 if slot.is_none() || is_passed_on {
                     let others = now.list.iter().chain(removed.layers()).filter(|layer| *layer != old);
+                    let others = |each: &mut dyn FnMut(&Own)| {
+                        others.for_each(|layer| layer.own.lock().as_ref().into_iter().for_each(&mut *each));
+                    };
                     let links = links.without(others, own.as_ref());
                     *slot = Some(match is_passed_on {
                         true => Own { links, ..self.made_own() },

@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::description::DescriptionError;
+use super::description_error::DescriptionError;
 use super::error::NodeError;
 use super::name::check_node_name;
-use super::node::{Links, Node};
+use super::node::Node;
 use super::reopen::opened;
 use super::replace::ReplaceError;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, LayerFiles};
+use crate::links::Links;
 use crate::options::{DiskOptions, FileOptions, LayerOptions, RawOptions, first_fixed};
 use crate::runtime::RuntimeOptions;
 
@@ -253,7 +254,7 @@ impl Below {
 /// The names of a file and of those below it.
 pub(super) fn names_of(file: &FileOptions, names: &mut Vec<String>) {
     names.extend(file.node_name.clone());
-    names.extend(file.node().map(|target| target.node().to_owned()));
+    names.extend(file.node().map(str::to_owned));
     if let Some(over) = &file.over {
         names_of(&over.below, names);
     }

@@ -1,6 +1,5 @@
 //! What has a node name.
 
-use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -10,10 +9,11 @@ use serde_json::{Map, Value};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
-use super::hold::{Hold, Holders, User};
+use super::holders::{Hold, Holders};
 use super::name::{NodeName, Renames};
+use super::user::User;
 use crate::child::Child;
-use crate::layers::{Layer, Own};
+use crate::links::Links;
 
 /// Something with a node name.
 #[derive(Debug)]
@@ -32,17 +32,6 @@ pub struct Node {
     pub(super) links: NodeLinks,
     /// Its users other than nodes over it.
     pub(super) holders: Holders,
-}
-
-/// Names that a node has to do with.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Links {
-    /// Other names that stand for parts of it.
-    pub(crate) parts: Vec<String>,
-    /// Nodes under it, which must stay as long as it does.
-    pub(crate) uses: Vec<String>,
-    /// Those of them that are disks, and files of its images.
-    pub(crate) files: Vec<String>,
 }
 
 /// The names that a node has to do with now.
@@ -74,69 +63,6 @@ impl DerefMut for LockedLinks<'_> {
     fn deref_mut(&mut self) -> &mut Links {
         Renames::one_more();
         &mut self.0
-    }
-}
-
-impl Links {
-    /// There is none.
-    pub(super) fn is_empty(&self) -> bool {
-        let Self { parts, uses, files } = self;
-        parts.is_empty() && uses.is_empty() && files.is_empty()
-    }
-
-    /// Those of `more`, too.
-    pub(super) fn add(&mut self, more: Self) {
-        self.parts.extend(more.parts);
-        self.uses.extend(more.uses);
-        self.files.extend(more.files);
-    }
-
-    /// The disk `was`, if it is a file of an image, is called `is` now.
-    pub(super) fn follow(&mut self, was: &str, is: &str) {
-        if self.files.iter().any(|name| name == was) {
-            for name in self.files.iter_mut().chain(&mut self.uses).filter(|name| *name == was) {
-                is.clone_into(name);
-            }
-        }
-    }
-
-    /// Not those of `less` any more.
-    pub(super) fn remove(&mut self, less: &Self) {
-        self.parts.retain(|part| !less.parts.contains(part));
-        self.uses.retain(|used| !less.uses.contains(used));
-        self.files.retain(|used| !less.files.contains(used));
-    }
-
-    /// The names that belong neither to `new` nor to one of the layers `others`.
-    pub(super) fn without<'a>(
-        &'a self,
-        others: impl Iterator<Item = &'a Arc<Layer>>,
-        new: Option<&Own>,
-    ) -> Self {
-        // In sets: a chain may have a thousand names.
-        let set = |names: &'a [String]| names.iter().map(String::as_str).collect::<HashSet<_>>();
-        let (mut parts, mut uses, mut files) = (set(&self.parts), set(&self.uses), set(&self.files));
-        let mut remove = |own: &Own| {
-            let Own { name, links, .. } = own;
-            let each = [(&mut parts, &links.parts), (&mut uses, &links.uses), (&mut files, &links.files)];
-            for (set, names) in each {
-                for name in names {
-                    set.remove(name.as_str());
-                }
-            }
-            parts.remove(name.as_str());
-            uses.remove(name.as_str());
-        };
-        others.for_each(|layer| layer.own.lock().as_ref().into_iter().for_each(&mut remove));
-        new.into_iter().for_each(&mut remove);
-        let left = |names: &[String], set: &HashSet<&str>| {
-            names.iter().filter(|name| set.contains(name.as_str())).cloned().collect()
-        };
-        Self {
-            parts: left(&self.parts, &parts),
-            uses: left(&self.uses, &uses),
-            files: left(&self.files, &files),
-        }
     }
 }
 

@@ -17,12 +17,12 @@ use super::move_files::FileMove;
 use super::replace::{Edge, ReplaceError, Replacement};
 use super::{Change, Graph};
 use crate::bitmaps_file::raw_of;
-use crate::drivers::window::of_raw;
 use crate::error::OpenError;
 use crate::layers::{Layer, LayerFiles, Layers};
 use crate::options::{FileOptions, RawOptions};
 use crate::other_file::FoundFile;
 use crate::probe::Format;
+use crate::window::of_raw;
 
 /// A layer that can switch to another file.
 enum Movable<'a> {

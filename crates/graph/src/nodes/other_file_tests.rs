@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use block::Block;
 use qcow2::Qcow2;
@@ -10,9 +11,8 @@ use qcow2::bitmap::{BitmapChange, NewBitmap};
 use serde_json::{Value, json};
 use storage::{FileLock, Role};
 
-use super::hold::User;
 use super::test_world::{Load, SIZE, STEP, World, a_while, polled, read_only, value_at, with_world, write};
-use super::*;
+use super::user::User;
 use crate::Disk;
 use crate::options::{DiskOptions, FileOptions};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 
 use super::error::NodeError;
-use super::hold::User;
 use super::node::{Node, NodeKind};
+use super::user::User;
 use super::{Change, DiskNode, Graph};
 use crate::DiskEnd;
 

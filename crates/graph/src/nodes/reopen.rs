@@ -20,7 +20,7 @@ use super::node::{Node, NodeKind};
 use super::reopen_backing::NewBacking;
 use super::{Change, Graph};
 use crate::drive::OptionTree;
-use crate::drivers::of_file;
+use crate::drivers::{format_called, of_file};
 use crate::layers::LayerFiles;
 use crate::options::{
     DiskOptions, FileOptions, Opened, RawOptions, first_fixed, is_other_part, is_same_file, moves,
@@ -254,7 +254,7 @@ pub(super) fn opened<'a>(
     let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
     Opened {
         node_name,
-        format: Format::of_name(image.driver()).unwrap_or(Format::Raw),
+        format: format_called(image.driver()).unwrap_or(Format::Raw),
         file_driver: of_file(is_device),
         has_backing: image.below().is_some(),
         has_data_file: files.is_some_and(|files| files.data.is_some()),

@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 
 use super::disk_node::DiskNode;
 use super::error::NodeError;
-use super::hold::{Hold, User};
+use super::holders::Hold;
 use super::live::place;
 use super::node::{Node, NodeKind};
 use super::replace::{Edge, Put, ReplaceError, Replaced, Replacement, Written};
+use super::user::User;
 use super::{Change, Graph};
 
 /// What an image is to be over.

@@ -12,6 +12,7 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::Child;
 use crate::drivers::{StorageKind, storage};
+use crate::node_storage::child_of;
 use crate::options::{DiskOptions, FileOptions, first_fixed_of_file};
 
 /// The node that storage over a file is over.
@@ -43,10 +44,7 @@ impl Node {
         let options = &files.options;
         let members =
             [("file", &options.file), ("data-file", &options.data_file), ("header", &options.luks_header)];
-        members
-            .into_iter()
-            .filter_map(|(member, file)| Some((member, file.node()?.node().to_owned())))
-            .collect()
+        members.into_iter().filter_map(|(member, file)| Some((member, file.node()?.to_owned()))).collect()
     }
 }
 
@@ -162,7 +160,7 @@ impl DiskNode {
     pub(super) fn file_child(&self) -> Option<Arc<Child>> {
         let layers = self.disk.layers();
         let files = layers.first()?.files.as_ref()?;
-        files.options.file.node()?.child()
+        child_of(&files.options.file)
     }
 
     /// Its uppermost image may be on another file by now; `old` is the disk that was its file.

@@ -1,7 +1,9 @@
 //! Something else is put into a disk while requests run.
 
+use crate::open_rules::OpenRules;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture};
 use serde_json::{Value, json};

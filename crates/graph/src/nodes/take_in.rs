@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
-use super::hold::User;
-use super::node::{Links, Node, NodeKind};
+use super::node::{Node, NodeKind};
 use super::replace::ReplaceError;
+use super::user::User;
 use crate::bitmaps_file::bitmaps_of;
-use crate::layers::{ByName, Layer, Layers, Own};
+use crate::layers::{ByName, Layer, Layers};
+use crate::links::{Links, Own};
 use crate::names::Identity;
 
 /// Whether all that uses the node are exports that show it for reading.
@@ -101,7 +102,7 @@ impl Graph {
         let block = self.block_of(owner, layer, &name);
         shown.disk.set_root(Arc::new(Layers::new(block, &[], bitmaps_of(&*layer.block))), &drained);
         shown.is_layer_of(owner);
-        *layer.by_name.lock() = ByName { node: Arc::downgrade(node), disk: Arc::downgrade(shown) };
+        *layer.by_name.lock() = ByName::new(node, shown);
         self.nodes.lock().remove(node);
         drop(drained);
         let closed = old.close().await;

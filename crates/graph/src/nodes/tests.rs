@@ -1,3 +1,5 @@
+use crate::open_rules::OpenRules;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};

@@ -15,9 +15,11 @@ pub struct Entry<O: 'static> {
 
 /// How a value of type `T` is put into `O`, and read from it: `None` where nothing was given.
 #[derive(Debug)]
-pub(crate) struct At<O: 'static, T> {
-    pub(crate) set: fn(&mut O, T),
-    pub(crate) get: fn(&O) -> Option<T>,
+pub struct At<O: 'static, T> {
+    /// Puts a value there.
+    pub set: fn(&mut O, T),
+    /// Reads it.
+    pub get: fn(&O) -> Option<T>,
 }
 
 /// The field of an option, by what it holds.
@@ -32,6 +34,8 @@ pub(crate) enum Field<O: 'static> {
     Path(At<O, PathBuf>),
     /// Options of a part, which are read by themselves.
     Part,
+    /// A driver, which is read by itself.
+    Driver(fn(&O) -> Option<&'static str>),
 }
 
 /// A value, to be compared.
@@ -45,6 +49,7 @@ pub(crate) enum Value {
 }
 
 /// Accessors of a field of `$options`, whose type is that of the value or an `Option` of it.
+#[macro_export]
 macro_rules! at {
     ($options:ty, $($field:ident).+) => {
         $crate::options::entry::At {
@@ -55,6 +60,7 @@ macro_rules! at {
 }
 
 /// Likewise a field that holds a value of the list `$known`; with the names in it.
+#[macro_export]
 macro_rules! choice_at {
     ($options:ty, $known:expr, $($field:ident).+) => {
         (
@@ -67,10 +73,10 @@ macro_rules! choice_at {
     };
 }
 
-pub(crate) use {at, choice_at};
+pub use {at, choice_at};
 
 /// The names in a list of choices.
-pub(crate) const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> [&'static str; N] {
+pub const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut place = 0;
     while place < N {
@@ -81,7 +87,7 @@ pub(crate) const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> 
 }
 
 /// The first place of `value` in a list of choices.
-pub(crate) fn place_of<T: PartialEq, const N: usize>(
+pub fn place_of<T: PartialEq, const N: usize>(
     known: &[(&'static str, T); N],
     value: impl Into<Option<T>>,
 ) -> Option<usize> {
@@ -90,90 +96,106 @@ pub(crate) fn place_of<T: PartialEq, const N: usize>(
 }
 
 /// Names of options and of their choices, and where they are kept.
-type Choice<O> = (&'static [&'static str], At<O, usize>);
+pub type Choice<O> = (&'static [&'static str], At<O, usize>);
 
 impl<O> Entry<O> {
-    pub(crate) const fn switch(name: &'static str, at: At<O, bool>, help: &'static str) -> Self {
+    /// `on` or `off`.
+    pub const fn switch(name: &'static str, at: At<O, bool>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Switch, help), field: Field::Switch(at) }
     }
 
-    pub(crate) const fn choice(name: &'static str, choice: Choice<O>, help: &'static str) -> Self {
+    /// One of a list of names.
+    pub const fn choice(name: &'static str, choice: Choice<O>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Choice(choice.0), help), field: Field::Choice(choice.1) }
     }
 
-    pub(crate) const fn size(name: &'static str, at: At<O, u64>, help: &'static str) -> Self {
+    /// Bytes, with a suffix if one likes.
+    pub const fn size(name: &'static str, at: At<O, u64>, help: &'static str) -> Self {
         let kind = Kind::Size { multiple_of: 1, max: u64::MAX };
         Self { spec: Spec::new(name, kind, help), field: Field::Size(at) }
     }
 
-    pub(crate) const fn whole(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
+    /// A whole number.
+    pub const fn whole(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
         let kind = Kind::Whole { min: 0, max: u32::MAX as u64 };
         Self { spec: Spec::new(name, kind, help), field: Field::Whole(at) }
     }
 
-    pub(crate) const fn text(name: &'static str, at: At<O, String>, help: &'static str) -> Self {
+    /// A text.
+    pub const fn text(name: &'static str, at: At<O, String>, help: &'static str) -> Self {
         let spec = Spec::new(name, Kind::Text { bytes_max: None }, help);
         Self { spec, field: Field::Text(at) }
     }
 
-    pub(crate) const fn path(name: &'static str, at: At<O, PathBuf>, help: &'static str) -> Self {
+    /// The path of a file.
+    pub const fn path(name: &'static str, at: At<O, PathBuf>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Path, help), field: Field::Path(at) }
     }
 
     /// A file or an image, whose options are read by themselves.
-    pub(crate) const fn part(name: &'static str, kind: Kind, help: &'static str) -> Self {
+    pub const fn part(name: &'static str, kind: Kind, help: &'static str) -> Self {
         Self { spec: Spec::new(name, kind, help), field: Field::Part }
     }
 
+    /// A driver, which is read by itself.
+    pub const fn driver(
+        name: &'static str,
+        kind: Kind,
+        get: fn(&O) -> Option<&'static str>,
+        help: &'static str,
+    ) -> Self {
+        Self { spec: Spec::new(name, kind, help), field: Field::Driver(get) }
+    }
+
     /// What holds where it is not given, if that is not `off`.
-    pub(crate) const fn default(mut self, value: &'static str) -> Self {
+    pub const fn default(mut self, value: &'static str) -> Self {
         self.spec.default = DefaultValue::Is(value);
         self
     }
 
     /// Likewise, where it is not one value.
-    pub(crate) const fn default_follows(mut self, words: &'static str) -> Self {
+    pub const fn default_follows(mut self, words: &'static str) -> Self {
         self.spec.default = DefaultValue::Follows(words);
         self
     }
 
     /// It must be given.
-    pub(crate) const fn needed(mut self) -> Self {
+    pub const fn needed(mut self) -> Self {
         self.spec.default = DefaultValue::None;
         self
     }
 
     /// When it can change, if it is not fixed.
-    pub(crate) const fn changes(mut self, changes: Changes) -> Self {
+    pub const fn changes(mut self, changes: Changes) -> Self {
         self.spec.changes = changes;
         self
     }
 
     /// It can change at blockdev-reopen.
-    pub(crate) const fn reopens(self) -> Self {
+    pub const fn reopens(self) -> Self {
         self.changes(Changes::AtReopen)
     }
 
     /// Another name of it.
-    pub(crate) const fn alias(mut self, alias: &'static str) -> Self {
+    pub const fn alias(mut self, alias: &'static str) -> Self {
         self.spec.alias = Some(alias);
         self
     }
 
     /// What QMP calls it, if that is different.
-    pub(crate) const fn qmp(mut self, qmp: Qmp) -> Self {
+    pub const fn qmp(mut self, qmp: Qmp) -> Self {
         self.spec.qmp = qmp;
         self
     }
 
     /// It takes multiples of this only.
-    pub(crate) const fn multiple_of(mut self, multiple_of: u64) -> Self {
+    pub const fn multiple_of(mut self, multiple_of: u64) -> Self {
         self.spec.kind = Kind::Size { multiple_of, max: u64::MAX };
         self
     }
 
     /// It is a size of at most this.
-    pub(crate) const fn at_most(mut self, max: u64) -> Self {
+    pub const fn at_most(mut self, max: u64) -> Self {
         self.spec.kind = Kind::Size { multiple_of: 1, max };
         self
     }
@@ -192,7 +214,7 @@ impl<O> Entry<O> {
             Field::Whole(at) => self.put(at, reader, options, Reader::whole_number),
             Field::Text(at) => self.put(at, reader, options, Reader::text),
             Field::Path(at) => self.put(at, reader, options, Reader::path),
-            Field::Part => Ok(()),
+            Field::Part | Field::Driver(_) => Ok(()),
         }
     }
 
@@ -240,12 +262,13 @@ impl<O> Entry<O> {
             Field::Text(at) => (at.get)(options).map(Value::Text),
             Field::Path(at) => (at.get)(options).map(Value::Path),
             Field::Part => None,
+            Field::Driver(get) => get(options).map(|name| Value::Text(name.to_owned())),
         }
     }
 }
 
 /// A part of the table: options that stand together.
-pub(crate) const fn in_group<O, const N: usize>(group: Group, mut entries: [Entry<O>; N]) -> [Entry<O>; N] {
+pub const fn in_group<O, const N: usize>(group: Group, mut entries: [Entry<O>; N]) -> [Entry<O>; N] {
     let mut place = 0;
     while place < N {
         entries[place].spec.group = group;
@@ -255,17 +278,21 @@ pub(crate) const fn in_group<O, const N: usize>(group: Group, mut entries: [Entr
 }
 
 /// Takes all options of a part of the table from `reader`.
-pub(crate) fn read_all<O>(
-    entries: &[Entry<O>],
-    reader: &mut Reader,
-    options: &mut O,
-) -> Result<(), OptionError> {
+///
+/// # Errors
+/// For the first value that an option does not take.
+pub fn read_all<O>(entries: &[Entry<O>], reader: &mut Reader, options: &mut O) -> Result<(), OptionError> {
     entries.iter().try_for_each(|entry| entry.read(reader, options))
 }
 
 /// The first option that is fixed while a disk is open, and that `new` has otherwise than `old`.
-pub(crate) fn first_fixed_of<O>(entries: &[Entry<O>], old: &O, new: &O) -> Option<String> {
+pub fn first_fixed_of<O>(entries: &[Entry<O>], old: &O, new: &O) -> Option<String> {
     let differs =
         |entry: &&Entry<O>| entry.spec.changes == Changes::AtOpen && entry.value(old) != entry.value(new);
     entries.iter().find(differs).map(|entry| entry.spec.full_name())
+}
+
+/// The first option of a part of the table that `reader` was given, by its full name.
+pub(super) fn first_given<O>(reader: &Reader, entries: &[Entry<O>]) -> Option<String> {
+    reader.first_such(|given| entries.iter().any(|entry| entry.spec.is_called(given)))
 }

@@ -1,17 +1,21 @@
 //! `file.*`, `data-file.*`: how the file below an image is opened.
 
+use std::any::Any;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
+
+use storage::{IoFuture, Storage};
 
 use super::DiskOptions;
-use super::entry::{At, Entry, at, choice_at, in_group, read_all};
+use super::entry::{Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::reader::Reader;
-use super::spec::Group;
+use super::spec::{Group, Kind};
 use crate::cache_mode::CacheMode;
-use crate::drivers::node;
 use crate::drivers::{
-    Driver, STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of,
+    Access, Elsewhere, StorageDriver, StorageKind, THROTTLE_NAME, Target, Wrap, filter, format_called,
+    storage_drivers, storage_of,
 };
 use crate::names::Identity;
 
@@ -46,6 +50,134 @@ pub struct FileOptions {
     pub(crate) must_be: Option<Identity>,
 }
 
+/// A file under storage that says what is different.
+#[derive(Clone, Debug)]
+pub struct Wrapped {
+    /// What is different.
+    pub by: Arc<dyn Wrap>,
+    /// The option that is the file below.
+    pub child: &'static str,
+    /// The file below.
+    pub below: Box<FileOptions>,
+}
+
+impl PartialEq for Wrapped {
+    fn eq(&self, other: &Self) -> bool {
+        self.by.first_difference(&*other.by).is_none() && self.below == other.below
+    }
+}
+
+impl Eq for Wrapped {}
+
+/// The option of a file that names a node.
+pub(crate) const NODE_OPTION: &str = "node";
+
+/// What the names of such files begin with.
+pub(crate) const NODE_PREFIX: &str = "node:";
+
+pub(crate) const NODE: StorageDriver = StorageDriver {
+    name: NODE_OPTION,
+    prefixes: &[],
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs: Vec::new,
+        options_of: |_| Err("no name of a file".to_owned()),
+        shown: str::to_owned,
+        read: |_| Ok(Arc::new(NodeTarget::new(String::new()))),
+        is_within_process: false,
+    }),
+};
+
+/// Opens a disk as the file of an image: what the graph, or who opens a drive, puts where an option names or describes one.
+pub(crate) trait OpenDisk: Any + fmt::Debug + Send + Sync {
+    /// The disk's bytes, under `name`.
+    fn open(&self, name: String, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
+}
+
+/// A disk in the place of a file: a node by its name, or a description.
+#[derive(Debug)]
+pub(crate) struct NodeTarget {
+    disk: DiskInFile,
+    /// What opens it, once that is known.
+    opener: OnceLock<Arc<dyn OpenDisk>>,
+}
+
+/// Which disk is in the place of a file.
+#[derive(Debug, PartialEq)]
+enum DiskInFile {
+    /// The node of this name. The graph finds it.
+    Named(String),
+    /// The one that is described. It is opened with the image over it.
+    Described(Box<DiskOptions>),
+}
+
+impl NodeTarget {
+    pub(crate) fn new(name: String) -> Self {
+        Self { disk: DiskInFile::Named(name), opener: OnceLock::new() }
+    }
+
+    fn described(options: DiskOptions) -> Self {
+        Self { disk: DiskInFile::Described(Box::new(options)), opener: OnceLock::new() }
+    }
+
+    /// The node's name; `None` of a disk that is described.
+    pub(crate) fn node(&self) -> Option<&str> {
+        match &self.disk {
+            DiskInFile::Named(name) => Some(name),
+            DiskInFile::Described(_) => None,
+        }
+    }
+
+    /// The disk's options, if it is described.
+    pub(crate) fn description(&self) -> Option<&DiskOptions> {
+        match &self.disk {
+            DiskInFile::Named(_) => None,
+            DiskInFile::Described(options) => Some(options),
+        }
+    }
+
+    /// What opens it, once that is known.
+    pub(crate) fn opener(&self) -> Option<Arc<dyn OpenDisk>> {
+        self.opener.get().cloned()
+    }
+
+    /// Says what opens it: the first time counts.
+    pub(crate) fn is_opened_by(&self, opener: Arc<dyn OpenDisk>) {
+        let _ = self.opener.set(opener);
+    }
+}
+
+impl Target for NodeTarget {
+    fn name(&self) -> String {
+        match &self.disk {
+            DiskInFile::Named(name) => format!("{NODE_PREFIX}{name}"),
+            DiskInFile::Described(options) => options.filename.display().to_string(),
+        }
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match disk_in_file(other) {
+            Some(other) if other.disk == self.disk => None,
+            _ => Some("file".to_owned()),
+        }
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let Some(opener) = self.opener.get() else {
+                return Err(io::Error::other(
+                    "a file that is a node can only be opened with the node that is over it",
+                ));
+            };
+            opener.open(self.name(), access).await
+        })
+    }
+}
+
+/// The disk that `target` is, if it is one.
+pub(crate) fn disk_in_file(target: &dyn Target) -> Option<&NodeTarget> {
+    (target as &dyn Any).downcast_ref()
+}
+
 /// How requests reach the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aio {
@@ -69,11 +201,6 @@ pub enum Locking {
 /// QEMU's `native` is the kernel's older interface, which the rings serve as well.
 pub(super) const AIO: [(&str, Aio); 3] =
     [("io_uring", Aio::IoUring), ("threads", Aio::Threads), ("native", Aio::IoUring)];
-/// The driver's place in the list of them.
-const DRIVER: At<FileOptions, usize> = At {
-    set: |file, place| file.driver = STORAGE.get(place).copied(),
-    get: |file| STORAGE.iter().position(|driver| file.driver == Some(*driver)),
-};
 /// Options of a path on this machine, which mean nothing elsewhere.
 const OF_PATHS: [&str; 5] = ["aio", "locking", "aio-max-batch", "drop-cache", "x-check-cache-dropped"];
 const LOCKING: [(&str, Locking); 3] = [("auto", Locking::Auto), ("on", Locking::On), ("off", Locking::Off)];
@@ -82,7 +209,13 @@ const LOCKING: [(&str, Locking); 3] = [("auto", Locking::Auto), ("on", Locking::
 pub const FILE: &[Entry<FileOptions>] = &in_group(
     Group::File,
     [
-        Entry::choice("driver", (STORAGE_NAMES, DRIVER), "what the file is").default_follows("what it is"),
+        Entry::driver(
+            "driver",
+            Kind::Storage,
+            |file: &FileOptions| Some(file.driver?.name),
+            "what the file is",
+        )
+        .default_follows("what it is"),
         Entry::text("node-name", at!(FileOptions, node_name), "the file's name among the nodes")
             .default_follows("none"),
         Entry::path("filename", at!(FileOptions, filename), "its path").needed(),
@@ -143,20 +276,21 @@ impl FileOptions {
     ) -> Result<Self, OptionError> {
         let mut options = Self::defaults(cache, aio);
         let Some(mut reader) = group else { return Ok(options) };
-        let driver = reader.has_text("driver").as_deref().and_then(crate::drivers::driver);
-        if driver.is_some_and(|driver| !matches!(driver, Driver::Storage(_))) {
+        if reader.has_text("driver").is_some_and(|driver| is_of_disk(&driver)) {
             let disk = DiskOptions::of_tree(reader.into_tree().with_name_below())?;
-            options.driver = Some(&node::NODE);
-            options.target = Some(Arc::new(node::NestedDisk::new(disk)));
+            options.driver = Some(&NODE);
+            options.target = Some(Arc::new(NodeTarget::described(disk)));
             return Ok(options);
         }
-        if let Some(node) = reader.take_text(node::OPTION) {
-            options.driver = Some(&node::NODE);
-            options.target = Some(Arc::new(node::NodeTarget::new(node)));
+        if let Some(node) = reader.take_text(NODE_OPTION) {
+            options.driver = Some(&NODE);
+            options.target = Some(Arc::new(NodeTarget::new(node)));
             reader.finish(std::iter::empty(), &[])?;
             return Ok(options);
         }
-        let of_paths = reader.first_called(&OF_PATHS);
+        let of_paths = reader.first_such(|given| OF_PATHS.contains(&given));
+        let names: Vec<_> = storage_drivers().iter().map(|driver| driver.name).collect();
+        options.driver = reader.choice("driver", &names)?.map(|place| storage_drivers()[place]);
         read_all(FILE, &mut reader, &mut options)?;
         let mut known: Vec<&str> = FILE.iter().map(|entry| entry.spec().name).collect();
         if let Some(driver) = options.no_path(&mut reader)? {
@@ -210,13 +344,23 @@ impl FileOptions {
         self.filename.clone().or_else(elsewhere).or_else(below)
     }
 
-    /// The node that it is, if it is one.
-    pub(crate) fn node(&self) -> Option<&node::NodeTarget> {
-        self.target.as_deref().and_then(node::node_of)
+    /// The disk that it is, if it is one.
+    pub(crate) fn disk(&self) -> Option<&NodeTarget> {
+        self.target.as_deref().and_then(disk_in_file)
+    }
+
+    /// The name of the node that it is, if it is one.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.disk()?.node()
     }
 
     /// Whether they say which file it is.
     pub fn is_named(&self) -> bool {
         self.filename.is_some() || self.target.is_some() || self.over.is_some()
     }
+}
+
+/// Whether a driver of this name makes disks, of files or of other disks.
+fn is_of_disk(driver: &str) -> bool {
+    format_called(driver).is_some() || filter(driver).is_some() || driver == THROTTLE_NAME
 }

@@ -9,7 +9,7 @@ use super::entry::first_fixed_of;
 use super::spec::Changes;
 use super::table::{DISK, FILE, LAYER, LIMITS, THROTTLING};
 use super::{Backing, DiskOptions, FileOptions, OptionError};
-use crate::drivers::{FORMATS, StorageDriver};
+use crate::drivers::{StorageDriver, format_drivers};
 use crate::probe::Format;
 
 /// What is so of an open disk, whatever its options said.
@@ -47,7 +47,7 @@ pub fn first_fixed(
     let of_image = first_fixed_of(DISK, &old, &new)
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| {
-            let of_formats = FORMATS.iter().map(|driver| driver.options);
+            let of_formats = format_drivers().iter().map(|driver| driver.options);
             [LAYER]
                 .into_iter()
                 .chain(of_formats)
@@ -169,7 +169,7 @@ mod tests {
     const OPENED: Opened<'_> = Opened {
         node_name: "a",
         format: Format::Qcow2,
-        file_driver: crate::drivers::STORAGE[0],
+        file_driver: &crate::drivers::local::FILE,
         has_backing: false,
         has_data_file: false,
     };

@@ -3,7 +3,7 @@
 use qcow2::Prefetch;
 use qcow2_layout::CryptMethod;
 
-use super::entry::{At, Entry, at, choice_at, in_group, read_all};
+use super::entry::{At, Entry, at, choice_at, first_given, in_group, read_all};
 use super::error::OptionError;
 use super::file::{AIO, Aio, FileOptions};
 use super::qcow2::Qcow2Options;
@@ -13,8 +13,8 @@ use super::spec::{Changes, Group, Kind, Qmp};
 use super::table;
 use crate::cache_mode::CacheMode;
 use crate::drive::OptionTree;
-use crate::drivers;
-use crate::probe::Format;
+use crate::drivers::{FormatDriver, format_drivers};
+use crate::format::Format;
 
 /// How one image of a chain is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Encryption {
     }
 
     /// What the header of such an image says.
-    pub(crate) fn method(self) -> CryptMethod {
+    pub fn method(self) -> CryptMethod {
         match self {
             Self::Luks => CryptMethod::Luks,
             Self::Aes => CryptMethod::Aes,
@@ -118,16 +118,6 @@ pub enum Backing {
     /// What its header names, or `file.filename` if that is given, with these options.
     With(Box<LayerOptions>),
 }
-
-const FORMATS: [(&str, Format); drivers::FORMATS.len()] = {
-    let mut formats = [("", Format::Raw); drivers::FORMATS.len()];
-    let mut place = 0;
-    while place < formats.len() {
-        formats[place] = (drivers::FORMATS[place].name, Format::ALL[place]);
-        place += 1;
-    }
-    formats
-};
 const DISCARD: [(&str, Discard); 4] = [
     ("ignore", Discard::Ignore),
     ("off", Discard::Ignore),
@@ -143,9 +133,14 @@ pub const LAYER: &[Entry<LayerOptions>] = &in_group(
     [
         Entry::text("node-name", at!(LayerOptions, node_name), "the image's name among the nodes")
             .default_follows("the name of its export"),
-        Entry::choice("driver", choice_at!(LayerOptions, FORMATS, format), "its format")
-            .alias("format")
-            .default_follows("what its overlay or its first bytes say"),
+        Entry::driver(
+            "driver",
+            Kind::Format,
+            |layer: &LayerOptions| Some(layer.format?.name()),
+            "its format",
+        )
+        .alias("format")
+        .default_follows("what its overlay or its first bytes say"),
         Entry::part("file", Kind::File, "the image").needed(),
         Entry::part(
             "bitmaps",
@@ -337,11 +332,16 @@ impl LayerOptions {
 
     pub(super) fn read(mut reader: Reader, above: Inherited) -> Result<Self, OptionError> {
         let mut layer = Self::defaults(above);
-        let first_of = |format: Format| Some((format, reader.first_of(drivers::format(format).options)?));
-        layer.of_formats = Format::ALL.into_iter().filter_map(first_of).collect();
+        let first_of = |driver: &&FormatDriver| {
+            Some((Format::called(driver.name), first_given(&reader, driver.options)?))
+        };
+        layer.of_formats = format_drivers().iter().filter_map(first_of).collect();
+        let names: Vec<_> = format_drivers().iter().map(|driver| driver.name).collect();
+        let place = reader.either(["driver", "format"], |reader, name| reader.choice(name, &names))?;
+        layer.format = place.map(|place| Format::called(names[place]));
         read_all(LAYER, &mut reader, &mut layer)?;
         layer.check_rules(&reader, above)?;
-        for driver in drivers::FORMATS {
+        for driver in format_drivers() {
             read_all(driver.options, &mut reader, &mut layer)?;
         }
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;

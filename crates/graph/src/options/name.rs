@@ -1,9 +1,6 @@
 //! Whether the options of a drive come to what a name alone would open.
 
-use std::any::Any;
-
 use super::{Backing, DiskOptions, FileOptions, LayerOptions};
-use crate::drivers::node::NestedDisk;
 
 /// Drivers of filters whose disks can lie in different directories.
 const IN_MANY_DIRECTORIES: [&str; 2] = ["quorum", "blkverify"];
@@ -67,8 +64,7 @@ impl FileOptions {
 
     /// The disk that is described in its place.
     fn nested(&self) -> Option<&DiskOptions> {
-        let target = self.target.as_deref()? as &dyn Any;
-        target.downcast_ref::<NestedDisk>().map(NestedDisk::options)
+        self.disk()?.description()
     }
 }
 

@@ -2,32 +2,7 @@
 
 use block::SECTOR_BYTES;
 
-use super::entry::{Entry, at, in_group};
 use super::error::OptionError;
-use super::layer::LayerOptions;
-use super::spec::{Group, Qmp};
-
-/// The part of the table for raw images.
-pub const RAW: &[Entry<LayerOptions>] = &in_group(
-    Group::Format("raw"),
-    [
-        Entry::size("offset", at!(LayerOptions, raw.offset), "the disk's first byte in the file")
-            .default("0"),
-        Entry::size(
-            "size",
-            at!(LayerOptions, raw.size),
-            "bytes of the disk, which then does not grow with its file",
-        )
-        .multiple_of(SECTOR_BYTES)
-        .default_follows("up to the file's end"),
-        Entry::switch(
-            "protect-start",
-            at!(LayerOptions, raw.protect_start),
-            "refuse writes after which the first 512 bytes are those of an image of another format",
-        )
-        .qmp(Qmp::None),
-    ],
-);
 
 /// Which part of its file a raw disk is; unless said otherwise, all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,7 +29,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(tree: OptionTree, prefix: String) -> Self {
+    /// The options of `tree`, whose names begin with `prefix` (dotted, and a dot at its end).
+    pub fn new(tree: OptionTree, prefix: String) -> Self {
         Self { tree, prefix }
     }
 
@@ -39,7 +40,7 @@ impl Reader {
     }
 
     /// The options of a part; empty if none was given. `None` for an explicit null.
-    pub(crate) fn group(&mut self, name: &str) -> Result<Option<Reader>, OptionError> {
+    pub fn group(&mut self, name: &str) -> Result<Option<Reader>, OptionError> {
         let prefix = format!("{}{name}.", self.prefix);
         match self.tree.take(name) {
             None => Ok(Some(Self::new(OptionTree::default(), prefix))),
@@ -75,7 +76,7 @@ impl Reader {
     }
 
     /// Numbered groups (`rule.0.event`), in their order: all numbers from 0 on, `most` groups at most.
-    pub(crate) fn list(&mut self, name: &str, most: usize) -> Result<Vec<Reader>, OptionError> {
+    pub fn list(&mut self, name: &str, most: usize) -> Result<Vec<Reader>, OptionError> {
         let tree = match self.tree.take(name) {
             None => return Ok(Vec::new()),
             Some(Entry::Tree(tree)) => tree,
@@ -97,8 +98,7 @@ impl Reader {
 
     /// Turns `name` back into a text: the drive's syntax reads `image=NAME` as `image.filename=NAME`, as for
     /// a path.
-    #[cfg(feature = "rbd")]
-    pub(crate) fn is_no_path(&mut self, name: &str) {
+    pub fn is_no_path(&mut self, name: &str) {
         let Some(entry) = self.tree.take(name) else { return };
         let entry = match entry {
             Entry::Tree(mut tree) if tree.names().eq(["filename"]) => tree.take("filename"),
@@ -112,8 +112,7 @@ impl Reader {
 
     /// Turns options called `name.MEMBER` into a group `name`: the drive's syntax took them for names with
     /// dots, as those of an NBD server are.
-    #[cfg(feature = "rbd")]
-    pub(crate) fn gather(&mut self, name: &str) {
+    pub fn gather(&mut self, name: &str) {
         let prefix = format!("{name}.");
         let names: Vec<_> =
             self.tree.names().filter(|given| given.starts_with(&prefix)).map(str::to_owned).collect();
@@ -134,19 +133,13 @@ impl Reader {
     }
 
     /// Whether it is a group of the list `name`.
-    pub(crate) fn is_of(&self, name: &str) -> bool {
+    pub fn is_of(&self, name: &str) -> bool {
         self.prefix.split('.').rev().nth(2) == Some(name)
     }
 
-    /// The first option of these that was given, by its full name.
-    pub(super) fn first_of<O>(&self, entries: &[super::Entry<O>]) -> Option<String> {
-        let is_one = |given: &&str| entries.iter().any(|entry| entry.spec().is_called(given));
-        self.tree.names().find(is_one).map(|given| self.full(given))
-    }
-
-    /// The first option of these names that was given, by its full name.
-    pub(super) fn first_called(&self, names: &[&str]) -> Option<String> {
-        self.tree.names().find(|given| names.contains(given)).map(|given| self.full(given))
+    /// The first option that was given with such a name, by its full name.
+    pub(super) fn first_such(&self, is_such: impl Fn(&str) -> bool) -> Option<String> {
+        self.tree.names().find(|given| is_such(given)).map(|given| self.full(given))
     }
 
     /// Options that another one stands for.
@@ -166,11 +159,12 @@ impl Reader {
     }
 
     /// What has not been taken.
-    pub(crate) fn into_tree(self) -> OptionTree {
+    pub fn into_tree(self) -> OptionTree {
         self.tree
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// No option is left.
+    pub fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }
 
@@ -200,12 +194,13 @@ impl Reader {
         found.map(Some).map_err(|value| self.value(name, &value.to_string_lossy(), "UTF-8 text"))
     }
 
-    pub(crate) fn value(&self, name: &str, found: &str, allowed: impl Into<String>) -> OptionError {
+    /// What is wrong with an option: it was given as `found`.
+    pub fn value(&self, name: &str, found: &str, allowed: impl Into<String>) -> OptionError {
         OptionError::Value { option: self.full(name), found: found.into(), allowed: allowed.into() }
     }
 
     /// The place of a name in a list.
-    pub(crate) fn choice(&mut self, name: &str, known: &[&str]) -> Result<Option<usize>, OptionError> {
+    pub fn choice(&mut self, name: &str, known: &[&str]) -> Result<Option<usize>, OptionError> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         match known.iter().position(|known| *known == found) {
             Some(place) => Ok(Some(place)),
@@ -263,7 +258,7 @@ impl Reader {
     }
 
     /// All has been taken; `known` are the names that could have been.
-    pub(crate) fn finish<'a>(
+    pub fn finish<'a>(
         self,
         known: impl Iterator<Item = &'a str>,
         elsewhere: &[(&str, &'static str)],

@@ -106,7 +106,12 @@ mod tests {
     #[test]
     fn what_follows_from_discard_follows_from_it_also_when_that_is_set_later() {
         let engine = |options: &DiskOptions| {
-            options.layer.qcow2.for_engine(true, options.layer.discard).discards().pass_discard_request
+            options
+                .layer
+                .qcow2
+                .for_engine(true, options.layer.discard == Discard::Unmap)
+                .discards()
+                .pass_discard_request
         };
         for (line, passes) in [("file=x", true), ("file=x,pass-discard-request=off", false)] {
             let mut options = read(line);

@@ -1,7 +1,5 @@
 //! What one option of a drive is: its name, what it takes, when it changes. Entries of the table ([`super::table`]) are made of these.
 
-use crate::drivers::FORMATS;
-
 /// An option, as parsers, schemas, help and documentation know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
@@ -49,6 +47,10 @@ pub enum Kind {
     Switch,
     /// One of these names.
     Choice(&'static [&'static str]),
+    /// The name of a driver of a format.
+    Format,
+    /// The name of a driver of storage.
+    Storage,
     /// Bytes, with a suffix if one likes.
     Size {
         /// Of this they must be a multiple; 1 is any number.
@@ -124,20 +126,6 @@ impl Group {
             Self::File | Self::Storage(_) => "file.",
         }
     }
-
-    /// Whose options they are.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Disk => "the disk",
-            Self::Throttling => "the disk's limits",
-            Self::Layer => "an image of any format",
-            Self::Format(name) => {
-                FORMATS.iter().find(|driver| driver.name == name).map_or(name, |driver| driver.title)
-            }
-            Self::File => "the file below an image",
-            Self::Storage(driver) | Self::Filter(driver) => driver,
-        }
-    }
 }
 
 impl Spec {
@@ -161,39 +149,6 @@ impl Spec {
     /// Whether `name` is its own in its group, or the other one.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
-    }
-
-    /// How it is written on a drive line: `discard=ignore|unmap`.
-    pub fn usage(&self) -> String {
-        let takes = match self.kind {
-            Kind::Switch => "=on|off".to_owned(),
-            Kind::Choice(names) => format!("={}", names.join("|")),
-            Kind::Size { .. } => "=SIZE".to_owned(),
-            Kind::Whole { .. } => "=N".to_owned(),
-            Kind::Text { .. } => "=NAME".to_owned(),
-            Kind::Path | Kind::File => "=PATH".to_owned(),
-            Kind::Image => ".OPTION=...".to_owned(),
-            Kind::List => ".N.OPTION=...".to_owned(),
-        };
-        format!("{}{takes}", self.full_name())
-    }
-
-    /// What it takes, in words.
-    pub fn takes(&self) -> String {
-        match self.kind {
-            Kind::Switch => "on, off".to_owned(),
-            Kind::Choice(names) => names.join(", "),
-            Kind::Size { multiple_of: 1, max: u64::MAX } => "a size".to_owned(),
-            Kind::Size { multiple_of: 1, max } => format!("a size of at most {max}"),
-            Kind::Size { multiple_of, .. } => format!("a size, a multiple of {multiple_of}"),
-            Kind::Whole { min, max } => format!("{min} to {max}"),
-            Kind::Text { bytes_max: None } => "a name".to_owned(),
-            Kind::Text { bytes_max: Some(max) } => format!("a name of at most {max} bytes"),
-            Kind::Path => "a path".to_owned(),
-            Kind::File => "a path, or options of a file".to_owned(),
-            Kind::Image => "options of an image".to_owned(),
-            Kind::List => "numbered groups of options".to_owned(),
-        }
     }
 
     /// What holds where it is not given, in words.

@@ -3,21 +3,15 @@
 //! Each kind of node has its part of the table in its own file, beside the fields that the options set. Parsers of drive lines,
 //! `json:` and TOML, hints for mistyped names, reopening, the schema of QMP, help and docs/reference/options.md read it from here.
 
-use throttle::{SETTINGS, Setting, Weight};
-
 use super::DiskOptions;
 use super::entry::{Entry, at, in_group};
 use super::error::OptionError;
 pub use super::file::FILE;
 pub use super::layer::LAYER;
-pub use super::luks::LUKS;
-pub use super::qcow2::QCOW2;
-pub use super::raw::RAW;
 use super::reader::Reader;
-use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
-use super::throttling::GROUP_NAME_BYTES_MAX;
-pub use super::throttling::THROTTLING;
-use crate::drivers::{FILTERS, FORMATS, STORAGE};
+use super::spec::{Changes, Group, Kind, Qmp, Spec};
+pub use super::throttling::{LIMITS, THROTTLING};
+use crate::drivers::{filter_drivers, format_drivers, storage_drivers};
 
 /// The part of the table for the disk as a whole.
 pub const DISK: &[Entry<DiskOptions>] = &in_group(
@@ -27,71 +21,25 @@ pub const DISK: &[Entry<DiskOptions>] = &in_group(
         .qmp(Qmp::None)],
 );
 
-/// The part of the table for limits: what `throttle` says of each.
-pub const LIMITS: &[Spec] = &{
-    let mut limits = [limit(0); SETTINGS.len()];
-    let mut place = 0;
-    while place < SETTINGS.len() {
-        limits[place] = limit(place);
-        place += 1;
-    }
-    limits
-};
-
-/// The command that changes limits.
-const CHANGES_LIMITS: &str = "block_set_io_throttle";
-
-const fn limit(place: usize) -> Spec {
-    let names = SETTINGS[place];
-    let (kind, default) = match names.setting {
-        Setting::Limit(parameter) => {
-            let (min, max) = parameter.range();
-            let default = if min == 0 { "0" } else { "1" };
-            match parameter.is_bytes() {
-                true => (Kind::Size { multiple_of: 1, max }, DefaultValue::Is(default)),
-                false => (Kind::Whole { min, max }, DefaultValue::Is(default)),
-            }
-        }
-        Setting::Group => (
-            Kind::Text { bytes_max: Some(GROUP_NAME_BYTES_MAX) },
-            DefaultValue::Follows("none: limits of its own"),
-        ),
-        Setting::Weight => (
-            Kind::Whole { min: Weight::MIN.get() as u64, max: Weight::MAX.get() as u64 },
-            DefaultValue::Is("100"),
-        ),
-    };
-    Spec {
-        group: Group::Throttling,
-        name: names.limits,
-        alias: Some(names.legacy),
-        kind,
-        default,
-        help: names.help,
-        changes: Changes::By(CHANGES_LIMITS),
-        qmp: Qmp::Argument(names.legacy),
-    }
-}
-
 /// All options, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = &'static Spec> {
     let disk = DISK.iter().map(Entry::spec);
-    let of_formats = FORMATS.iter().flat_map(|driver| driver.options);
+    let of_formats = format_drivers().iter().flat_map(|driver| driver.options);
     let layer = LAYER.iter().chain(of_formats).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
-    let elsewhere = STORAGE.iter().flat_map(|driver| driver.specs());
-    let filters = FILTERS.iter().flat_map(|driver| (driver.specs)());
+    let elsewhere = storage_drivers().iter().flat_map(|driver| driver.specs());
+    let filters = filter_drivers().iter().flat_map(|driver| (driver.specs)());
     let below = layer.chain(file).chain(elsewhere);
     disk.chain(below).chain(filters).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
 }
 
 /// What the options are of, in the order of the documentation.
 pub fn groups() -> impl Iterator<Item = Group> {
-    let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
+    let elsewhere = storage_drivers().iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
-    let formats = FORMATS.iter().filter(|driver| !driver.options.is_empty());
+    let formats = format_drivers().iter().filter(|driver| !driver.options.is_empty());
     let formats = formats.map(|driver| Group::Format(driver.name));
-    let filters = FILTERS.iter().map(|driver| Group::Filter(driver.name));
+    let filters = filter_drivers().iter().map(|driver| Group::Filter(driver.name));
     [Group::Layer]
         .into_iter()
         .chain(formats)

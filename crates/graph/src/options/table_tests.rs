@@ -38,7 +38,9 @@ fn burst(name: &str) -> String {
 fn taken(spec: &Spec) -> Vec<String> {
     let mut values = match spec.kind {
         Kind::Switch => vec!["on".to_owned(), "off".to_owned()],
-        Kind::Choice(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+        kind @ (Kind::Choice(_) | Kind::Format | Kind::Storage) => {
+            kind.choices().into_iter().map(str::to_owned).collect()
+        }
         Kind::Size { multiple_of, max } => {
             vec!["0".to_owned(), (max / multiple_of * multiple_of).to_string()]
         }
@@ -58,7 +60,9 @@ fn taken(spec: &Spec) -> Vec<String> {
 /// Values just outside.
 fn refused(spec: &Spec) -> Vec<String> {
     match spec.kind {
-        Kind::Switch | Kind::Choice(_) => vec!["maybe".to_owned(), String::new()],
+        Kind::Switch | Kind::Choice(_) | Kind::Format | Kind::Storage => {
+            vec!["maybe".to_owned(), String::new()]
+        }
         Kind::Size { multiple_of: 1, max } => vec!["-1".to_owned(), (u128::from(max) + 1).to_string()],
         Kind::Size { multiple_of, .. } => vec!["-1".to_owned(), (multiple_of - 1).to_string()],
         Kind::Whole { min, max } => {
@@ -206,7 +210,7 @@ fn a_mistyped_name_finds_every_option() {
 const OPENED: Opened<'_> = Opened {
     node_name: "a",
     format: Format::Qcow2,
-    file_driver: drivers::STORAGE[0],
+    file_driver: &drivers::local::FILE,
     has_backing: false,
     has_data_file: true,
 };
@@ -218,7 +222,9 @@ fn two_values(spec: &Spec) -> [String; 2] {
         ("discard", _) => ["ignore", "unmap"],
         ("file.locking", _) => ["on", "off"],
         ("driver", _) => ["qcow2", "qcow2"],
-        (_, Kind::Choice(names)) => [names[0], names[1]],
+        (_, kind @ (Kind::Choice(_) | Kind::Format | Kind::Storage)) => {
+            [kind.choices()[0], kind.choices()[1]]
+        }
         (_, Kind::Switch) => ["off", "on"],
         (_, Kind::Size { .. } | Kind::Whole { .. }) => ["512", "1024"],
         (_, Kind::Text { .. } | Kind::Path | Kind::File) => ["a", "b"],

@@ -1,12 +1,11 @@
 //! The limits of a drive: `throttling.*`, and the short names that old drive lines use.
 
-use throttle::{Dialect, Limits, Names, Parameter, Setting, Weight};
+use throttle::{Dialect, Limits, Names, Parameter, SETTINGS, Setting, Weight};
 
 use super::entry::{Entry, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::reader::Reader;
-use super::spec::{Group, Qmp};
-use super::table::LIMITS;
+use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 
 /// What is limited, and how the disk shares it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +32,52 @@ pub enum DiscardCharge {
     Full,
     /// Nothing.
     Free,
+}
+
+/// The part of the table for limits: what `throttle` says of each.
+pub const LIMITS: &[Spec] = &{
+    let mut limits = [limit(0); SETTINGS.len()];
+    let mut place = 0;
+    while place < SETTINGS.len() {
+        limits[place] = limit(place);
+        place += 1;
+    }
+    limits
+};
+
+/// The command that changes limits.
+const CHANGES_LIMITS: &str = "block_set_io_throttle";
+
+const fn limit(place: usize) -> Spec {
+    let names = SETTINGS[place];
+    let (kind, default) = match names.setting {
+        Setting::Limit(parameter) => {
+            let (min, max) = parameter.range();
+            let default = if min == 0 { "0" } else { "1" };
+            match parameter.is_bytes() {
+                true => (Kind::Size { multiple_of: 1, max }, DefaultValue::Is(default)),
+                false => (Kind::Whole { min, max }, DefaultValue::Is(default)),
+            }
+        }
+        Setting::Group => (
+            Kind::Text { bytes_max: Some(GROUP_NAME_BYTES_MAX) },
+            DefaultValue::Follows("none: limits of its own"),
+        ),
+        Setting::Weight => (
+            Kind::Whole { min: Weight::MIN.get() as u64, max: Weight::MAX.get() as u64 },
+            DefaultValue::Is("100"),
+        ),
+    };
+    Spec {
+        group: Group::Throttling,
+        name: names.limits,
+        alias: Some(names.legacy),
+        kind,
+        default,
+        help: names.help,
+        changes: Changes::By(CHANGES_LIMITS),
+        qmp: Qmp::Argument(names.legacy),
+    }
 }
 
 const DISCARD: [(&str, DiscardCharge); 3] =

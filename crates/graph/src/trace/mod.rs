@@ -7,7 +7,6 @@
 mod decode;
 mod encode;
 mod of_disk;
-#[cfg(feature = "http")]
 mod plan;
 mod reader;
 mod recorder;
@@ -19,9 +18,7 @@ mod varint;
 pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
 pub use self::of_disk::{disk_called, disks};
-#[cfg(feature = "http")]
 pub(crate) use self::plan::RANGE_BYTES_MAX;
-#[cfg(feature = "http")]
 pub use self::plan::{Plan, PlanRequest, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;

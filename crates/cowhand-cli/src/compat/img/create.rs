@@ -116,6 +116,8 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
 
 #[cfg(test)]
 mod tests {
+    use graph::drivers::format_called;
+
     use graph::probe::Format;
 
     use super::*;
@@ -132,6 +134,7 @@ mod tests {
 
     #[test]
     fn options_stand_in_qemu_imgs_order_and_as_they_were_given() {
+        catalog::install();
         let table = [
             (
                 "",
@@ -161,7 +164,7 @@ mod tests {
             line(Format::Luks, "iter-time=10,preallocation=off,cipher-mode=cbc,key-secret=s", None),
             "Formatting 'x', fmt=luks size=1000 key-secret=s cipher-mode=cbc iter-time=10 preallocation=off"
         );
-        let vpc = Format::of_name("vpc").unwrap();
+        let vpc = format_called("vpc").unwrap();
         assert_eq!(
             line(vpc, "force_size=on,subformat=fixed", None),
             "Formatting 'x', fmt=vpc size=1000 subformat=fixed force_size=on"

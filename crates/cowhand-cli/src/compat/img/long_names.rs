@@ -100,6 +100,7 @@ mod tests {
 
     #[test]
     fn options_have_the_names_of_qemu_10_and_11() {
+        catalog::install();
         let table: [&[&str]; 14] = [
             &["amend", "--options", "lazy_refcounts=on", "x"],
             &["bitmap", "--remove-all", "x"],

@@ -336,6 +336,7 @@ mod tests {
 
     #[test]
     fn options_reach_the_disk() {
+        catalog::install();
         let options = |line: &str| {
             let args = parsed(line);
             args.disk_options(args.tree()?)

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use graph::drivers::nbd_exports;
+use catalog::nbd_exports;
 use storage_nbd::{Credentials, ExportName, ListedExport, Listing, NamedTls, Server};
 
 use super::args::Args;

@@ -43,11 +43,13 @@ fn is_list(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use graph::drivers::formats;
+
     use super::*;
 
     #[test]
     fn under_qemus_names_the_list_has_its_form() {
-        for format in Format::ALL {
+        for format in formats() {
             let list = option_list::of_creation(format, listed(format), true);
             assert_eq!(list.lines().count(), options_of(format).count() + 1, "{list}");
             assert!(list.lines().skip(1).all(|line| line.contains(" - ")), "{list}");

@@ -4,6 +4,8 @@ use qcow2::Preallocation;
 use qcow2_layout::{Compression, Version};
 use storage_luks::Hash;
 
+use graph::drivers::format_called;
+
 use super::*;
 use crate::create::encryption::IV_HASHES;
 
@@ -13,6 +15,7 @@ fn parse(text: &str) -> Result<NewImage, String> {
 
 #[test]
 fn every_option_is_read() {
+    catalog::install();
     let found = parse(
         "size=1G,compat=0.10,cluster_size=128k,refcount_bits=1,lazy_refcounts=on,extended_l2=on,\
          compression_type=zstd,preallocation=metadata,backing_file=a,,b,backing_fmt=raw,data_file=d,\
@@ -159,9 +162,10 @@ fn luks_files_have_the_options_of_encryption_by_their_short_names() {
 
 #[test]
 fn images_that_are_made_whole_have_options_of_their_own() {
+    catalog::install();
     use formats::sink::{NewImage as Foreign, VpcOptions, VpcSubformat};
 
-    let vpc = Format::of_name("vpc").unwrap();
+    let vpc = format_called("vpc").unwrap();
     let parse = |text: &str| NewImage::parse_whole(&[text.to_owned()], vpc).map_err(|error| error.0);
     let fixed = VpcOptions { subformat: VpcSubformat::Fixed, force_size: true };
     let image = parse("subformat=fixed,force_size,size=1M,nocow").unwrap();

@@ -1,6 +1,6 @@
 //! Options of images that are written after they are made: qcow2, raw, luks. Those of all formats are among them.
 
-use graph::probe::Format;
+use graph::drivers::format_of_backing;
 use storage_luks::{Algorithm, Hash, Iv, Mode};
 
 use super::definition::{Formats, OptionDef, Sets, known};
@@ -55,7 +55,7 @@ pub(super) const KNOWN: [OptionDef; 25] = [
     known(
         "backing_fmt",
         Sets::Word("qcow2|raw", |image, word| {
-            Format::of_backing_name(word)?;
+            format_of_backing(word)?;
             image.options.backing_format = Some(word.to_owned());
             Some(())
         }),

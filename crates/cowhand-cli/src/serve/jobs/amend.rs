@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
-use graph::drivers::OnLoop;
+use graph::OnLoop;
 use graph::{DiskNode, Secrets};
 use job::{Error, Life};
 use serde_json::{Map, Value};

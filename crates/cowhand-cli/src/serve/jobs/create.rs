@@ -12,7 +12,7 @@ use std::path::Path;
 use block::SECTOR_BYTES;
 use control::{Arguments, QmpError};
 use cowhand::Existing;
-use graph::drivers::OnLoop;
+use graph::OnLoop;
 use graph::probe::Format;
 use graph::{FileToFill, User};
 use job::{Error, Life};

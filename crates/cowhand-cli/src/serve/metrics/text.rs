@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use catalog::OpenCache;
 use graph::DiskNode;
-use graph::drivers::OpenCache;
 use graph::front::Kind;
 use prometheus_client::registry::Registry;
 use qcow2::Counters;
@@ -91,7 +91,7 @@ async fn collected(inventory: &Inventory, wanted: &Scrape) -> Collection {
         map_cache(&mut all, &disk.name(), &disk);
     }
     dial::servers().iter().for_each(|server| remote_server(&mut all, server));
-    graph::drivers::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
+    catalog::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
     for export in inventory.exports() {
         let disk_name = export.disk.name();
         if !wanted.has(&disk_name) {

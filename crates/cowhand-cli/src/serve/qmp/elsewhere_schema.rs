@@ -1,10 +1,10 @@
 //! What blockdev-add takes of disks on servers.
 
-use control::{Argument, Kind, Variant, optional, required};
-use graph::drivers::{
+use catalog::{
     AZ_OPTIONS, CHUNKED_OPTIONS, GS_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS,
     S3_OPTIONS,
 };
+use control::{Argument, Kind, Variant, optional, required};
 
 use super::node_options::{count, members};
 

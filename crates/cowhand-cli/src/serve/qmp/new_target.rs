@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use control::{Arguments, QmpError};
 use graph::drive::parse_drive;
-use graph::drivers::{elsewhere, options_of_name};
+use graph::drivers::{elsewhere, format_called, options_of_name};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{ChainWalk, Change, DataFiles, LayerView, file_name};
@@ -75,7 +75,7 @@ pub async fn with(
     }
     let mut made = None;
     if is_made {
-        let kind = Format::of_name(format).filter(|format| matches!(*format, Format::Qcow2 | Format::Raw));
+        let kind = format_called(format).filter(|format| matches!(*format, Format::Qcow2 | Format::Raw));
         let Some(kind) = kind else {
             return Err(QmpError::generic(format!(
                 "a new target of format {format:?} is not made here; make it, and give mode existing"

@@ -71,7 +71,7 @@ pub const fn kind(spec: &Spec) -> Kind {
         Takes::Choice(names) => Kind::Choice(names),
         Takes::Size { max, .. } | Takes::Whole { max, .. } if max < NUMBER_MAX => Kind::Whole(max),
         Takes::Size { .. } | Takes::Whole { .. } => NUMBER,
-        Takes::Text { .. } | Takes::Path => Kind::Text,
+        Takes::Text { .. } | Takes::Path | Takes::Format | Takes::Storage => Kind::Text,
         Takes::File => Kind::Ref(&NODE_OR_OPTIONS),
         Takes::Image => Kind::Ref(&BACKING),
         Takes::List => Kind::List(&Kind::Any),
@@ -183,7 +183,8 @@ mod tests {
                 )
             }
             Group::Filter(driver) => {
-                let known = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
+                let known =
+                    graph::drivers::filter_drivers().iter().find(|known| known.name == driver).unwrap();
                 let needed = (known.specs)().into_iter().filter(|other| other.default == DefaultValue::None);
                 let given = needed.map(|other| match other.kind {
                     Takes::Whole { .. } => (other.name.to_owned(), json!(1)),
@@ -258,6 +259,7 @@ mod tests {
 
     #[test]
     fn blockdev_add_takes_every_option_that_the_table_says_it_has() {
+        catalog::install();
         let mut seen = 0;
         for spec in table::all().filter(|spec| spec.is_in_qmp()).filter(is_value) {
             for value in taken(spec) {

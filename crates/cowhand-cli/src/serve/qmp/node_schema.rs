@@ -1,7 +1,8 @@
 //! What blockdev-add takes: the options of every driver.
 
+use catalog::{LUKS_OPTIONS as LUKS, QCOW2_OPTIONS as QCOW2, RAW_OPTIONS as RAW};
 use control::{Argument, Kind, Variant, optional, required};
-use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
+use graph::options::table::{FILE, LAYER};
 use storage::Step;
 
 use super::elsewhere_schema::{

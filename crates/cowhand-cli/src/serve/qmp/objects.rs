@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use catalog::{TlsCredentials, tls_terms};
 use control::{Arguments, Class, Form, QmpError};
-use graph::{SecretOptions, TlsCredentials, tls_terms};
+use graph::SecretOptions;
 use serde_json::{Map, Value, json};
 use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};

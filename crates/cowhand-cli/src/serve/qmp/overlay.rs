@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use control::{Arguments, Kind, QmpError, required};
 use cowhand::{Existing, NewImage};
+use graph::drivers::format_called;
 use graph::probe::Format;
 use graph::{Change, DiskNode, Node, Overlay, bitmaps_of, file_name};
 use job::{Snapshot, SnapshotHost};
@@ -213,7 +214,7 @@ pub async fn make_image(
             "the disk has no path that the new image could name as its backing file; make the image yourself, and give mode existing",
         ));
     }
-    if let Some((_, format)) = backing.as_ref().filter(|(_, format)| Format::of_name(format).is_none()) {
+    if let Some((_, format)) = backing.as_ref().filter(|(_, format)| format_called(format).is_none()) {
         return Err(QmpError::generic(format!(
             "the disk is backed by a filter of driver {format}, which no image names as its backing file: name the disk below the filter, or make the image yourself, and give mode existing",
         )));

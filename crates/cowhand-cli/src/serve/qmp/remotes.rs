@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use catalog::OpenCache;
 use control::{EventSpec, Kind, required};
-use graph::drivers::OpenCache;
 use serde_json::{Value, json};
 
 use super::kinds::NUMBER;
@@ -77,7 +77,7 @@ Of each cache:
 /// All servers of remote disks, and all caches of them, of this process.
 pub fn query() -> Value {
     let servers: Vec<Value> = dial::servers().into_iter().map(|server| server_value(&server)).collect();
-    let caches: Vec<Value> = graph::drivers::caches().iter().map(cache_value).collect();
+    let caches: Vec<Value> = catalog::caches().iter().map(cache_value).collect();
     json!({ "servers": servers, "caches": caches })
 }
 

@@ -10,10 +10,11 @@ use super::{Edge, Put, ReplaceError, check_own};
 use crate::bitmaps_file::{bitmaps_of, raw_of};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
+use crate::links::Links;
 use crate::nodes::Graph;
 use crate::nodes::disk_node::{DiskNode, RootOptions};
 use crate::nodes::error::NodeError;
-use crate::nodes::node::{Links, Node};
+use crate::nodes::node::Node;
 
 /// The backing layer of an image that is put into a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,378 @@
+//! `nbd`: the export of an NBD server.
+
+mod families;
+mod options;
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use storage::{IoFuture, Storage};
+use storage_nbd::{
+    AbstractName, Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server,
+};
+use tls::{ClientFiles, ClientTls};
+
+use self::families::Families;
+use self::options::AddressType;
+pub use self::options::{NBD_OPTIONS, Nbd};
+use super::not_built::prefixes;
+use super::remote::OnRemoteError;
+use super::tls_credentials::TlsCredentials;
+use graph::drive::{Entry as Given, OptionTree};
+use graph::drivers::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use graph::options::entry::{first_fixed_of, read_all};
+use graph::options::{Entry, OptionError, Reader, Spec};
+
+pub(super) const NBD: StorageDriver = StorageDriver {
+    name: "nbd",
+    prefixes: prefixes::NBD,
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs,
+        options_of,
+        shown: str::to_owned,
+        read,
+        is_within_process: false,
+    }),
+};
+
+fn specs() -> Vec<&'static Spec> {
+    NBD_OPTIONS.iter().map(Entry::spec).collect()
+}
+
+fn options_of(name: &str) -> Result<OptionTree, String> {
+    let ExportName { server, export, tls } =
+        ExportName::parse(name).map_err(|allowed| allowed.to_string())?;
+    let mut tree = OptionTree::default();
+    let mut insert = |name: &str, value: String| {
+        tree.insert(name, Given::Value(value.into())).map_err(|error| error.to_string())
+    };
+    match server {
+        Server::Unix(path) => insert("server.path", path.display().to_string())?,
+        Server::Abstract(name) => {
+            let (path, tight) = name.parts();
+            insert("server.path", path.to_owned())?;
+            insert("server.abstract", "on".to_owned())?;
+            insert("server.tight", if tight { "on" } else { "off" }.to_owned())?;
+        }
+        Server::Tcp { host, port } => {
+            insert("server.host", host)?;
+            insert("server.port", port.to_string())?;
+        }
+        Server::Passed(name) => insert("server.str", name)?,
+    }
+    if !export.is_empty() {
+        insert("export", export)?;
+    }
+    if let Some(NamedTls { credentials, hostname }) = tls {
+        match credentials {
+            Credentials::Id(id) => insert("tls-creds", id)?,
+            Credentials::Directory(path) => insert("tls-certificates", path.display().to_string())?,
+        }
+        hostname.map_or(Ok(()), |hostname| insert("tls-hostname", hostname))?;
+    }
+    Ok(tree)
+}
+
+fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
+    let mut nbd = Nbd::default();
+    read_all(NBD_OPTIONS, reader, &mut nbd)?;
+    let is_unix = nbd.address == Some(AddressType::Unix)
+        || nbd.path.is_some()
+        || nbd.has_no_path
+        || nbd.tight.is_some();
+    let is_inet = nbd.address == Some(AddressType::Inet) || nbd.host.is_some() || nbd.port.is_some();
+    if is_unix && is_inet {
+        return Err(OptionError::Conflict {
+            option: "file.server.path".to_owned(),
+            other: "file.server.host".to_owned(),
+            rule: "a server listens at a unix socket (path) or at a TCP port (host, port); give one of them",
+        });
+    }
+    if is_unix && (nbd.ipv4.is_some() || nbd.ipv6.is_some()) {
+        return Err(OptionError::Conflict {
+            option: "file.server.path".to_owned(),
+            other: if nbd.ipv4.is_some() { "file.server.ipv4" } else { "file.server.ipv6" }.to_owned(),
+            rule: "only a server at a TCP port is reached over IPv4 or IPv6",
+        });
+    }
+    let is_passed = nbd.address == Some(AddressType::Fd) || nbd.passed.is_some();
+    if is_passed && (is_unix || is_inet) {
+        return Err(OptionError::Conflict {
+            option: "file.server.str".to_owned(),
+            other: if is_unix { "file.server.path" } else { "file.server.host" }.to_owned(),
+            rule: "a connection is made, or was handed over under a name (str); give one of them",
+        });
+    }
+    if !nbd.families().any() {
+        return Err(OptionError::Conflict {
+            option: "file.server.ipv4".to_owned(),
+            other: "file.server.ipv6".to_owned(),
+            rule: "both are off: no address is left to connect to",
+        });
+    }
+    if nbd.tls_creds.is_some() && nbd.tls_certificates.is_some() {
+        return Err(OptionError::Conflict {
+            option: "file.tls-creds".to_owned(),
+            other: "file.tls-certificates".to_owned(),
+            rule: "both say whose certificates are good; give one of them",
+        });
+    }
+    Ok(Arc::new(nbd))
+}
+
+impl Nbd {
+    /// How the connection is encrypted, if it is.
+    fn tls(&self) -> Option<NamedTls> {
+        let credentials = match (&self.tls_creds, &self.tls_certificates) {
+            (Some(id), _) => Credentials::Id(id.clone()),
+            (None, Some(directory)) => Credentials::Directory(directory.clone()),
+            (None, None) => return None,
+        };
+        Some(NamedTls { credentials, hostname: self.tls_hostname.clone() })
+    }
+
+    /// Over which families of addresses it is connected. As in QEMU, one that is named alone and on is the only one.
+    fn families(&self) -> Families {
+        let is_on = |own: Option<bool>, other: Option<bool>| own.unwrap_or(other != Some(true));
+        Families { v4: is_on(self.ipv4, self.ipv6), v6: is_on(self.ipv6, self.ipv4) }
+    }
+
+    /// How long requests wait for a lost connection.
+    fn reconnect_delay(&self) -> Duration {
+        let seconds = match (self.on_remote_error, self.reconnect_delay_s) {
+            // Longer than any server runs.
+            (OnRemoteError::Wait, 0) => u32::MAX,
+            (OnRemoteError::Report | OnRemoteError::Wait, seconds) => seconds,
+        };
+        Duration::from_secs(seconds.into())
+    }
+
+    fn export_name(&self) -> Result<ExportName, io::Error> {
+        let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let server = match (&self.passed, &self.path, &self.host, &self.port) {
+            (Some(name), ..) => Server::Passed(name.clone()),
+            (None, Some(path), ..) if self.has_no_path => {
+                let name = AbstractName::new(path, self.tight.unwrap_or(true));
+                Server::Abstract(name.map_err(|error| wrong(format!("option file.server.path: {error}")))?)
+            }
+            (None, Some(path), ..) => Server::Unix(path.into()),
+            (None, None, None, None) => {
+                let what = "driver nbd needs a server: server.path, or server.host and server.port";
+                return Err(wrong(what.to_owned()));
+            }
+            (None, None, host, port) => {
+                let parsed = port.as_ref().map_or(Some(PORT_DEFAULT), |port| port.parse().ok());
+                let port = parsed.filter(|port| *port > 0).ok_or_else(|| {
+                    let found = port.clone().unwrap_or_default();
+                    wrong(format!("option file.server.port is {found:?}; allowed: a port from 1 to 65535"))
+                })?;
+                Server::Tcp { host: host.clone().unwrap_or_else(|| "localhost".to_owned()), port }
+            }
+        };
+        Ok(ExportName { server, export: self.export.clone().unwrap_or_default(), tls: self.tls() })
+    }
+}
+
+/// How long a server may take to say what it has.
+const LISTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the server has that `name` is of; its export does not matter.
+///
+/// # Errors
+/// When it cannot be reached, or does not say it.
+pub async fn nbd_exports(name: ExportName) -> io::Result<Listing> {
+    let tls = match name.tls {
+        Some(named) => Some(client_tls(named, &name.server).await?),
+        None => None,
+    };
+    Ok(storage_nbd::list_exports(&name.server, tls, LISTED_WITHIN).await?)
+}
+
+/// Finds the certificates, and the name that the server's must have.
+async fn client_tls(named: NamedTls, server: &Server) -> Result<ClientTls, io::Error> {
+    let wrong = |what: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
+    let host = match (&named.hostname, server) {
+        (Some(hostname), _) => hostname,
+        (None, Server::Tcp { host, .. }) => host,
+        (None, Server::Unix(_) | Server::Abstract(_) | Server::Passed(_)) => {
+            let what = "the certificate of a server at a unix socket is for a name that only you know; give tls-hostname";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+    };
+    let credentials = match named.credentials {
+        Credentials::Id(id) => TlsCredentials::default().get(&id).map_err(|error| wrong(&error))?,
+        Credentials::Directory(directory) => {
+            let read = reactor::blocking(move || ClientFiles::of_directory(&directory, true).read()).await;
+            read.map_err(|error| wrong(&error))?
+        }
+    };
+    ClientTls::new(&credentials, host).map_err(|error| wrong(&error))
+}
+
+impl Target for Nbd {
+    fn name(&self) -> String {
+        self.export_name().map_or_else(|_| "nbd:".to_owned(), |name| name.to_string())
+    }
+
+    /// As in QEMU, a URL does not say over which families of addresses the server is reached, nor that its socket is abstract.
+    fn beyond_name(&self) -> Option<Map<String, Value>> {
+        if self.ipv4.or(self.ipv6).is_none() && !self.has_no_path {
+            return None;
+        }
+        let port = || json!(self.port.clone().unwrap_or_else(|| PORT_DEFAULT.to_string()));
+        let options = [
+            ("driver", Some(json!("nbd"))),
+            ("server.type", Some(json!(if self.has_no_path { "unix" } else { "inet" }))),
+            ("server.host", self.host.as_ref().map(|host| json!(host))),
+            ("server.port", (!self.has_no_path).then(port)),
+            ("server.ipv4", self.ipv4.map(|is_on| json!(is_on))),
+            ("server.ipv6", self.ipv6.map(|is_on| json!(is_on))),
+            ("server.path", self.path.as_ref().map(|path| json!(path))),
+            ("server.abstract", self.has_no_path.then_some(json!(true))),
+            ("server.tight", self.tight.map(|is_on| json!(is_on))),
+            ("export", self.export.as_ref().map(|export| json!(export))),
+            ("tls-creds", self.tls_creds.as_ref().map(|id| json!(id))),
+            ("tls-hostname", self.tls_hostname.as_ref().map(|name| json!(name))),
+        ];
+        Some(options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match (other as &dyn Any).downcast_ref() {
+            Some(other) => first_fixed_of(NBD_OPTIONS, self, other),
+            None => Some("file.driver".to_owned()),
+        }
+    }
+
+    /// A server covers its exports; an export, itself. What is allowed encrypted is so with the same certificates only: an image says
+    /// neither that TLS is left out nor whom to believe.
+    fn covers(&self, other: &dyn Target) -> bool {
+        let other = (other as &dyn Any).downcast_ref().map(Self::export_name);
+        match (self.export_name(), other) {
+            (Ok(own), Some(Ok(other))) => {
+                own.server == other.server
+                    && own.tls == other.tls
+                    && (own.export.is_empty() || own.export == other.export)
+            }
+            _ => false,
+        }
+    }
+
+    fn check(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { storage_nbd::check_reachable(&self.export_name()?.server) })
+    }
+
+    fn is_overwritable(&self) -> bool {
+        true
+    }
+
+    fn create(&self, bytes: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let access = Access { writable: true, direct: false, no_flush: false };
+            prepare_to_overwrite(&*self.open(access).await?, bytes).await
+        })
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let ExportName { server, export, tls } = self.export_name()?;
+            let tls = match tls {
+                Some(named) => Some(client_tls(named, &server).await?),
+                None if self.tls_hostname.is_some() => {
+                    let what =
+                        "option file.tls-hostname is for an encrypted connection; give tls-creds with it";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                }
+                None => None,
+            };
+            let server = self.families().choose(server).await?;
+            let storage = NbdStorage::open(storage_nbd::Options {
+                name: self.name(),
+                server,
+                export,
+                bitmap: self.bitmap.clone(),
+                tls,
+                writable: access.writable,
+                no_flush: access.no_flush,
+                reconnect_delay: self.reconnect_delay(),
+                open_timeout: Duration::from_secs(self.open_timeout_s.into()),
+                remote_timeout: (self.remote_timeout_s > 0)
+                    .then(|| Duration::from_secs(self.remote_timeout_s.into())),
+            });
+            Ok(Arc::new(storage.await?) as Arc<dyn Storage>)
+        })
+    }
+}
+
+/// Prepares storage for a new image of `bytes` bytes that is written over it: its first sector is zeroed, so that nothing takes it for the old one.
+///
+/// # Errors
+/// When it is too short, and when it cannot be written.
+async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Result<()> {
+    let length = storage.length();
+    if length < bytes {
+        let what = format!(
+            "the export has {length} bytes; {bytes} are needed, and the client cannot make it longer"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    storage.zero(0, length.min(block::SECTOR_BYTES), storage::Zeroing::Keep).await?;
+    storage.flush().await?;
+    storage.end_writing().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::drivers::target_of;
+
+    #[test]
+    fn a_name_says_all_but_the_families_and_that_a_socket_is_abstract() {
+        let nbd = Nbd { host: Some("::1".to_owned()), export: Some("x".to_owned()), ..Nbd::default() };
+        assert_eq!(nbd.beyond_name(), None);
+        let found = Nbd { ipv4: Some(false), ipv6: Some(true), ..nbd }.beyond_name();
+        let expected = json!({ "driver": "nbd", "server.type": "inet", "server.host": "::1", "server.port": "10809",
+            "server.ipv4": false, "server.ipv6": true, "export": "x" });
+        assert_eq!(found.map(Value::Object), Some(expected));
+        let found = Nbd { path: Some("s".to_owned()), has_no_path: true, ..Nbd::default() }.beyond_name();
+        let expected =
+            json!({ "driver": "nbd", "server.type": "unix", "server.path": "s", "server.abstract": true });
+        assert_eq!(found.map(Value::Object), Some(expected));
+    }
+
+    #[test]
+    fn a_server_is_reached_over_the_families_that_are_on() {
+        let of = |ipv4, ipv6| {
+            let families = Nbd { ipv4, ipv6, ..Nbd::default() }.families();
+            (families.v4, families.v6)
+        };
+        let table = [
+            ((None, None), (true, true)),
+            ((Some(true), None), (true, false)),
+            ((None, Some(true)), (false, true)),
+            ((Some(false), None), (false, true)),
+            ((Some(true), Some(true)), (true, true)),
+            ((Some(false), Some(false)), (false, false)),
+        ];
+        for ((ipv4, ipv6), expected) in table {
+            assert_eq!(of(ipv4, ipv6), expected, "{ipv4:?} {ipv6:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_through_tls_is_not_reached_without_or_with_other_certificates() {
+        let target = |name: &str| target_of(name).unwrap().unwrap().1;
+        let covers = |allowed: &str, found: &str| target(allowed).covers(&*target(found));
+        let encrypted = "nbds://h/disk?tls-certificates=/a";
+        assert!(covers("nbd://h", "nbd://h/disk") && covers(encrypted, encrypted));
+        assert!(covers("nbds://h?tls-certificates=/a", encrypted));
+        for found in ["nbd://h/disk", "nbds://h/disk?tls-certificates=/b", "nbds://h/disk?tls-creds=a"] {
+            assert!(!covers(encrypted, found), "{found}");
+        }
+        assert!(!covers("nbd://h", encrypted));
+        assert!(!covers(encrypted, "nbds://h/disk?tls-certificates=/a&tls-hostname=other"));
+    }
+}
