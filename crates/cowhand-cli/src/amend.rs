@@ -1,8 +1,6 @@
 //! `cowhand amend`: what an image is, changed after it was made.
 
-pub mod keys;
 mod luks;
-mod options;
 mod steps;
 
 use std::error::Error;
@@ -19,15 +17,16 @@ use graph::{Disk, OpenRules};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
 
-use self::options::AmendOptions;
 use self::steps::Steps;
 use crate::copying;
 use crate::copying::watch::{Watch, survive_questions};
-use crate::create::options::asks_for_help;
 use crate::drive::{OpenArgs, cache_modes, formats};
-use crate::failure::{Failure, warn};
 use crate::progress::Progress;
-use crate::voice;
+use tool::amend::keys;
+use tool::amend::options::{self, AmendOptions};
+use tool::create::options::asks_for_help;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 /// Arguments of `cowhand amend`.
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,8 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp
 use storage_luks::Secret;
 
 use crate::objects::leave_no_core_dump;
-use crate::output::printable;
-use crate::voice;
+use tool::output::printable;
+use tool::voice;
 
 /// The controlling terminal, whatever standard input is.
 const TERMINAL: &str = "/dev/tty";

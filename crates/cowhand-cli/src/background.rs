@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use rustix::process::{chdir, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::failure::{FAILED, Failure};
+use tool::failure::{FAILED, Failure};
 
 /// Set for the second process. Its standard output is then a pipe to the first.
 const MARK: &str = "COWHAND_IN_BACKGROUND";
@@ -118,7 +118,7 @@ impl Background {
 
 fn second() -> io::Result<ExitCode> {
     let mut words = std::env::args_os();
-    let name = words.next().unwrap_or_else(|| OsString::from(crate::voice::name()));
+    let name = words.next().unwrap_or_else(|| OsString::from(tool::voice::name()));
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(name).args(words).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;

@@ -26,8 +26,9 @@ use self::manifest::{BITMAP_PREFIX, POINT_JSON, Point, Store};
 use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats, made_formats};
-use crate::failure::{FAILED, Failure, warn};
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::{FAILED, Failure, warn};
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,9 +12,10 @@ use graph::{Disk, OpenRules};
 use reactor::{Backend, Reactor};
 
 pub use self::args::Args;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
-use crate::voice;
+use crate::output::OutputFormat;
+use tool::failure::Failure;
+use tool::output::write_json;
+use tool::voice;
 
 /// Runs `cowhand bench`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

@@ -16,7 +16,7 @@ use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use self::steps::{Step, Steps};
 use crate::copying;
 use crate::drive::{DriveArgs, disk_options, formats, parse_bytes};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand bitmap`.
 #[derive(Debug, clap::Args)]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// What to do.
 #[derive(Debug, Subcommand)]

@@ -26,10 +26,11 @@ use crate::copying::watch::Watch;
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::exit_codes;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, tell, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
-use crate::voice;
+use tool::failure::Failure;
+use tool::output::{printable, tell, write_json};
+use tool::voice;
 
 /// Findings that are shown one by one; the counts have them all.
 const FINDINGS_SHOWN_MAX: u64 = 100;

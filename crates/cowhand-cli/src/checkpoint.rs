@@ -5,13 +5,15 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use graph::size::human_size;
-use lineage::{Action, Change, NewCheckpoint, Outcome, PATIENCE};
+use lineage::{Action, Change, NewCheckpoint, PATIENCE};
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DiskArg, with_disk};
 use crate::lineages::offline::{self, LockedDisk};
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
+use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -137,30 +139,6 @@ fn delete(args: &Args, names: &[OsString], out: &mut dyn Write) -> Result<ExitCo
         show(&outcome_json(&outcome, args.dry_run), args.dry_run, args.output, out)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What [`outcome_json`] gives.
-pub const OUTCOME_JSON: &str = "  deleted                 bool: false if this is only what would go
-  layers                  list of text: ids of the layers whose files go
-  bytes                   number: what these files take on disk
-  needed                  list of objects: layers that stay because something needs them
-  more?                   bool: true if more could go
-Of each layer that stays:
-  id                      text
-  users                   list of text: images that are backed by it; empty if a process has it
-                          open";
-
-/// What comes of a removal, as `--output json` shows it.
-pub fn outcome_json(outcome: &Outcome, is_dry: bool) -> Value {
-    let Outcome { going, going_bytes, staying, has_more } = outcome;
-    let staying: Vec<Value> =
-        staying.iter().map(|(id, users)| json!({ "id": id.to_string(), "users": users })).collect();
-    let going: Vec<String> = going.iter().map(ToString::to_string).collect();
-    let mut value = json!({ "deleted": !is_dry, "layers": going, "bytes": going_bytes, "needed": staying });
-    if *has_more {
-        value["more"] = json!(true);
-    }
-    value
 }
 
 /// Says which layers go, and which stay for others: `outcome` is what [`outcome_json`] gives.

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::deferred::Deferred;
-use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
     completion, convert, create, dd, diff, flatten, forget, fork, gc, info, io, log, manual, map, measure,
     mirror, mount, pack, prune, publish, pull, push, rebase, reopen, resize, restore, rollback, serve, show,
     snapshot, status, stream, throttle, top, verify,
 };
+use tool::failure::FAILED;
 
 /// Where an option of all commands stands in the help of each: behind the command's own, before `--help`.
 const LAST: usize = 900;

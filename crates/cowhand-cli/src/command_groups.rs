@@ -7,7 +7,7 @@ use clap::{Command, FromArgMatches};
 
 use crate::cli::{self, Cli};
 use crate::compat::last_wins::without_replaced;
-use crate::failure::warn;
+use tool::failure::warn;
 
 /// Headings, and the commands under each.
 const GROUPS: [(&str, &[&str]); 8] = [

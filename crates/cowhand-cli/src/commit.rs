@@ -15,8 +15,8 @@ use serde_json::json;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
-use crate::failure::Failure;
 use crate::remote::Remote;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand commit`.
 #[derive(Debug, clap::Args)]

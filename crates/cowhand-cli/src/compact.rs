@@ -16,8 +16,9 @@ use storage::Storage;
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::DriveArgs;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -25,10 +25,11 @@ use self::walk::{Piece, Step, Walk};
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
-use crate::voice;
+use tool::failure::Failure;
+use tool::output::write_json;
+use tool::voice;
 
 /// Exit codes, as qemu-img's. 0 says that the disks are the same.
 pub mod code {

@@ -22,9 +22,9 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-pub use self::names::QEMU_VERSION;
-use crate::failure::{FAILED, Failure, usage};
 use crate::policy;
+use crate::usage::usage;
+use tool::failure::{FAILED, Failure};
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]

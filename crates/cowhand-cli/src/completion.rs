@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap_complete::{Shell, generate};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand completion`.
 #[derive(Debug, clap::Args)]

@@ -31,12 +31,12 @@ use crate::compare::{Difference, first_difference};
 use crate::copying::passing::Passing;
 use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, compressing};
-use crate::create::options;
-use crate::failure::{Failure, warn};
+use crate::copying::{self, Memory};
 use crate::io::report::size;
 use crate::progress::Progress;
-use crate::voice;
+use tool::create::options;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 /// Converts.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
@@ -178,7 +178,7 @@ async fn copy(
     let failed =
         |error: &dyn std::error::Error| Failure::because(format!("cannot convert {}", source.name()), error);
     let compressing = match args.compress {
-        true => Some(compressing(disk).map_err(|error| failed(&error))?),
+        true => Some(disk.compressing().map_err(|error| failed(&error))?),
         false => None,
     };
     let (target, align_bytes) = match &compressing {

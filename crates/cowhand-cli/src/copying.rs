@@ -15,20 +15,19 @@ mod write_behind;
 
 use std::error::Error;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use graph::names::{Policy, beside, directory_of};
 use graph::options::DiskOptions;
 use graph::{Disk, FoundImage, MAP_MEMORY_MIN, OpenRules};
-use qcow2::{Budget, Compressing};
+use qcow2::Budget;
 use reactor::Reactor;
 
 use crate::drive::parse_bytes;
-use crate::failure::Failure;
-use crate::voice;
+use tool::failure::Failure;
+use tool::info::name::is_same_file;
+use tool::voice;
 
 /// Default memory of a tool that copies, for maps and for data in flight.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -101,18 +100,6 @@ pub async fn finish<T>(
     done.and_then(|done| closed.map(|()| done))
 }
 
-/// The image of a disk, to be written compressed on all cores.
-///
-/// # Errors
-/// When it is no qcow2 image, or one that cannot have compressed clusters.
-pub fn compressing(disk: &Disk) -> Result<Compressing, block::Error> {
-    let image = disk.image();
-    let image = image.ok_or_else(|| {
-        block::Blame::new(disk.root().name()).unsupported("a raw disk has no compressed clusters")
-    })?;
-    Compressing::new(image, available_parallelism().map_or(1, usize::from))
-}
-
 /// Whether `name` is what the image above calls `found`, or another name of the same file. QEMU's tools have it begin at the directory of
 /// the image above, ours at the working directory.
 pub fn is_named(name: &Path, above: Option<&FoundImage>, found: &FoundImage) -> bool {
@@ -133,12 +120,6 @@ pub fn is_what_image_names(above: &FoundImage, found: &FoundImage) -> bool {
 
 fn backing_name(image: &FoundImage) -> Option<&str> {
     image.header.as_ref()?.backing.as_deref()
-}
-
-/// Whether the paths lead to one file.
-pub fn is_same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
-    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// `doing` the disk of `options` failed.

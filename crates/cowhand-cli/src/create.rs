@@ -1,9 +1,7 @@
 //! `cowhand create`: a new image.
 
 mod costs;
-pub mod encryption;
 pub mod foreign;
-pub mod options;
 pub mod suggest;
 
 use std::io::Write;
@@ -21,18 +19,19 @@ use graph::size::{human_size, parse_size};
 use qcow2::{CreateOptions, Preallocation};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use self::encryption::Encryption;
-use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
 use crate::copying::new_elsewhere::NewElsewhere;
 use crate::drive::{
     BackingFormat, backing_formats, check_backing_name, disk_options, made_formats, new_path,
 };
-use crate::failure::{Failure, warn};
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::policy;
-use crate::voice;
+use tool::create::encryption::Encryption;
+use tool::create::options::{self, NewImage};
+use tool::failure::{Failure, warn};
+use tool::output::{printable, write_json};
+use tool::voice;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,9 +12,9 @@ use crate::copying::made::Made;
 use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use crate::create::options::NewImage;
 use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
-use crate::failure::{Failure, warn};
+use tool::create::options::NewImage;
+use tool::failure::{Failure, warn};
 
 /// The largest block, as qemu-img's.
 const BLOCK_BYTES_MAX: u64 = i32::MAX as u64;

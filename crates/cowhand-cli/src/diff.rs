@@ -19,10 +19,10 @@ use serde_json::json;
 use self::published::Pair;
 use crate::copying;
 use crate::drive::NamesArgs;
-use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, DiskArg, Served, with_disk};
-use crate::lineages::part::{self, PART_JSON};
 use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::lineages::part::{self, PART_JSON};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use crate::cli::{self, Command};
 use crate::deferred::Deferred;
-use crate::failure::Failure;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, checkpoint, commit, compact, compare, compat,
     completion, convert, create, dd, diff, flatten, forget, fork, gc, info, log, manual, map, measure,
     mirror, mount, pack, prune, publish, pull, push, rbd, rebase, reopen, resize, restore, rollback, serve,
     show, snapshot, status, stream, throttle, top, verify,
 };
+use tool::failure::Failure;
 
 /// Does what the command line said.
 ///

@@ -13,10 +13,10 @@ use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
-use crate::create::options::MADE;
-use crate::failure::Failure;
 use crate::policy::policy;
-use crate::voice;
+use tool::create::options::MADE;
+use tool::failure::Failure;
+use tool::voice;
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\

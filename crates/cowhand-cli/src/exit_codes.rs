@@ -2,7 +2,7 @@
 
 use crate::check::report::code as check;
 use crate::compare::code as compare;
-use crate::failure::FAILED;
+use tool::failure::FAILED;
 
 /// The third SIGINT or SIGQUIT ended the server at once.
 pub const ENDED_AT_ONCE: u8 = 130;

@@ -16,10 +16,11 @@ use serde::Serialize;
 
 use crate::copying::report::ReportArgs;
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing, parse_memory};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX, parse_memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -220,7 +221,7 @@ async fn copy(
     memory: Memory,
 ) -> Result<job::Progress, Box<dyn std::error::Error>> {
     let compressing = match args.compress {
-        true => Some(compressing(disk)?),
+        true => Some(disk.compressing()?),
         false => None,
     };
     let target = compressing.as_ref().map_or(disk as &dyn Block, |compressing| compressing);

@@ -9,17 +9,19 @@ use block::Block;
 use graph::OpenRules;
 use graph::size::human_size;
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
-use lineage::{Change, DiskPlace, Forgetting, Forgotten, Keep, Merge, PATIENCE, Place, Policy};
+use lineage::{Change, DiskPlace, Keep, Merge, PATIENCE, Place, Policy};
 use reactor::Reactor;
 use serde_json::{Value, json};
 
-use crate::checkpoint::{OUTCOME_JSON, outcome_json, show, texts};
+use crate::checkpoint::{show, texts};
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
-use crate::failure::{Failure, warn};
 use crate::lineages::args::{DiskArg, Served};
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::{Failure, warn};
+use tool::lineages::removal::{FORGOTTEN_JSON, OUTCOME_JSON, forgetting, json_of};
+use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +48,7 @@ has several disks. docs/guide/checkpoints.md is a walk through all of it.";
         when it has closed them; the server of DISK, if that is a control socket, does all of it as a job and uses the merged layers at \
         once. After a crash at any point everything reads the same, and the next forget does the rest.",
     after_help = EXAMPLES,
-    after_long_help = with_json(EXAMPLES, &[OUTCOME_JSON, JSON])
+    after_long_help = with_json(EXAMPLES, &[OUTCOME_JSON, FORGOTTEN_JSON])
 )]
 pub struct Args {
     /// A disk of the lineage, or its directory: all disks in it
@@ -153,15 +155,6 @@ fn forget_here(args: &Args) -> Result<Value, Failure> {
     Ok(json_of(&forgotten, args.dry_run))
 }
 
-/// What becomes of what a policy does not keep, as it was asked.
-pub fn forgetting(is_dry: bool, is_saved: bool) -> Forgetting {
-    match (is_dry, is_saved) {
-        (true, _) => Forgetting::Listed,
-        (false, false) => Forgetting::Done,
-        (false, true) => Forgetting::Saved,
-    }
-}
-
 /// One merge after the other; others use the lineage meanwhile.
 fn merge_all(
     args: &Args,
@@ -192,37 +185,6 @@ fn merge_all(
         merging.abandon();
         placed?;
     }
-}
-
-/// What [`json_of`] gives beside what [`outcome_json`] does.
-const JSON: &str = "Also, of the whole command:
-  forgotten               list of text: ids of the checkpoints that are forgotten
-  merged                  list of objects: merges
-  too-deep                list of objects: disks that stay above --max-depth
-  policy                  object: what was followed
-Of the policy:
-  keep?                   text
-  max-depth?              number of layers
-  max-waste?              percent
-Of each merge:
-  into                    text: id of the layer that stays
-  layers                  list of text: ids of those that are merged into it
-  bytes                   number: data in all of them
-Of each disk that is too deep:
-  disk                    text: path
-  layers                  number of layers that it is backed by";
-
-/// As `--output json` shows it, and as cowhand-forget answers.
-pub fn json_of(forgotten: &Forgotten, is_dry: bool) -> Value {
-    let ids = |ids: &[lineage::LayerId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let mut value = outcome_json(&forgotten.removal, is_dry);
-    let merge = |merge: &Merge| json!({ "into": merge.into.to_string(), "layers": ids(&merge.going), "bytes": merge.bytes });
-    let too_deep = |(disk, layers): &(String, usize)| json!({ "disk": disk, "layers": layers });
-    value["policy"] = json!(forgotten.policy);
-    value["forgotten"] = json!(ids(&forgotten.checkpoints));
-    value["merged"] = forgotten.merges.iter().map(merge).collect();
-    value["too-deep"] = forgotten.too_deep.iter().map(too_deep).collect();
-    value
 }
 
 fn list(forgotten: &Value, is_dry: bool, out: &mut dyn Write) -> Result<(), Failure> {

@@ -9,11 +9,12 @@ use lineage::{Action, Change, DiskPlace, FORKS_MAX, PATIENCE, fork_paths};
 use serde_json::{Value, json};
 
 use crate::compat::{keyval, storage_daemon};
-use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::lineages::offline;
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::serve::qmp::export_schema::SERVE;
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 
 use lineage::{Change, PATIENCE, Place};
 
-use crate::checkpoint::{OUTCOME_JSON, outcome_json, show};
-use crate::failure::Failure;
+use crate::checkpoint::show;
 use crate::lineages::args::{DiskArg, with_disk};
 use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
 
 const EXAMPLES: &str = "\
 Examples:

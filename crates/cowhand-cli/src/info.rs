@@ -4,27 +4,21 @@ mod chain;
 pub mod date;
 mod human;
 pub mod keys;
-mod luks;
-mod model;
-mod name;
-mod read;
-mod vmdk;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 pub use self::chain::{read_chain, read_image};
 pub use self::human::{show_snapshots, show_specific};
-pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
-pub use self::name::json_name;
-pub use self::read::{full_name, limits, named_in_header, snapshot_info, specific};
-use crate::drive::DRIVE_HELP;
 use graph::cache_mode::CacheMode;
 
-use crate::drive::{DriveArgs, cache_modes};
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
-use crate::voice;
+use crate::drive::{DRIVE_HELP, DriveArgs, cache_modes};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::info::model::ImageInfo;
+use tool::info::name;
+use tool::output::write_json;
+use tool::voice;
 
 /// Arguments of `cowhand info`.
 #[derive(Debug, clap::Args)]

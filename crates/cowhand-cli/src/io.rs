@@ -23,7 +23,7 @@ use self::session::Session;
 use crate::copying;
 use crate::drive::DRIVE_HELP;
 use crate::drive::{NamesArgs, drivers, option_tree};
-use crate::failure::{FAILED, Failure};
+use tool::failure::{FAILED, Failure};
 
 /// The longest line of a script, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;

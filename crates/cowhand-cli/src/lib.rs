@@ -1,6 +1,6 @@
 //! The binary's rooms: one file per subcommand.
 //!
-//! Each takes its arguments and an output, and gives an exit code or a [`failure::Failure`];
+//! Each takes its arguments and an output, and gives an exit code or a [`Failure`];
 //! everything that can be decided without doing it is decided in its parts.
 
 #![forbid(unsafe_code)]
@@ -33,7 +33,6 @@ pub mod diff;
 mod dispatch;
 pub mod drive;
 pub mod exit_codes;
-pub mod failure;
 pub mod flatten;
 pub mod forget;
 pub mod fork;
@@ -46,10 +45,8 @@ pub mod manual;
 pub mod map;
 pub mod map_figures;
 pub mod measure;
-pub mod medium;
 pub mod mirror;
 pub mod mount;
-pub mod numbers;
 mod objects;
 pub mod output;
 pub mod pack;
@@ -73,8 +70,8 @@ pub mod status;
 pub mod stream;
 pub mod throttle;
 pub mod top;
+mod usage;
 pub mod verify;
-pub mod voice;
 pub mod warnings;
 
 use std::ffi::OsString;
@@ -82,8 +79,10 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tool::failure::Failure;
+use tool::voice;
+
 use crate::cli::Command;
-use crate::failure::Failure;
 
 /// How long the end of the program waits for images of Ceph clusters to be closed.
 const RBD_CLOSES_WITHIN: Duration = Duration::from_secs(5);
@@ -127,6 +126,6 @@ fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure>
             }
             dispatch::run(cli.command, out)
         }),
-        Err(error) => Ok(failure::usage(&error, cli::usage_code(words))),
+        Err(error) => Ok(usage::usage(&error, cli::usage_code(words))),
     }
 }

@@ -12,9 +12,9 @@ use clap::ValueEnum;
 
 use crate::drive::DRIVE_HELP;
 use crate::exit_codes;
-use crate::failure::Failure;
 use crate::serve::metrics::table;
 use crate::serve::qmp::reference;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand manual`.
 #[derive(Debug, clap::Args)]

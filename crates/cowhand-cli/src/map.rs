@@ -17,13 +17,13 @@ use reactor::Reactor;
 
 use self::extent::{Extent, Joined};
 use self::show::Printer;
-use crate::copying::is_same_file;
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
-use crate::failure::Failure;
-use crate::info::named_in_header;
 use crate::output::{OutputFormat, with_json};
-use crate::voice;
+use tool::failure::Failure;
+use tool::info::name::is_same_file;
+use tool::info::read::named_in_header;
+use tool::voice;
 
 /// Arguments of `cowhand map`.
 #[derive(Debug, clap::Args)]

@@ -16,13 +16,14 @@ use serde::Serialize;
 
 use crate::convert::snapshot;
 use crate::copying::{self, Memory};
-use crate::create::options::{self, NewImage};
 use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
-use crate::failure::Failure;
 use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
-use crate::output::{OutputFormat, with_json, write_json};
-use crate::voice;
+use crate::output::{OutputFormat, with_json};
+use tool::create::options::{self, NewImage};
+use tool::failure::Failure;
+use tool::output::write_json;
+use tool::voice;
 
 const EXAMPLES: &str = "\
 Examples:

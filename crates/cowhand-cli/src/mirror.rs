@@ -16,11 +16,11 @@ use storage_nbd::{Credentials, ExportName, Server};
 use self::bitmaps::{Bitmaps, Place};
 use crate::copying::watch::Watch;
 use crate::create::make;
-use crate::create::options::NewImage;
 use crate::drive::{made_formats, parse_bytes};
-use crate::failure::Failure;
 use crate::remote::jobs::{LiveArgs, Until};
 use crate::remote::{Remote, RemoteArgs};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand mirror`.
 #[derive(Debug, clap::Args)]

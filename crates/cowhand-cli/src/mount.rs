@@ -12,12 +12,12 @@ use graph::probe::Format;
 use crate::background::{Background, Side, absolute};
 use crate::drive::DRIVE_HELP;
 use crate::drive::formats;
-use crate::failure::Failure;
 use crate::serve::args::Args as ServeArgs;
 use crate::serve::sandbox::Sandbox;
 use crate::serve::settings::{FuseFile, Placed, Settings};
 use crate::serve::{Beginning, InBackground, serve};
 use crate::warnings;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand mount`.
 #[derive(Clone, Debug, clap::Args)]

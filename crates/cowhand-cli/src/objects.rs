@@ -10,11 +10,10 @@ use std::sync::Once;
 use catalog::{TlsCredentials, tls_terms};
 use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use storage_luks::Secret;
 use tls::ClientFiles;
 
-use crate::failure::{Failure, warn};
+use tool::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets and are not here.
 const REFUSED: [(&str, &str); 2] = [
@@ -76,12 +75,7 @@ fn has_keys_of_a_store() -> bool {
 /// # Errors
 /// When the system does not let us.
 pub fn leave_no_core_dump() -> Result<(), Failure> {
-    // No dump has so little room, and the kernel starts no program that would take one (core(5)); a limit of 0 does not keep it from that.
-    let limit = Rlimit { current: Some(1), maximum: Some(1) };
-    // A hard limit of 0 (limits.conf, LimitCORE=0, containers) cannot be raised to 1. Then the process is marked as one that is not dumped at all, which
-    // also takes its /proc from others of the same user.
-    setrlimit(Resource::Core, limit)
-        .or_else(|_| set_dumpable_behavior(DumpableBehavior::NotDumpable))
+    secret::leave_no_core_dump()
         .map_err(|error| Failure::because("cannot keep passwords out of core dumps", &error))
 }
 

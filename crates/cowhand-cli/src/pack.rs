@@ -15,8 +15,9 @@ use storage_chunked::{Error, Packed, Place, split_key, without_prefix};
 
 use crate::copying;
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::{Failure, warn};
+use tool::output::{printable, write_json};
 
 /// Disks of a trace that a message names at most.
 const DISKS_SHOWN_MAX: usize = 10;

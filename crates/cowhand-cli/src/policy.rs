@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use graph::names::{ADMINISTRATORS, Policy};
 use serde::Deserialize;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Names a file that makes the rules stricter.
 const VARIABLE: &str = "COWHAND_POLICY";

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use graph::size::human_size;
 
-use crate::output::tell;
-use crate::voice;
+use tool::output::tell;
+use tool::voice;
 
 /// Often enough to be seen moving, seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -11,8 +11,9 @@ use storage_chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};
 
 use crate::copying;
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::{Failure, warn};
+use tool::output::write_json;
 
 /// Less of it is refused without `--force`: a push that runs would count as killed.
 const UNUSED_FOR_MIN_S: u64 = 3600;

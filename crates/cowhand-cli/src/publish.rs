@@ -12,11 +12,12 @@ use serde::Serialize;
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
 use crate::drive::{NamesArgs, parse_bytes};
-use crate::failure::Failure;
 use crate::lineages::args::{CheckpointArg, with_disk};
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::push::Signals;
 use crate::push::target::{SENT_JSON, TargetArgs, uploaded};
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

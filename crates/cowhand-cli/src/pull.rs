@@ -10,7 +10,7 @@ use storage_chunked::{PREFIX, split_key, without_prefix};
 
 use crate::convert;
 use crate::drive::{made_formats, parse_bytes};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand pull`.
 #[derive(Debug, clap::Args)]

@@ -18,9 +18,10 @@ use crate::copying::report::ReportArgs;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
-use crate::failure::Failure;
 use crate::lineages::args::DiskArg;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::failure::Failure;
 use crate::serve::sandbox;
+use tool::failure::Failure;
 
 /// Starts workers until the other end of standard input is closed.
 ///

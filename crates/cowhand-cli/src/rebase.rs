@@ -14,12 +14,12 @@ use graph::{Disk, OpenRules};
 use job::{CopyOptions, Counters, Zeroes};
 
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{
     BackingFormat, DriveArgs, backing_formats, cache_modes, check_backing_name, disk_options,
 };
-use crate::failure::Failure;
-use crate::voice;
+use tool::failure::Failure;
+use tool::voice;
 
 /// Arguments of `cowhand rebase`.
 #[derive(Debug, clap::Args)]
@@ -159,7 +159,7 @@ async fn copy(
     memory: Memory,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let compressing = match args.compress {
-        true => Some(compressing(overlay)?),
+        true => Some(overlay.compressing()?),
         false => None,
     };
     let target = compressing.as_ref().map_or(overlay as &dyn Block, |compressing| compressing);

@@ -9,7 +9,7 @@ use control::{Client, ClientError};
 use export::few_names;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// How a running server is named.
 #[derive(Clone, Debug, clap::Args)]

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::failure::Failure;
 use crate::remote::RemoteArgs;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand reopen`.
 #[derive(Debug, clap::Args)]

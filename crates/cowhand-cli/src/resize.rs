@@ -12,8 +12,8 @@ use graph::size::parse_size;
 use qcow2::Preallocation;
 
 use crate::drive::DriveArgs;
-use crate::failure::Failure;
-use crate::voice;
+use tool::failure::Failure;
+use tool::voice;
 
 /// Arguments of `cowhand resize`.
 #[derive(Debug, clap::Args)]

@@ -15,12 +15,13 @@ use crate::compat::{keyval, storage_daemon};
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::parse_bytes;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::pull;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
 use crate::serve::qmp::export_schema::SERVE;
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -74,9 +74,9 @@ use self::systemd::Inherited;
 use self::take_over::successor::Successor;
 use self::take_over::{Estate, sockets};
 use crate::background::{Background, Side};
-use crate::create::options;
-use crate::failure::Failure;
 use crate::warnings;
+use tool::create::options;
+use tool::failure::Failure;
 
 /// How often this process may begin again with rings, after successors that failed: each time costs about 100
 /// KiB a loop in advance.

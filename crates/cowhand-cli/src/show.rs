@@ -22,11 +22,12 @@ use self::lineage::LineagePicture;
 use self::terminal::Canvas;
 use crate::drive::DRIVE_HELP;
 use crate::drive::DriveArgs;
-use crate::failure::Failure;
 use crate::info::keys::{BITMAPS_JSON, SNAPSHOTS_JSON};
 use crate::lineages;
-use crate::log::{self, Tree};
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::lineages::tree::{self, Tree};
+use tool::output::write_json;
 
 /// Width of a line where the terminal's is unknown.
 const COLUMNS_DEFAULT: u16 = 80;
@@ -52,7 +53,7 @@ Examples:
         what each file takes (own), what the layers below it take (shared), and how many are backed by it (users). DRIVE may be a server's control \
         socket then: SOCKET, or SOCKET:NODE. Takes no lock, and opens no disk.",
     after_help = after_help(),
-    after_long_help = with_json(&after_help(), &[picture::JSON, SNAPSHOTS_JSON, BITMAPS_JSON, "Of a lineage:", log::JSON])
+    after_long_help = with_json(&after_help(), &[picture::JSON, SNAPSHOTS_JSON, BITMAPS_JSON, "Of a lineage:", tree::JSON])
 )]
 pub struct Args {
     #[command(flatten)]

@@ -15,12 +15,14 @@ use serde_json::json;
 
 use crate::drive::DRIVE_HELP;
 use crate::drive::DriveArgs;
-use crate::failure::{Failure, warn};
 use crate::info::keys::SNAPSHOTS_JSON;
-use crate::info::{show_snapshots, snapshot_info};
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::info::show_snapshots;
+use crate::output::{OutputFormat, with_json};
 use crate::remote::Remote;
-use crate::voice;
+use tool::failure::{Failure, warn};
+use tool::info::read::snapshot_info;
+use tool::output::write_json;
+use tool::voice;
 
 /// Arguments of `cowhand snapshot`.
 #[derive(Debug, clap::Args)]

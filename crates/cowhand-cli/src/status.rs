@@ -12,14 +12,15 @@ use export::few_names;
 use graph::size::human_size;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
 use crate::map_figures;
-use crate::medium::MEDIUM_JSON;
-use crate::output::{self, OutputFormat, counted, with_json, write_json};
+use crate::output::{OutputFormat, counted, with_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
 use crate::serve::qmp;
 use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
+use tool::failure::Failure;
+use tool::medium::MEDIUM_JSON;
+use tool::output::{self, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::drive::parse_bytes;
-use crate::failure::Failure;
 use crate::remote::RemoteArgs;
 use crate::remote::jobs::LiveArgs;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand stream`.
 #[derive(Debug, clap::Args)]

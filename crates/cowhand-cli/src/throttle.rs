@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// What stands under the help of everything that takes limits.
 pub const LIMITS_HELP: &str = "\

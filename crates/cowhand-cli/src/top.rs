@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use clap::value_parser;
 
 use self::rates::{Rates, rates};
-use crate::failure::Failure;
 use crate::remote::figures::{self, DiskFigures};
 use crate::remote::{Remote, RemoteArgs};
+use tool::failure::Failure;
 
 /// Arguments of `cowhand top`.
 #[derive(Debug, clap::Args)]

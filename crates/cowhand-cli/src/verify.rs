@@ -24,9 +24,10 @@ use self::list::Line;
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
-use crate::failure::{FAILED, Failure};
-use crate::output::{OutputFormat, printable, tell, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
+use tool::failure::{FAILED, Failure};
+use tool::output::{printable, tell, write_json};
 
 /// Often enough to be seen moving.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);

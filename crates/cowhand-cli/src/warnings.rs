@@ -12,10 +12,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::failure::warn;
+use tool::failure::warn;
 
 /// Where images are opened, and where options are read. What other parts log is news of a server's life, and costs a tool nothing.
-const SAID: [&str; 3] = ["graph::chain", "graph::drive", "cowhand_cli::create::options"];
+const SAID: [&str; 3] = ["graph::chain", "graph::drive", "tool::create::options"];
 
 /// From now on each warning of images that are opened, and of what is asked of them, is on standard error, once.
 pub fn show() {

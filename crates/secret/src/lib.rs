@@ -7,6 +7,7 @@
 //! What this cannot do: registers are in a core dump while a calculation is at work, and what the kernel, a terminal or a debugger has seen is theirs.
 
 mod bytes;
+mod core_dump;
 mod keyring;
 mod locked;
 mod pages;
@@ -14,6 +15,7 @@ mod stack;
 mod text;
 
 pub use bytes::Secret;
+pub use core_dump::leave_no_core_dump;
 pub use keyring::read_key;
 pub use locked::Locked;
 pub use pages::why_unlocked;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cowhand_cli::create::options::{NewImage, asks_for_help, help};
 use graph::probe::Format;
 use qcow2::{CreateOptions, Options};
 use storage::Storage;
+use tool::create::options::{NewImage, asks_for_help, help};
 
 use super::disk;
 use crate::executor::block_on;

@@ -1,7 +1,7 @@
 //! The oldest points are removed, in whole runs: a full point and the increments that need it.
 
 use super::manifest::{Kind, Point, Store};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Removes the oldest runs while `keep` points that can be restored stay, and those of which none can. Gives what was removed.
 ///

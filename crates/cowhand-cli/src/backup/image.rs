@@ -18,7 +18,7 @@ use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
-use crate::failure::{Failure, warn};
+use tool::failure::{Failure, warn};
 
 /// What is copied as a whole: a cluster of the new image.
 const UNIT_BYTES: u64 = 64 << 10;

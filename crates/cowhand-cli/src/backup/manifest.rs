@@ -9,8 +9,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
 use storage::{FileAccess, create_beside};
+use tool::failure::Failure;
 
 /// What the bitmaps of all backups begin with.
 pub(super) const BITMAP_PREFIX: &str = "cowhand-backup-";

@@ -16,8 +16,8 @@ use storage::{FileOptions, FileStorage};
 
 use super::manifest::{Kind, Point, Store, file_name, now_sec};
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
 use storage::create_private;
+use tool::failure::{Failure, warn};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

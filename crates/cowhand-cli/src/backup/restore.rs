@@ -14,8 +14,8 @@ use super::new_point::{check, sum};
 use crate::copying::made::Made;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use crate::create::options::NewImage;
-use crate::failure::Failure;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// Looks at every point: its file is what was written, its metadata is sound, and the disk can be opened. All are looked at, also after one
 /// was found wrong; gives how many were.

@@ -14,9 +14,9 @@ use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
 use crate::copying;
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
+use tool::failure::{Failure, warn};
 
 /// A disk of a server.
 struct Source<'a> {

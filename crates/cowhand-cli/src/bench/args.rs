@@ -11,9 +11,9 @@ use graph::size::parse_size;
 
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
-use crate::failure::Failure;
-use crate::numbers::{between, whole};
 use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::numbers::{between, whole};
 
 /// Requests if neither their number nor a time is given, as in qemu-img.
 const COUNT_DEFAULT: u64 = 75_000;

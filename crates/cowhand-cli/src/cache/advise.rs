@@ -16,8 +16,9 @@ use super::curve;
 use super::replay::{self, Played};
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
-use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 /// Arguments of `cowhand cache advise`.
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,7 @@ use qcow2::{Model, Qcow2, SliceKey};
 
 use super::curve::{Curve, Point};
 use super::recency::{Last, Recency};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// The smallest cache that is looked at ...
 const BYTES_MIN: u64 = 64 << 10;

@@ -13,9 +13,10 @@ use reactor::Reactor;
 use super::report::{CheckReport, code};
 use super::{Args, FINDINGS_SHOWN_MAX};
 use crate::compat;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, printable, tell, write_json};
-use crate::voice;
+use crate::output::OutputFormat;
+use tool::failure::Failure;
+use tool::output::{printable, tell, write_json};
+use tool::voice;
 
 /// Whether images of the format have a check.
 pub fn has_check(format: Format) -> bool {

@@ -3,7 +3,7 @@
 use block::{Block, BlockStatus};
 
 use super::{PIECE_BYTES, code};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A part that one disk at least has data in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

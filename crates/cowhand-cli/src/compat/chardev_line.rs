@@ -7,9 +7,9 @@ use dial::AbstractName;
 use serde_json::{Map, Value};
 
 use crate::background::absolute;
-use crate::failure::Failure;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::chardevs::Place;
+use tool::failure::Failure;
 
 /// A character device that a monitor may name.
 #[derive(Debug, PartialEq, Eq)]

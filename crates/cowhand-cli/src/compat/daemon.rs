@@ -17,7 +17,6 @@ use serde_json::{Map, Value};
 use super::keyval::typed;
 
 use crate::background::{Background, absolute};
-use crate::failure::Failure;
 use crate::serve::brokers;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::nodes::Nodes;
@@ -29,6 +28,7 @@ use crate::serve::socket_mode::SocketMode;
 use crate::serve::steering::Sockets;
 use crate::serve::supervise::{View, until_asked};
 use crate::serve::{disks, log, systemd};
+use tool::failure::Failure;
 
 /// A server before it serves.
 pub struct Daemon {

@@ -6,7 +6,6 @@
 pub mod check;
 pub mod create;
 mod long_names;
-pub mod option_list;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -23,11 +22,11 @@ use crate::cli::{self, Cli};
 use crate::compare::code;
 use crate::deferred::with_arguments;
 use crate::dispatch;
-use crate::failure::{FAILED, Failure};
 use crate::{
     amend, bench, bitmap, commit, compare, convert, dd, info, map, measure, rebase, resize, snapshot,
     warnings,
 };
+use tool::failure::{FAILED, Failure};
 
 /// Adds the arguments of a command.
 type Arguments = fn(Command) -> Command;

@@ -7,9 +7,9 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 
 use super::names::VERSION;
 use super::objects;
-use crate::failure::Failure;
 use crate::io::{self, Args};
 use crate::warnings;
+use tool::failure::Failure;
 
 /// The command line of `qemu-io`.
 pub fn command() -> Command {

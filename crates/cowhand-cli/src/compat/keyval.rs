@@ -5,7 +5,7 @@ use graph::drive::split_text;
 use graph::size::parse_size;
 use serde_json::{Map, Value};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Parts of one key: as many as a drive may have.
 const KEY_PARTS_MAX: usize = 64;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::names::NAMES;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Commands of `cowhand compat`.
 #[derive(Debug, Subcommand)]

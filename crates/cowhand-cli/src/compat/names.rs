@@ -1,13 +1,7 @@
 //! The programs of QEMU whose place cowhand takes, by name, and what they say of their version.
 
-macro_rules! qemu_version {
-    () => {
-        "11.1.0"
-    };
-}
+use tool::qemu_version;
 
-/// QEMU's version whose options and forms the programs have.
-pub const QEMU_VERSION: &str = qemu_version!();
 /// What the programs call themselves: that version, and ours.
 pub(super) const VERSION: &str =
     concat!("version ", qemu_version!(), " (cowhand ", env!("CARGO_PKG_VERSION"), ")");

@@ -31,9 +31,7 @@ use self::kernel::Device;
 use super::daemon::Daemon;
 use super::keyval;
 use crate::background::{Background, Side, Waiting, absolute};
-use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
-use crate::output::printable;
 use crate::policy::policy;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::export_view::{LentBitmap, Shown};
@@ -42,6 +40,8 @@ use crate::serve::listening::Listening;
 use crate::serve::log_filter::LEVEL_AS_QEMU;
 use crate::serve::qmp::nbd_server::credentials;
 use crate::serve::systemd;
+use tool::failure::{Failure, warn};
+use tool::output::printable;
 
 /// The node's name and the export's id; clients do not see them.
 const NODE: &str = "drive";

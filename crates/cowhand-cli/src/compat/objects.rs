@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::failure::Failure;
 use crate::objects::add_all;
+use tool::failure::Failure;
 
 /// The argument's name among matches.
 const ID: &str = "object";

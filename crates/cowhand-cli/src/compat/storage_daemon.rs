@@ -15,11 +15,11 @@ use super::daemon::Daemon;
 use super::keyval::{parse, parse_with_switches};
 use super::names::VERSION;
 use crate::background::{Background, Side, absolute};
-use crate::failure::Failure;
-use crate::output::tell;
 use crate::policy::policy;
 use crate::serve::log_filter::LEVEL_AS_QEMU;
 use crate::serve::settings::SHARED_DEFAULT;
+use tool::failure::Failure;
+use tool::output::tell;
 
 /// Options that are done in their order: name, what stands behind it, help.
 const STEPS: [(&str, &str, &str); 6] = [

@@ -14,9 +14,9 @@ use crate::copying::MEMORY_BYTES_MIN;
 use crate::drive::{
     BackingFormat, OpenArgs, backing_formats, cache_modes, formats, parse_bytes, target_formats,
 };
-use crate::failure::Failure;
-use crate::numbers::between;
-use crate::voice;
+use tool::failure::Failure;
+use tool::numbers::between;
+use tool::voice;
 
 /// Arguments of `cowhand convert`.
 #[derive(Debug, clap::Args)]

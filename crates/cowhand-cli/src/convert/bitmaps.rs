@@ -10,7 +10,7 @@ use qcow2_layout::Version;
 
 use super::args::Args;
 use super::plan::Plan;
-use crate::failure::{Failure, warn};
+use tool::failure::{Failure, warn};
 
 /// The bitmaps to be copied, of the only one of `sources`. They are checked before anything is written.
 ///

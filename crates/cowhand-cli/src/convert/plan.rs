@@ -10,10 +10,10 @@ use qcow2::Preallocation;
 
 use super::args::Args;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
-use crate::create::options::NewImage;
 use crate::drive::is_device;
-use crate::failure::Failure;
-use crate::voice;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
+use tool::voice;
 
 /// The longest run of zeroes that may be asked for: pieces are no longer.
 pub const SPARSE_BYTES_MAX: u64 = 16 << 20;

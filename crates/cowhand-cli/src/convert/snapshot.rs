@@ -6,9 +6,9 @@ use block::Block;
 use graph::Disk;
 use qcow2::snapshot::SnapshotName;
 
-use crate::failure::Failure;
-use crate::output::tell;
-use crate::voice;
+use tool::failure::Failure;
+use tool::output::tell;
+use tool::voice;
 
 /// What options begin with: an id or a name alone does not.
 const OPTIONS: &str = "snapshot.";

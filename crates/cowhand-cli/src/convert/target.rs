@@ -10,8 +10,8 @@ use super::args::Args;
 use super::plan::Plan;
 use crate::copying::made::Made;
 use crate::drive::disk_options;
-use crate::failure::Failure;
-use crate::voice;
+use tool::failure::Failure;
+use tool::voice;
 
 /// The target.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::{warn_of_unreadable, whole};
 use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Copies `source` into a pipe: its bytes, or an image of a format whose file is written in order.
 ///

@@ -19,8 +19,8 @@ use super::{same_as, warn_of_unreadable};
 use crate::copying::object::{ObjectTarget, Shape, hinted};
 use crate::copying::watch::Watch;
 use crate::drive::disk_options;
-use crate::failure::{Failure, warn};
 use crate::measure::add_data;
+use tool::failure::{Failure, warn};
 
 /// Less does not hold three parts.
 const MEMORY_BYTES_MIN: u64 = 3 * storage_s3::PART_BYTES_MIN as u64;

@@ -15,7 +15,7 @@ use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
 use crate::copying::whole_image::WholeImage;
 use crate::create::foreign;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// The name of its own file in a vmdk image that is written to a pipe.
 const NAME_IN_PIPE: &str = "disk.vmdk";

@@ -8,7 +8,7 @@ use graph::names::directory_of;
 use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::process::geteuid;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// The bit of a directory in which only owners take names away.
 const STICKY: u32 = 0o1000;

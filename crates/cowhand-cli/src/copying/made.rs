@@ -14,11 +14,11 @@ use super::new_device::NewDevice;
 use super::new_elsewhere::NewElsewhere;
 use super::new_file::NewFile;
 use super::write_behind::writing_behind;
-use crate::create::options::NewImage;
 use crate::create::{check_creatable, foreign};
 use crate::drive::{is_device, new_path};
-use crate::failure::Failure;
-use crate::voice;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
+use tool::voice;
 
 /// With less memory Linux writes the pages of a full container a few at a time: minutes for what takes a second.
 const MEMORY_TO_SPARE: u64 = 1 << 30;

@@ -16,9 +16,9 @@ use reactor::blocking;
 
 use super::made::to_be_filled;
 use crate::create::make;
-use crate::create::options::NewImage;
 use crate::drive::is_device;
-use crate::failure::Failure;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// The magic of an image stands at the start.
 const MAGIC_BYTES: usize = 4;

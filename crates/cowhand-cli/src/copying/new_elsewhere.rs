@@ -10,10 +10,10 @@ use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 
 use super::reactor;
-use crate::create::options::NewImage;
 use crate::drive::disk_options;
-use crate::failure::Failure;
-use crate::voice;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
+use tool::voice;
 
 /// The image. It has its name from the beginning: a cluster has no place to keep it in before it is whole.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ use storage::{FileLock, FileOptions, OpenError, Role, UnlockedFile, is_sealed_la
 
 use super::made::to_be_filled;
 use crate::create::make;
-use crate::create::options::NewImage;
-use crate::failure::Failure;
 use storage::{FileAccess, create_beside, part_of};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// A file on its way.
 #[derive(Debug)]

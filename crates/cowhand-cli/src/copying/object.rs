@@ -10,7 +10,7 @@ use futures_util::lock::Mutex;
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
 use storage_s3::{Service, StoreError, Upload};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Zeroes that are appended at a time.
 const ZEROES_BYTES: usize = 64 << 10;

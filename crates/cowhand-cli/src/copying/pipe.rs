@@ -18,7 +18,7 @@ use graph::fd_sets::FdSets;
 use graph::probe::Format;
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Read from a pipe at a time. Zeroes of that length stay holes.
 const PIECE_BYTES: usize = 64 << 10;

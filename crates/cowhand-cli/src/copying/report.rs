@@ -1,8 +1,8 @@
 //! What a tool that copies shows: how far it is, and its result.
 
 use super::watch::Watch;
-use crate::failure::Failure;
 use crate::output::OutputFormat;
+use tool::failure::Failure;
 
 /// The options for that.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -11,7 +11,7 @@ use futures_util::lock::Mutex;
 use storage::{FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
 
 use super::pipe::PipeTarget;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// The image.
 #[derive(Debug)]

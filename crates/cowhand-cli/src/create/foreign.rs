@@ -15,7 +15,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
 use crate::drive::is_device;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Starts an image whose file will be called `name`.
 ///

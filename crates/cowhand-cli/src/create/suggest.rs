@@ -253,7 +253,7 @@ mod tests {
         for purpose in Use::value_variants() {
             for bits in 0..=60 {
                 let options = suggested(*purpose, false, 1 << bits);
-                let parsed = super::super::options::NewImage::parse(&[options], Format::Qcow2).unwrap();
+                let parsed = tool::create::options::NewImage::parse(&[options], Format::Qcow2).unwrap();
                 let options = parsed.options;
                 assert!(options.cluster_size.is_power_of_two() && options.cluster_size <= CLUSTER_BYTES_MAX);
                 assert!(!options.extended_l2 || options.cluster_size >= 16 << 10);

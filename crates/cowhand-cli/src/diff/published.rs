@@ -10,8 +10,8 @@ use storage_chunked::{Comparison, Content, Difference, Place, without_prefix};
 
 use super::Printer;
 use crate::copying;
-use crate::failure::Failure;
-use crate::output::printable;
+use tool::failure::Failure;
+use tool::output::printable;
 
 /// The names of two published disks.
 pub struct Pair<'a> {

@@ -7,10 +7,10 @@ use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
 
-use super::model::{BitmapInfo, FormatSpecific, ImageInfo};
-use super::read::{cannot_open, image_info};
 use crate::copying;
-use crate::failure::Failure;
+use tool::failure::Failure;
+use tool::info::model::{BitmapInfo, FormatSpecific, ImageInfo};
+use tool::info::read::{cannot_open, image_info};
 
 /// Snapshots and bitmaps of all images of a chain together: four images with as many as the format
 /// allows in one. Bounds what is held in memory until it is printed.

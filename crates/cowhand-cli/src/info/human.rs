@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::date::utc;
-use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
-use super::read::specific;
-use crate::output::printable;
-use crate::voice;
+use tool::info::model::{FormatSpecific, ImageInfo, SnapshotInfo};
+use tool::info::read::specific;
+use tool::output::printable;
+use tool::voice;
 
 /// Writes one image.
 pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
@@ -165,8 +165,8 @@ fn size_and_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
     use super::*;
+    use tool::info::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
 
     #[test]
     fn the_format_of_an_encryption_stands_before_its_mode() {

@@ -1,11 +1,11 @@
-//! The keys of `info`'s JSON, for its help: what `super::model` prints.
+//! The keys of `info`'s JSON, for its help: what `tool::info::model` prints.
 
-use crate::medium::MEDIUM_JSON;
+use tool::medium::MEDIUM_JSON;
 
 /// All of it.
 pub const ALL: [&str; 6] = [JSON, SNAPSHOTS_JSON, BITMAPS_JSON, LUKS_JSON, LIMITS_JSON, MEDIUM_JSON];
 
-/// [`super::SnapshotInfo`]
+/// [`tool::info::model::SnapshotInfo`]
 pub const SNAPSHOTS_JSON: &str = "\
 Of each snapshot:
   id, name                text
@@ -14,7 +14,7 @@ Of each snapshot:
   vm-clock-sec, vm-clock-nsec  how long the machine had run: seconds, and nanoseconds
   icount?                 number of instructions, where they were counted";
 
-/// [`super::BitmapInfo`]
+/// [`tool::info::model::BitmapInfo`]
 pub const BITMAPS_JSON: &str = "\
 Of each bitmap:
   name                    text
@@ -58,7 +58,7 @@ Of data, vmdk:
   extents                 list of objects: parts of the disk, each with filename, format, virtual-
                           size, cluster-size?, compressed? (bool)";
 
-/// [`super::model::LuksInfo`] and [`super::model::Luks2Info`].
+/// [`tool::info::model::LuksInfo`] and [`tool::info::model::Luks2Info`].
 const LUKS_JSON: &str = "\
 Of data, luks and luks2, and of encrypt:
   cipher-alg, cipher-mode, ivgen-alg  text
@@ -82,7 +82,7 @@ Of each key slot:
   priority?, kdf?         text: prefer, normal or ignore; pbkdf2, argon2i or argon2id (luks2)
   passes?, memory?, lanes?  cost of argon2: passes, bytes, lanes (luks2)";
 
-/// [`super::model::Limits`]
+/// [`tool::info::model::Limits`]
 const LIMITS_JSON: &str = "\
 Of limits:
   request-alignment       bytes that requests are multiples of

@@ -8,7 +8,7 @@ use storage::{Step, StepWatcher, Storage};
 
 use super::failed::Failed;
 use super::report::words_of;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Time between two checks for suspended requests.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(20);

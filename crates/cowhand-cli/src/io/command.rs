@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::ops::RangeInclusive;
 
 use super::request::Form;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A command.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Why a command failed. The script continues, unless its output is closed.
 #[derive(Debug)]

@@ -14,10 +14,10 @@ use qcow2::CreateOptions;
 use super::words::Words;
 use crate::copying;
 use crate::create::make;
-use crate::create::options::NewImage;
 use crate::drive::option_tree;
-use crate::failure::Failure;
 use storage::create_private;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// The mode of caches unless said otherwise, as in qemu-io.
 const CACHE_DEFAULT: &str = "writethrough";

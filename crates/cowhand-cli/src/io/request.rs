@@ -12,8 +12,8 @@ use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use super::report::{Moved, dump, reason};
 use super::words::{REQUEST_BYTES_MAX, Words, bytes, length, pattern};
-use crate::failure::Failure;
-use crate::output::tell;
+use tool::failure::Failure;
+use tool::output::tell;
 
 /// What fills a write unless said otherwise, as in qemu-io.
 const FILLING: u8 = 0xcd;

@@ -17,9 +17,8 @@ use super::look;
 use super::opening::{Manner, Opened};
 use super::request::{Ended, Form, Request};
 use super::words::{Words, bytes, split};
-use crate::copying;
-use crate::failure::Failure;
-use crate::numbers::whole;
+use tool::failure::Failure;
+use tool::numbers::whole;
 
 /// Commands of a script, one after the other.
 pub struct Session<'a> {
@@ -218,7 +217,7 @@ impl<'a> Session<'a> {
     /// Where compressed clusters go: behind those of earlier requests.
     fn compressing(&mut self, disk: &Disk) -> Option<Arc<Compressing>> {
         if self.compressing.is_none() {
-            self.compressing = copying::compressing(disk).ok().map(Arc::new);
+            self.compressing = disk.compressing().ok().map(Arc::new);
         }
         self.compressing.clone()
     }

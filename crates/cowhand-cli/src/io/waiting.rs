@@ -11,7 +11,7 @@ use super::breakpoints::{self, LOOK_AGAIN};
 use super::failed::Failed;
 use super::request::Ended;
 use super::session::Session;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 impl Session<'_> {
     /// Waits for `work`, which is no request, and reports the ends of asynchronous requests meanwhile.

@@ -2,8 +2,8 @@
 
 use graph::size::parse_size;
 
-use crate::failure::Failure;
-use crate::numbers::whole;
+use tool::failure::Failure;
+use tool::numbers::whole;
 
 /// The longest request: what a signed 32-bit number holds of whole sectors, as in qemu-io.
 pub const REQUEST_BYTES_MAX: u64 = i32::MAX as u64 / block::SECTOR_BYTES * block::SECTOR_BYTES;

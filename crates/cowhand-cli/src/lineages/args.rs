@@ -6,11 +6,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use checkpoints::Sealed;
-use lineage::{CheckpointRef, DiskPlace, Place, Survey, Unread};
+use lineage::{CheckpointRef, DiskPlace, Place};
 use serde_json::json;
 
-use crate::failure::{Failure, warn};
 use crate::remote::Remote;
+use tool::failure::Failure;
+use tool::lineages::seen::Seen;
 
 /// What stands under the help of each of these commands.
 const DISK_HELP: &str = "\
@@ -177,14 +178,6 @@ impl CheckpointArg {
     }
 }
 
-/// A lineage that was looked at, and the disk that led to it.
-pub struct Seen {
-    /// The lineage.
-    pub survey: Survey,
-    /// The disk; `None` where a directory was named.
-    pub disk: Option<DiskPlace>,
-}
-
 /// Looks at the lineage of a disk, or at that in a directory. Takes no lock.
 ///
 /// # Errors
@@ -199,20 +192,6 @@ pub fn look(text: &OsStr) -> Result<Seen, Failure> {
         }
     };
     Ok(Seen::of(place, disk)?)
-}
-
-impl Seen {
-    /// The lineage at `place`. Takes no lock. An image that cannot be read is warned of: another disk may need nothing of it.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn of(place: Place, disk: Option<DiskPlace>) -> Result<Self, lineage::Error> {
-        let survey = Survey::look(&place)?;
-        for Unread { path, reason } in &survey.unread {
-            warn(&format!("{}: {reason}", path.display()));
-        }
-        Ok(Self { survey, disk })
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
 
 use crate::copying;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// No process has the disk open: nothing is switched.
 struct Offline {

@@ -7,8 +7,8 @@
 use serde_json::{Value, json};
 
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
 use crate::remote::Remote;
+use tool::failure::{Failure, warn};
 
 /// Bitmaps that are on their way.
 pub struct Bitmaps {

@@ -8,7 +8,7 @@ use graph::size::parse_size;
 use parking_lot::Mutex;
 use throttle::{Dialect, Options, Setting};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Groups of the command line. Holding them here keeps them alive.
 static GROUPS: Mutex<Vec<Arc<ThrottleGroup>>> = Mutex::new(Vec::new());

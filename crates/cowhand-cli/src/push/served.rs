@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::{Args, Outcome, Report};
 use crate::copying::watch::Watch;
-use crate::failure::Failure;
 use crate::lineages::args::Served;
 use crate::remote::Remote;
+use tool::failure::Failure;
 
 /// Has the server push its disk, and watches the job. A signal cancels it.
 ///

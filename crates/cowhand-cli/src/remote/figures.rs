@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Remote;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// One disk at one moment. What grows counts from when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

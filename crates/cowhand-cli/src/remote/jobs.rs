@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Remote;
 use crate::copying::watch::Watch;
-use crate::failure::{Failure, warn};
+use tool::failure::{Failure, warn};
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);

@@ -9,8 +9,8 @@ use reactor::Reactor;
 
 use super::{Args, check_shrink, new_size};
 use crate::copying::watch::survive_questions;
-use crate::failure::{Failure, warn};
-use crate::voice;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 /// What is said of a size that is what was asked for, as by qemu-img.
 pub(super) const RESIZED: &str = "Image resized.";

@@ -7,8 +7,8 @@ use qcow2::Preallocation;
 use serde_json::json;
 
 use super::{Args, check_shrink, new_size};
-use crate::failure::Failure;
 use crate::remote::{Remote, figures};
+use tool::failure::Failure;
 
 /// Makes the server at `socket` change the size of a disk; returns what to print.
 pub(super) fn resize(socket: &Path, args: &Args) -> Result<String, Failure> {

@@ -17,7 +17,7 @@ use super::inventory::vhost_user::VhostDoor;
 use super::machine_lines;
 use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 use super::steering::Sockets;
-use crate::output::printable;
+use tool::output::printable;
 
 /// How clients reach the server.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use clap::error::Error;
 use clap::{ArgMatches, Command, FromArgMatches};
 
 use super::args::Args;
-use crate::failure::Failure;
 use crate::output::counted;
+use tool::failure::Failure;
 
 /// Bytes of a configuration at most: a typing error must not read a disk.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

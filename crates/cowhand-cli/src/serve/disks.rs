@@ -8,9 +8,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::settings::{Export, Settings};
 use crate::create::make_if_missing;
-use crate::create::options::NewImage;
-use crate::failure::Failure;
 use crate::{ask, objects};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// A disk that was opened for an export.
 #[derive(Debug)]

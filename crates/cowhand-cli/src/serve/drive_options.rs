@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use graph::options::{Changes, Group, Kind, Spec, table};
 use serde::Serialize;
 
-use crate::output::write_json;
+use tool::output::write_json;
 
 /// What the list is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::args::Args;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Drives of the command line, or of the configuration, with what was said for all of them.
 ///

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use control::{Arguments, QmpError};
 use dial::AbstractName;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A place to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use graph::names::directory_of;
 use graph::options::DiskOptions;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Bytes of an export's name at most (the NBD protocol's limit on strings).
 pub const EXPORT_NAME_BYTES_MAX: usize = 4096;

@@ -35,7 +35,7 @@ use super::systemd::Inherited;
 use super::take_over::successor::Successor;
 use super::take_over::{Estate, RETURNING_MAX, clients, sockets};
 use super::trace::Trace;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Pause before everything is tried to be opened again.
 const RETURNING_PAUSE: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use super::socket_path::NamedSocket;
 use super::systemd::Inherited;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Open sockets, and what clients call them.
 #[derive(Debug)]

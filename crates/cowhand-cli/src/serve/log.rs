@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 use super::log_filter;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Starts logging what `filter` selects.
 ///

@@ -1,6 +1,6 @@
 //! What `--log` may say: a level, and levels of single parts.
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// The levels, from nothing to everything.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -46,6 +46,7 @@ const PARTS: [&str; 39] = [
     "sync",
     "throttle",
     "tls",
+    "tool",
 ];
 
 /// The level of what is not named.

@@ -22,7 +22,7 @@ use self::http::{REQUEST_BYTES_MAX, Request, answer, ask};
 use super::inventory::Inventory;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Scrapes at a time: more than any number of servers that look at one process.
 const CLIENTS_MAX: usize = 16;

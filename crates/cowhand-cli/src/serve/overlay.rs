@@ -9,9 +9,9 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 
 use crate::create::make;
-use crate::create::options::NewImage;
-use crate::failure::Failure;
 use crate::info::read_image;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// An overlay, and what it lies over.
 #[derive(Clone, Debug)]

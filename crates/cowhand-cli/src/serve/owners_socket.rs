@@ -6,11 +6,11 @@ use std::path::Path;
 
 use reactor::net::Listener;
 
-use crate::failure::Failure;
 use crate::serve::socket_mode::SocketMode;
 use crate::serve::socket_path::NamedSocket;
 use crate::serve::take_over::message::Place;
 use crate::serve::take_over::sockets::Handed;
+use tool::failure::Failure;
 
 /// A listening socket with a name. Dropping it removes the name.
 #[derive(Debug)]

@@ -59,7 +59,7 @@ use graph::Change;
 use serde_json::{Value, json};
 
 use super::inventory::Inventory;
-use crate::compat;
+use tool::voice::QEMU_VERSION;
 
 /// Does the commands on an inventory.
 pub struct Steering {
@@ -315,7 +315,7 @@ impl Handler for Steering {
 
     /// Our own numbers, so that no client takes this program for a QEMU; under QEMU's name those of `--version`.
     fn version(&self) -> Value {
-        let number = if self.inventory.as_qemu { compat::QEMU_VERSION } else { env!("CARGO_PKG_VERSION") };
+        let number = if self.inventory.as_qemu { QEMU_VERSION } else { env!("CARGO_PKG_VERSION") };
         let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         let [major, minor, micro] = std::array::from_fn(|_| parts.next().unwrap_or(0));
         json!({

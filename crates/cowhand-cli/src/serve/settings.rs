@@ -19,9 +19,9 @@ use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::{export_names, stable_path};
 use super::overlay::Overlay;
 use super::socket_path::private_name;
-use crate::create::options::NewImage;
-use crate::failure::Failure;
 use crate::policy::policy;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
 /// fio: one a job), few enough that their buffers are bounded.

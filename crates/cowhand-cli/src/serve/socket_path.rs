@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::new_socket::{self, Lock};
 use super::socket_mode::SocketMode;
 use super::take_over::sockets;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Bytes of a socket's path at most (sun_path of Linux, with its terminating zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;

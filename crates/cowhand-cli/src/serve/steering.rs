@@ -15,7 +15,7 @@ use super::owners_socket::OwnersSocket;
 use super::pid_file::PidFile;
 use super::qmp::{Steering, bitmaps, errors};
 use super::take_over::sockets::Handed;
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Sockets that are open, before anything happens on them.
 #[derive(Debug)]

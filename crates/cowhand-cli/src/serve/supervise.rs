@@ -30,8 +30,8 @@ use super::take_over::levels::levels;
 use super::take_over::predecessor::{Exchange, wait_for_successor};
 use super::take_over::sockets::Handed;
 use crate::exit_codes::ENDED_AT_ONCE;
-use crate::failure::Failure;
-use crate::output::tell;
+use tool::failure::Failure;
+use tool::output::tell;
 
 /// Time between two status lines: long enough to read, short enough to watch.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A notice is not worth more.
 const WAITS_FOR_SYSTEMD: Duration = Duration::from_secs(5);

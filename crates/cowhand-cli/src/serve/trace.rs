@@ -6,7 +6,7 @@ use std::sync::Arc;
 use graph::trace::{Recorder, Recording};
 use reactor::{Reactor, Task};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A trace that is being written. Its task belongs to the loop that it was started on.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use graph::size::human_size;
 use super::kind::Kind;
 use super::picture::{Clusters, Image, Layer, Picture};
 use crate::info::date::utc;
-use crate::output::printable;
+use tool::output::printable;
 
 /// A name, and what is said of it.
 pub type Fact = (&'static str, String);

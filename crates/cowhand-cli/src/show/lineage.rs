@@ -8,9 +8,10 @@ use lineage::Backing;
 
 use super::kind::Kind;
 use super::terminal::Canvas;
-use crate::lineages::args::Seen;
-use crate::log::{Node, Tree, name_of};
-use crate::output::printable;
+use crate::log::name_of;
+use tool::lineages::seen::Seen;
+use tool::lineages::tree::{Node, Tree};
+use tool::output::printable;
 
 /// What is drawn.
 pub struct LineagePicture {

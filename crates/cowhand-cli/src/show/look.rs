@@ -16,11 +16,12 @@ use super::kind::Kind;
 use super::picture::{Checked, Image, Layer, Picture};
 use super::tally::Tally;
 use crate::copying::{Memory, reactor};
-use crate::failure::Failure;
-use crate::info::{FormatSpecific, ImageInfo, read_chain};
+use crate::info::read_chain;
 use crate::map::extent::Extent;
 use crate::map::pieces::{pieces_max, too_many};
 use crate::map::{Walk, file_names};
+use tool::failure::Failure;
+use tool::info::model::{FormatSpecific, ImageInfo};
 
 /// Looks at the disk of `options`, for reading.
 ///

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use crate::failure::Failure;
 use storage::{FileAccess, create_beside, part_of};
+use tool::failure::Failure;
 
 /// What every picture begins with, and no image does.
 const FIRST_BYTE: u8 = b'<';

@@ -6,7 +6,7 @@ use serde::ser::Serializer;
 use super::cells::Cells;
 use super::kind::Kind;
 use super::runs::Fragmentation;
-use crate::info::{BitmapInfo, SnapshotInfo};
+use tool::info::model::{BitmapInfo, SnapshotInfo};
 
 /// What [`Picture`] prints, with the texts of snapshots and bitmaps behind it.
 pub const JSON: &str = "  filename                text: the image, as it was named

@@ -146,7 +146,7 @@ fn part(bytes: u64, whole: u64) -> f64 {
 /// Text as it may stand in a document: names of files may hold what a browser would obey.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
-    for c in crate::output::printable(text).chars() {
+    for c in tool::output::printable(text).chars() {
         match c {
             '&' => escaped += "&amp;",
             '<' => escaped += "&lt;",

@@ -8,7 +8,7 @@ use super::cells::Cells;
 use super::facts;
 use super::kind::Kind;
 use super::picture::{Layer, Picture};
-use crate::output::printable;
+use tool::output::printable;
 
 /// What is drawn on.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use crate::medium::ANSWERS;
+use tool::medium::ANSWERS;
 
 /// Writes it, if the server reports it.
 pub fn write(out: &mut dyn Write, driver_specific: &Value) -> io::Result<()> {
@@ -18,7 +18,7 @@ pub fn write(out: &mut dyn Write, driver_specific: &Value) -> io::Result<()> {
         names.join(", ")
     };
     let mut parts = vec![place(medium)];
-    for (words, answer) in [("can ", "yes"), ("cannot ", "no"), ("not tried: ", crate::medium::NOT_TRIED)] {
+    for (words, answer) in [("can ", "yes"), ("cannot ", "no"), ("not tried: ", tool::medium::NOT_TRIED)] {
         let names = named(answer);
         if !names.is_empty() {
             parts.push(format!("{words}{names}"));

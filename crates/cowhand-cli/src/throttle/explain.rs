@@ -8,9 +8,10 @@ use throttle::{Dialect, Explanation, PARAMETERS, Setting};
 
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::serve::qmp::limits::LIMITS_JSON;
+use tool::failure::Failure;
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

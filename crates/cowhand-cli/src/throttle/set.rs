@@ -8,10 +8,10 @@ use throttle::{Dialect, Options, PARAMETERS, Setting};
 
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
-use crate::failure::Failure;
 use crate::remote::figures::throttle;
 use crate::remote::{Remote, RemoteArgs};
 use crate::status::limits;
+use tool::failure::Failure;
 
 /// Arguments of `cowhand throttle set`.
 #[derive(Debug, clap::Args)]

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::failure::Failure;
-use crate::output::{OutputFormat, with_json, write_json};
+use crate::output::{OutputFormat, with_json};
 use crate::remote::RemoteArgs;
 use crate::remote::figures::throttle;
 use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use crate::status::{limits, printable};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

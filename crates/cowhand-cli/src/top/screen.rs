@@ -13,9 +13,9 @@ use ratatui::{DefaultTerminal, Frame};
 use super::Look;
 use super::rates::Rates;
 use super::view::{Order, View, Visible, cut};
-use crate::failure::Failure;
 use crate::output::counted;
 use crate::remote::Remote;
+use tool::failure::Failure;
 
 /// Shows the disks until q, Escape or Ctrl-C. The terminal is as before afterwards, also after a panic.
 pub fn watch(remote: &mut Remote, interval: Duration) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use futures_util::{TryStreamExt, stream};
 use storage::{Hints, IoBuf, IoBytes};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Bytes that are read at a time at most.
 const PIECE_BYTES: u64 = 1 << 20;

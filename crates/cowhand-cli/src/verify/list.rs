@@ -8,7 +8,7 @@ use std::str::Chars;
 
 use control::text::{is_obeyed, shown};
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// A list of names is not longer than this.
 const LIST_BYTES_MAX: u64 = 64 << 20;

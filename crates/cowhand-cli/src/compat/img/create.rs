@@ -4,8 +4,8 @@ use std::path::Path;
 
 use graph::size::parse_size;
 
-use crate::create::options::{Assignments, NewImage};
-use crate::numbers::whole;
+use tool::create::options::{Assignments, NewImage};
+use tool::numbers::whole;
 
 /// Options of qcow2 images in qemu-img's order; those with a value are shown also where they were not given.
 const QCOW2: [(&str, Option<&str>); 24] = [
@@ -121,7 +121,7 @@ mod tests {
     use graph::probe::Format;
 
     use super::*;
-    use crate::create::options::assignments;
+    use tool::create::options::assignments;
 
     fn line(format: Format, options: &str, backing: Option<&str>) -> String {
         let texts = [options.to_owned()];

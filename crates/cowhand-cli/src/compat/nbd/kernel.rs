@@ -12,7 +12,7 @@ use nbd_wire::Dialect;
 use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 
 use super::netlink::{Attributes, Netlink};
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 const FAMILY: &str = "nbd";
 const CONNECT: u8 = 1;

@@ -9,9 +9,9 @@ use storage_nbd::{Credentials, ExportName, ListedExport, Listing, NamedTls, Serv
 
 use super::args::Args;
 use crate::copying;
-use crate::failure::Failure;
 use crate::objects;
-use crate::output::printable;
+use tool::failure::Failure;
+use tool::output::printable;
 
 /// What the bits of an export's flags are called.
 const FLAGS: [(u16, &str); 12] = [

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use reactor::net::Stream;
 
-use crate::failure::Failure;
+use tool::failure::Failure;
 
 /// Bytes that are carried at a time at most.
 const PIECE_BYTES: usize = 64 << 10;

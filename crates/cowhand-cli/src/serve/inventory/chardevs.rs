@@ -10,11 +10,11 @@ use reactor::net::Stream;
 use rustix::io::ioctl_fionbio;
 
 use super::carried::{self, Input, Output};
-use crate::failure::Failure;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::listening::Listening;
 use crate::serve::paste::Address;
 use crate::serve::socket_mode::SocketMode;
+use tool::failure::Failure;
 
 /// Where the client of a monitor is.
 #[derive(Clone, Debug, PartialEq, Eq)]

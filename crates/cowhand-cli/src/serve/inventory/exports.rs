@@ -19,7 +19,7 @@ use super::fuse::FuseDoor;
 use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
-use crate::voice;
+use tool::voice;
 
 /// How long requests of disconnected clients wait for limits before they are admitted anyway: hardly at all.
 const HURRY: Duration = Duration::from_millis(10);

@@ -18,7 +18,7 @@ use qcow2::ResizeOptions;
 use super::Inventory;
 use super::export_view::Shown;
 use super::exports::{ExportDoor, ExportRecord, NewExport};
-use crate::failure::warn;
+use tool::failure::warn;
 
 /// An export's mount.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use reactor::net::Stream;
 
 use super::carried::Carried;
 use super::chardevs::{Chardev, End};
-use crate::failure::Failure;
 use crate::serve::listening::Listening;
+use tool::failure::Failure;
 
 /// A monitor. When it is removed it accepts no more clients; connected clients stay.
 pub struct Monitor {

@@ -12,11 +12,11 @@ use reactor::Task;
 use super::Inventory;
 use super::export_view::Shown;
 use super::exports::{ExportDoor, NewExport};
-use crate::failure::Failure;
 use crate::serve::endpoint::Endpoint;
 use crate::serve::exports::shown_serial;
 use crate::serve::listening::Listening;
 use crate::serve::take_over::sockets::Handed;
+use tool::failure::Failure;
 
 /// An export's socket, and the server that accepts there.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use storage_luks::unlock;
 
 use super::failed::Failed;
-use crate::amend::keys::{Change, ENCRYPT, KeyOptions};
 use crate::serve::inventory::nodes::Nodes;
+use tool::amend::keys::{Change, ENCRYPT, KeyOptions};
 
 /// A change of a disk's key slots.
 pub struct Amendment {

@@ -21,11 +21,11 @@ use serde_json::{Map, Value};
 use storage::{Allocation, Storage};
 
 use super::failed::Failed;
-use crate::create::encryption::Encryption;
-use crate::create::options::NewImage;
 use crate::serve::inventory::nodes::Nodes;
 use crate::serve::made_file::MadeFile;
 use crate::serve::qmp::kinds::NUMBER_MAX;
+use tool::create::encryption::Encryption;
+use tool::create::options::NewImage;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 5] = ["driver", "filename", "file", "data-file", "header"];

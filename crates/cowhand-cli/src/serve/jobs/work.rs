@@ -12,8 +12,8 @@ use super::entry::Job;
 use super::failed::Failed;
 use super::host::job_host;
 use super::{Amendment, BitmapSync, Creation};
-use crate::failure::Failure;
 use crate::serve::inventory::nodes::Nodes;
+use tool::failure::Failure;
 
 /// The work of a job.
 pub enum Work {

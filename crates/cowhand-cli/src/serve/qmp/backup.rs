@@ -14,7 +14,6 @@ use super::chain::{Chain, hold};
 use super::live::{await_backing, check_size, name_filter, new_job, not_begun, target_of};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
-use crate::copying::compressing;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Group, Work};
 
@@ -138,7 +137,7 @@ fn target_block(node: &Arc<DiskNode>, arguments: Arguments<'_>) -> Result<Arc<dy
     if !arguments.is_on("compress") {
         return Ok(Arc::clone(&node.disk) as _);
     }
-    let compressing = compressing(&node.disk);
+    let compressing = node.disk.compressing();
     let compressing = compressing.map_err(|error| {
         QmpError::because(format!("the target {:?} takes no compressed data", node.name()), &error)
     })?;

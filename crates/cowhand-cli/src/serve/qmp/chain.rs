@@ -11,9 +11,9 @@ use graph::drivers::elsewhere;
 use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use super::active;
-use crate::copying::is_same_file;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Claim;
+use tool::info::name::is_same_file;
 
 /// A disk that a job is to work on, and its layers from the uppermost image down.
 pub struct Chain {

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::kinds::{NUMBER, SIZE};
 use super::live::new_job;
 use super::node_schema::NODE_OR_OPTIONS;
-use crate::create::encryption::IV_HASHES;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Creation, Work};
+use tool::create::encryption::IV_HASHES;
 
 const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"]);
 /// The backing file is named, not opened.

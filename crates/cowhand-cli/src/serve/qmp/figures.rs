@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use super::chosen::{self, Nodes, object};
 use super::limits::{nanos, report_value};
 use crate::map_figures::map_value;
-use crate::medium::medium_value;
 use crate::serve::inventory::Inventory;
 use crate::serve::turns::Turn;
+use tool::medium::medium_value;
 
 /// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
 const KINDS: [(Kind, &str); 5] = [

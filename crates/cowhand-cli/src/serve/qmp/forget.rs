@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
 use super::kinds::NUMBER;
 use super::live::new_job;
-use crate::forget::{forgetting, json_of};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Work;
+use tool::lineages::removal::{forgetting, json_of};
 
 const KIND: &str = "cowhand-forget";
 

@@ -7,8 +7,8 @@ use block::Block;
 use graph::drivers::options_of_name;
 use serde_json::{Map, Value, json};
 
-use crate::copying::is_same_file;
-use crate::info::{json_name, named_in_header};
+use tool::info::name::{is_same_file, json_name};
+use tool::info::read::named_in_header;
 
 /// An image as it is called, and described.
 #[derive(Clone, Debug)]

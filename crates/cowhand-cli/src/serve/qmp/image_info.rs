@@ -16,8 +16,8 @@ use storage::Storage;
 use super::bitmaps;
 use super::chosen::object;
 use super::full_name::FullName;
-use crate::copying::is_same_file;
-use crate::info::{full_name, limits, named_in_header, specific};
+use tool::info::name::is_same_file;
+use tool::info::read::{full_name, limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;

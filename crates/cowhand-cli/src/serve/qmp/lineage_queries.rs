@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 use super::bitmap_bits::RANGES_MAX;
 use super::checkpoints::{NODE, checkpoint_of, disk_of, refused, refused_checkpoint};
 use super::kinds::NUMBER;
-use crate::checkpoint::outcome_json;
-use crate::lineages::args::Seen;
-use crate::lineages::part;
-use crate::log;
 use crate::serve::inventory::Inventory;
+use tool::lineages::removal::outcome_json;
+use tool::lineages::seen::Seen;
+use tool::lineages::{part, tree};
 
 /// Bytes of one answer of cowhand-log, some hundred layers or disks: a client that reads slowly is cut off beyond 4 MiB.
 const PAGE_BYTES: usize = 256 << 10;
@@ -52,7 +51,7 @@ pub async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
     let from = arguments.maybe_text("from").map(str::to_owned);
     in_lineage(inventory, move || {
         let seen = Seen::of(disk.place.clone(), Some(disk))?;
-        log::page(&seen, from.as_deref(), PAGE_BYTES)
+        tree::page(&seen, from.as_deref(), PAGE_BYTES)
     })
     .await
 }

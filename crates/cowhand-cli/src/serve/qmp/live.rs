@@ -15,9 +15,9 @@ use super::active;
 use super::chain::{Chain, free_of_jobs, hold};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
-use crate::info::named_in_header;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{BitmapSync, NewJob, Work, on_error};
+use tool::info::read::named_in_header;
 
 /// The smallest and the largest unit, as in QEMU.
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;

@@ -43,7 +43,9 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             ObjectKind::ThrottleGroup(group)
         }
         kind @ ("secret" | "secret_keyring") => {
-            crate::objects::leave_no_core_dump().map_err(|failure| QmpError::generic(failure.to_string()))?;
+            secret::leave_no_core_dump().map_err(|error| {
+                QmpError::generic(format!("cannot keep passwords out of core dumps: {error}"))
+            })?;
             // The schema has bounded it.
             let serial = arguments.maybe_whole("serial").and_then(|serial| i32::try_from(serial).ok());
             let options = SecretOptions {

@@ -10,9 +10,9 @@ use storage_chunked::{ChunkSize, Compression};
 use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
 use super::kinds::NUMBER;
 use super::live::new_job;
-use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Work;
+use tool::failure::Failure;
 
 const KIND: &str = "cowhand-publish";
 

@@ -19,9 +19,9 @@ use super::image_info::{self, Images};
 use super::job_maps;
 use super::limits::limits_shown;
 use super::snapshots::snapshot_value;
-use crate::info::json_name;
 use crate::serve::inventory::Inventory;
 use crate::serve::turns::Turn;
+use tool::info::name::json_name;
 
 /// Every disk as a device; `flat`: without backing images.
 ///

@@ -9,9 +9,9 @@ use door_vhost_user_blk::{HandedFrontEnd, Said};
 use super::line::{Line, LineError, Received};
 use super::message::{Dialect, FrontEnd, Message, NbdClient};
 use super::{CLOSING_MAX, Estate, journal, levels, sockets};
-use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::qmp::Steering;
+use tool::failure::Failure;
 
 /// Sends the handover state. Nothing of it is closed here.
 ///

@@ -15,9 +15,9 @@ use super::message::{Message, Offer, Refused};
 use super::refusal::refusal;
 use super::sockets::Handed;
 use super::{Estate, OPENING_MAX, PREPARING_MAX, VERSION};
-use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::owners_socket::OwnersSocket;
+use tool::failure::Failure;
 
 /// How long accepting rests after a failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -12,9 +12,9 @@ use super::line::{Line, LineError};
 use super::message::{Message, Refused, TakeOver};
 use super::sockets::{self, Handed};
 use super::{CLOSING_MAX, Estate, HEIR_LIFE_MAX, OPENING_MAX, VERSION};
-use crate::failure::{FAILED, Failure};
-use crate::output::tell;
 use crate::serve::settings::Settings;
+use tool::failure::{FAILED, Failure};
+use tool::output::tell;
 
 /// A process that is about to take over.
 #[derive(Debug)]

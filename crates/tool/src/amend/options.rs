@@ -8,9 +8,9 @@ use qcow2::Amendment;
 use qcow2_layout::Header;
 
 use super::keys;
-use crate::compat::img::option_list;
 use crate::create::options::{BadOption, assignment, switch, version, warn_of_repeated};
 use crate::numbers::whole;
+use crate::option_list;
 use crate::voice;
 
 /// What the `-o` options ask to be changed.

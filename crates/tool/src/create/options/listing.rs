@@ -6,7 +6,7 @@ use graph::probe::Format;
 use super::definition::Sets;
 use super::foreign::SWITCH;
 use super::options_of;
-use crate::compat::img::option_list;
+use crate::option_list;
 use crate::voice;
 
 /// The list that `-o help` prints. `names_file`: the user gave the name of the image, too.

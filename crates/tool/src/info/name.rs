@@ -1,5 +1,8 @@
 //! What qemu-img calls an image: the name of its file, or the options that describe it where no name alone opens it.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use graph::drive::{Entry, OptionTree};
 use graph::options::DiskOptions;
 use serde_json::{Map, Value};
@@ -59,7 +62,7 @@ const RULES: [&str; 2] = ["inject-error", "set-state"];
 
 /// Gives the image at the top of a chain the name that qemu-img has for it, and takes away the place of its backing file where that cannot
 /// be found by the options. A file alone (`bare`, its driver) is no image with that below it.
-pub(super) fn as_qemu(
+pub fn as_qemu(
     info: &mut ImageInfo,
     options: &DiskOptions,
     mut tree: OptionTree,
@@ -125,6 +128,12 @@ fn value(name: &str, entry: Entry) -> Value {
             Value::Object(members)
         }
     }
+}
+
+/// Whether the paths lead to one file.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// The name that options are, as QEMU writes it.

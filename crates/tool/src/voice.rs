@@ -4,6 +4,17 @@
 
 use std::sync::OnceLock;
 
+/// QEMU's version whose options and forms the programs have, as a text that `concat!` takes.
+#[macro_export]
+macro_rules! qemu_version {
+    () => {
+        "11.1.0"
+    };
+}
+
+/// The same as a value.
+pub const QEMU_VERSION: &str = qemu_version!();
+
 /// Our own name.
 pub const OWN: &str = "cowhand";
 

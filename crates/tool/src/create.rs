@@ -1,0 +1,4 @@
+//! What new images are made of.
+
+pub mod encryption;
+pub mod options;
