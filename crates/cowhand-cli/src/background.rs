@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::{chdir, setsid};
@@ -128,13 +127,4 @@ fn second() -> io::Result<ExitCode> {
     }
     let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.filter(|code| *code != 0).unwrap_or(FAILED)))
-}
-
-/// `path` from the root: a server in the background leaves its directory.
-///
-/// # Errors
-/// When there is no current directory.
-pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path)
-        .map_err(|error| Failure::because(format!("cannot find {}", path.display()), &error))
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::full::FullBecause;
-use self::manifest::{BITMAP_PREFIX, POINT_JSON, Point, Store};
+use self::manifest::{POINT_JSON, Point, Store};
 use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats, made_formats};
@@ -121,11 +121,6 @@ struct Taken<'a> {
     point: &'a Point,
     #[serde(skip_serializing_if = "Option::is_none")]
     full_because: Option<&'static str>,
-}
-
-/// Whether a bitmap is one of these backups': clients are not shown it unless they ask, so that it can be removed.
-pub fn is_own_bitmap(name: &str) -> bool {
-    name.starts_with(BITMAP_PREFIX)
 }
 
 /// Backs up, or does what was asked with the points.

@@ -23,8 +23,8 @@ use dial::{Address, Allowed, Target};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::serve::brokers::words;
-use crate::serve::sandbox::{self, LOOKUP_FILES};
+use monitor::brokers::words;
+use monitor::sandbox::{self, LOOKUP_FILES};
 use tool::failure::Failure;
 
 /// The exit code of one that connects, for another one to be started.

@@ -2,10 +2,8 @@
 
 use crate::check::report::code as check;
 use crate::compare::code as compare;
+use monitor::supervise::ENDED_AT_ONCE;
 use tool::failure::FAILED;
-
-/// The third SIGINT or SIGQUIT ended the server at once.
-pub const ENDED_AT_ONCE: u8 = 130;
 
 /// Done.
 const DONE: u8 = 0;

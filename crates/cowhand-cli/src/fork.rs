@@ -12,7 +12,7 @@ use crate::compat::{keyval, storage_daemon};
 use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::lineages::offline;
 use crate::output::{OutputFormat, with_json};
-use crate::serve::qmp::export_schema::SERVE;
+use monitor::qmp::export_schema::SERVE;
 use tool::failure::Failure;
 use tool::output::{printable, write_json};
 

@@ -43,7 +43,6 @@ pub mod lineages;
 pub mod log;
 pub mod manual;
 pub mod map;
-pub mod map_figures;
 pub mod measure;
 pub mod mirror;
 pub mod mount;

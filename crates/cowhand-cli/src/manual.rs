@@ -12,8 +12,8 @@ use clap::ValueEnum;
 
 use crate::drive::DRIVE_HELP;
 use crate::exit_codes;
-use crate::serve::metrics::table;
-use crate::serve::qmp::reference;
+use monitor::metrics::table;
+use monitor::qmp::reference;
 use tool::failure::Failure;
 
 /// Arguments of `cowhand manual`.

@@ -9,14 +9,15 @@ use dial::Target;
 use door_fuse::mount::AllowOther;
 use graph::probe::Format;
 
-use crate::background::{Background, Side, absolute};
+use crate::background::{Background, Side};
 use crate::drive::DRIVE_HELP;
 use crate::drive::formats;
-use crate::serve::args::Args as ServeArgs;
-use crate::serve::sandbox::Sandbox;
+use crate::serve::args::{Args as ServeArgs, sandboxes};
 use crate::serve::settings::{FuseFile, Placed, Settings};
 use crate::serve::{Beginning, InBackground, serve};
 use crate::warnings;
+use monitor::endpoint::absolute;
+use monitor::sandbox::Sandbox;
 use tool::failure::Failure;
 
 /// Arguments of `cowhand mount`.
@@ -86,7 +87,7 @@ pub struct Args {
     pub pid_file: Option<PathBuf>,
 
     /// Once everything is open, give up the file system, new programs and connections [default: on]
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "on|off", value_parser = sandboxes(), hide_possible_values = true)]
     pub sandbox: Option<Sandbox>,
 
     /// What to log to standard error: off, error, warn, info, debug, trace, and PART=LEVEL for parts (info,door_fuse=debug)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::serve::sandbox;
+use monitor::sandbox;
 use tool::failure::Failure;
 
 /// Starts workers until the other end of standard input is closed.

@@ -19,7 +19,7 @@ use crate::output::{OutputFormat, with_json};
 use crate::pull;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
-use crate::serve::qmp::export_schema::SERVE;
+use monitor::qmp::export_schema::SERVE;
 use tool::failure::Failure;
 use tool::output::{printable, write_json};
 

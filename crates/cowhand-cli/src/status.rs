@@ -12,12 +12,12 @@ use export::few_names;
 use graph::size::human_size;
 use serde_json::{Value, json};
 
-use crate::map_figures;
 use crate::output::{OutputFormat, counted, with_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
-use crate::serve::qmp;
-use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
+use monitor::map_figures;
+use monitor::qmp;
+use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use tool::failure::Failure;
 use tool::medium::MEDIUM_JSON;
 use tool::output::{self, write_json};

@@ -1,9 +1,9 @@
 //! The control socket against any client: framing, handshake, schemas, and options of disks.
 
 use control::{Command, Session, Step};
-use cowhand_cli::serve::qmp::schema::{COMMANDS, EVENTS};
 use graph::drive::OptionTree;
 use graph::options::DiskOptions;
+use monitor::qmp::schema::{COMMANDS, EVENTS};
 use serde_json::Value;
 
 use crate::input::Input;

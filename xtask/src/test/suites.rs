@@ -64,7 +64,13 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "serve",
         takes: 25,
-        about: &["crates/cowhand-cli/src/serve", "crates/door-nbd", "README.md", "docs/guide"],
+        about: &[
+            "crates/cowhand-cli/src/serve",
+            "crates/monitor/src",
+            "crates/door-nbd",
+            "README.md",
+            "docs/guide",
+        ],
         first: &[
             "main_job::one_command_creates_a_disk_serves_it_and_prints_lines_that_run",
             "pages::the_walk_through_backups_runs_as_it_is_written",
@@ -74,13 +80,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "qmp",
         takes: 75,
-        about: &[
-            "crates/cowhand-cli/src/serve",
-            "crates/control",
-            "crates/job",
-            "crates/filter",
-            "crates/graph",
-        ],
+        about: &["crates/monitor/src", "crates/control", "crates/job", "crates/filter", "crates/graph"],
         first: &[
             "commands::a_disk_that_is_added_exported_and_removed_is_whole_and_free_again",
             "jobs::a_chain_is_made_streamed_and_committed_under_a_client_that_writes",
@@ -97,7 +97,7 @@ pub const SUITES: [Suite; 43] = [
             "crates/checkpoints",
             "crates/cowhand-cli/src/lineages",
             "crates/tool/src/lineages",
-            "crates/cowhand-cli/src/serve/qmp/checkpoints.rs",
+            "crates/monitor/src/qmp/checkpoints.rs",
             "clients/python",
         ],
         first: &[
@@ -114,7 +114,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "sandbox",
         takes: 5,
-        about: &["crates/cowhand-cli/src/serve/sandbox.rs"],
+        about: &["crates/monitor/src/sandbox.rs"],
         first: &["a_sandboxed_server_does_everything_with_a_ring"],
     },
     Suite {
@@ -168,7 +168,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "trace",
         takes: 3,
-        about: &["crates/cowhand-cli/src/serve/trace.rs"],
+        about: &["crates/monitor/src/trace.rs"],
         first: &["a_sandboxed_server_records_a_trace_that_advice_is_based_on"],
     },
     Suite {
@@ -295,7 +295,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "confined",
         takes: 25,
-        about: &["crates/dial", "crates/storage-nbd", "crates/cowhand-cli/src/serve/sandbox.rs"],
+        about: &["crates/dial", "crates/storage-nbd", "crates/monitor/src/sandbox.rs"],
         first: &["a_disk_over_a_unix_socket_comes_back_in_the_sandbox"],
     },
     Suite {
@@ -334,7 +334,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "upgrade",
         takes: 35,
-        about: &["crates/cowhand-cli/src/serve/take_over"],
+        about: &["crates/monitor/src/take_over"],
         first: &["guests::a_client_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades"],
     },
     Suite {

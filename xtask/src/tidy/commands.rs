@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::tree::Tree;
 
-const SCHEMA: &str = "crates/cowhand-cli/src/serve/qmp/schema.rs";
-const ARMS: &str = "crates/cowhand-cli/src/serve/qmp.rs";
+const SCHEMA: &str = "crates/monitor/src/qmp/schema.rs";
+const ARMS: &str = "crates/monitor/src/qmp.rs";
 
 /// Commands that `control` itself does, for every handler.
 const SESSIONS: [&str; 4] = ["qmp_capabilities", "query-commands", "query-qmp-schema", "query-version"];

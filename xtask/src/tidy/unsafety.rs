@@ -18,10 +18,7 @@ const ROOMS: [(&str, &str); 17] = [
     ("crates/adapters/tests/", "the same, in the shape of monitors that are in no registry"),
     ("crates/capi/src/", "functions that C calls, and what their pointers lead to"),
     ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
-    (
-        "crates/cowhand-cli/tests/sandbox/",
-        "calls and rings of a program that attacks the sandbox from inside",
-    ),
+    ("crates/monitor/tests/sandbox/", "calls and rings of a program that attacks the sandbox from inside"),
     ("tests/src/libblkio.rs", "answers that libblkio leaves in memory of ours"),
     ("tests/src/virtio_driver.rs", "memory of a guest, mapped, for a driver of others"),
     ("fuzz/src/memory.rs", "an allocator that refuses on purpose"),

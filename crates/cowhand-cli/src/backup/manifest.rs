@@ -9,11 +9,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use monitor::inventory::export_view::BACKUPS_BITMAPS;
 use storage::{FileAccess, create_beside};
 use tool::failure::Failure;
-
-/// What the bitmaps of all backups begin with.
-pub(super) const BITMAP_PREFIX: &str = "cowhand-backup-";
 
 /// The file that names the points.
 const NAME: &str = "backup.json";
@@ -187,7 +185,7 @@ impl Store {
 
     /// What all bitmaps of these backups begin with.
     pub fn bitmaps(&self) -> String {
-        format!("{BITMAP_PREFIX}{}-", self.manifest.id)
+        format!("{BACKUPS_BITMAPS}{}-", self.manifest.id)
     }
 
     /// The bitmap of what changes after a point.

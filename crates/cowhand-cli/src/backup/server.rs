@@ -9,13 +9,13 @@ use reactor::Reactor;
 use serde_json::{Value, json};
 
 use super::full::{FullBecause, why_full};
-use super::manifest::BITMAP_PREFIX;
 use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
+use monitor::inventory::export_view::BACKUPS_BITMAPS;
 use tool::failure::{Failure, warn};
 
 /// A disk of a server.
@@ -116,7 +116,7 @@ fn end_left_job(remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Fai
 
 /// The node of the image that a job writes. Names of nodes have 31 characters at most.
 fn target_of(job: &str) -> String {
-    let id = job.trim_start_matches(BITMAP_PREFIX).trim_end_matches("-job");
+    let id = job.trim_start_matches(BACKUPS_BITMAPS).trim_end_matches("-job");
     format!("backup-{id}")
 }
 

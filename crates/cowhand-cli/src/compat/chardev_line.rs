@@ -6,9 +6,8 @@ use control::Form;
 use dial::AbstractName;
 use serde_json::{Map, Value};
 
-use crate::background::absolute;
-use crate::serve::endpoint::Endpoint;
-use crate::serve::inventory::chardevs::Place;
+use monitor::endpoint::{Endpoint, absolute};
+use monitor::inventory::chardevs::Place;
 use tool::failure::Failure;
 
 /// A character device that a monitor may name.

@@ -16,18 +16,20 @@ use serde_json::{Map, Value};
 
 use super::keyval::typed;
 
-use crate::background::{Background, absolute};
-use crate::serve::brokers;
-use crate::serve::inventory::Inventory;
-use crate::serve::inventory::nodes::Nodes;
-use crate::serve::pid_file::PidFile;
-use crate::serve::qmp::{Steering, schema};
-use crate::serve::sandbox::{self, Allowed, Sandbox};
-use crate::serve::signals::{self, Signals};
-use crate::serve::socket_mode::SocketMode;
-use crate::serve::steering::Sockets;
-use crate::serve::supervise::{View, until_asked};
-use crate::serve::{disks, log, systemd};
+use crate::background::Background;
+use crate::serve::disks;
+use monitor::brokers;
+use monitor::endpoint::absolute;
+use monitor::inventory::Inventory;
+use monitor::inventory::nodes::Nodes;
+use monitor::pid_file::PidFile;
+use monitor::qmp::{Steering, schema};
+use monitor::sandbox::{self, Allowed, Sandbox};
+use monitor::signals::{self, Signals};
+use monitor::socket_mode::SocketMode;
+use monitor::steering::Sockets;
+use monitor::supervise::{View, until_asked};
+use monitor::{log, systemd};
 use tool::failure::Failure;
 
 /// A server before it serves.

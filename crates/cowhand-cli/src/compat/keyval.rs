@@ -127,8 +127,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::serve::qmp::node_schema::BLOCKDEV;
-    use crate::serve::qmp::schema::COMMANDS;
+    use monitor::qmp::node_schema::BLOCKDEV;
+    use monitor::qmp::schema::COMMANDS;
 
     fn arguments(command: &str, text: &str, implied: &str) -> Value {
         let spec = COMMANDS.iter().find(|spec| spec.name == command).unwrap();

@@ -14,10 +14,11 @@ use super::chardev_line::{chardev, is_on, monitor};
 use super::daemon::Daemon;
 use super::keyval::{parse, parse_with_switches};
 use super::names::VERSION;
-use crate::background::{Background, Side, absolute};
+use crate::background::{Background, Side};
 use crate::policy::policy;
-use crate::serve::log_filter::LEVEL_AS_QEMU;
 use crate::serve::settings::SHARED_DEFAULT;
+use monitor::endpoint::absolute;
+use monitor::log_filter::LEVEL_AS_QEMU;
 use tool::failure::Failure;
 use tool::output::tell;
 

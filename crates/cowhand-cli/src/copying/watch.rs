@@ -16,7 +16,7 @@ use signal_hook::flag;
 
 use crate::io::report::reason;
 use crate::progress::Progress;
-use crate::serve::signals::ignored_now;
+use monitor::signals::ignored_now;
 use tool::failure::{Failure, warn};
 
 /// Often enough for a person who pressed Ctrl-C.

@@ -11,12 +11,13 @@ use graph::size::human_size;
 use qcow2::cache_sizes::CacheSizes;
 use tls::ServerFiles;
 
-use super::inventory::Inventory;
-use super::inventory::exports::ExportRecord;
-use super::inventory::vhost_user::VhostDoor;
 use super::machine_lines;
-use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
-use super::steering::Sockets;
+use super::paste::{self, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
+use monitor::inventory::Inventory;
+use monitor::inventory::exports::ExportRecord;
+use monitor::inventory::vhost_user::VhostDoor;
+use monitor::listening::Address;
+use monitor::steering::Sockets;
 use tool::output::printable;
 
 /// How clients reach the server.

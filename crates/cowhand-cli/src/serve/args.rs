@@ -7,19 +7,20 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ArgAction;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use dial::Target;
 use graph::probe::Format;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::drive_options::{self, ListFormat};
 use super::drives::PlacedDrive;
-use super::endpoint::parse_listen;
 use super::guest_memory::GuestMemory;
 use super::help;
 use super::map_memory::parse_map_memory;
-use super::sandbox::Sandbox;
-use super::socket_mode::SocketMode;
 use crate::drive::{DRIVE_HELP, formats, parse_format};
+use monitor::endpoint::parse_listen;
+use monitor::sandbox::Sandbox;
+use monitor::socket_mode::SocketMode;
 
 /// Options of `cowhand serve`. What does not stand in the file is skipped there; the default is that of the type.
 #[derive(Clone, Debug, Default, clap::Args, serde::Deserialize)]
@@ -209,7 +210,7 @@ pub struct Args {
     pub pid_file: Option<PathBuf>,
 
     /// Once everything is open, give up the file system, new programs and connections [default: on]
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, help_heading = "Process")]
+    #[arg(long, value_name = "on|off", value_parser = sandboxes(), hide_possible_values = true, help_heading = "Process")]
     pub sandbox: Sandbox,
 
     /// Memory for the maps of all disks together, such as 64M [default: a 64th of the memory there is]
@@ -240,6 +241,14 @@ pub struct Args {
     #[arg(long, action = ArgAction::HelpLong)]
     #[serde(skip)]
     pub help_all: Option<bool>,
+}
+
+/// What `--sandbox` takes.
+pub fn sandboxes() -> impl TypedValueParser<Value = Sandbox> {
+    let on = PossibleValue::new("on").help("As far as the kernel can");
+    let off = PossibleValue::new("off").help("The process keeps all rights of its user");
+    let parser = PossibleValuesParser::new([on, off]);
+    parser.map(|name| if name == "off" { Sandbox::Off } else { Sandbox::On })
 }
 
 /// What the text of an option means in the file, which is what it means on the command line.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::paste::{Address, ClientTls, Shown, host, reachable};
+use super::paste::{ClientTls, Shown, host, reachable};
+use monitor::listening::Address;
 
 /// A child of `<domain>`: memory of the guest that a server of vhost-user can map.
 pub const SHARED_MEMORY: &str =

@@ -16,25 +16,25 @@ use graph::{Change, Graph, OpenRules};
 use reactor::Reactor;
 
 use super::disks::{self, OpenedDisk};
-use super::endpoint::Endpoint;
-use super::exports::shown_serial;
-use super::inventory::Inventory;
-use super::inventory::export_view::{ExportView, Shown};
-use super::inventory::exports::NewExport;
-use super::inventory::fuse::NewFuseDoor;
-use super::inventory::nodes::Nodes;
-use super::inventory::vhost_user::NewVhostDoor;
-use super::listening::Listening;
-use super::sealed_layers;
 use super::settings::{FuseFile, Placed, SHARED_DEFAULT, Settings, UblkDevice};
-use super::signals::SignalStreams;
-use super::socket_path::let_names_stay;
-use super::steering::Sockets;
-use super::supervise::{self, Ended, View};
-use super::systemd::Inherited;
-use super::take_over::successor::Successor;
-use super::take_over::{Estate, RETURNING_MAX, clients, sockets};
-use super::trace::Trace;
+use monitor::endpoint::Endpoint;
+use monitor::exports::shown_serial;
+use monitor::inventory::Inventory;
+use monitor::inventory::export_view::{ExportView, Shown};
+use monitor::inventory::exports::NewExport;
+use monitor::inventory::fuse::NewFuseDoor;
+use monitor::inventory::nodes::Nodes;
+use monitor::inventory::vhost_user::NewVhostDoor;
+use monitor::listening::Listening;
+use monitor::sealed_layers;
+use monitor::signals::SignalStreams;
+use monitor::socket_path::let_names_stay;
+use monitor::steering::Sockets;
+use monitor::supervise::{self, Ended, View};
+use monitor::systemd::Inherited;
+use monitor::take_over::successor::Successor;
+use monitor::take_over::{Estate, RETURNING_MAX, clients, sockets};
+use monitor::trace::Trace;
 use tool::failure::Failure;
 
 /// Pause before everything is tried to be opened again.
@@ -103,7 +103,8 @@ pub(super) fn take_over(
     (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),
     inherited: Vec<Inherited>,
 ) -> Result<Opened, Failure> {
-    let opened = successor.check(reactor, settings).and_then(|()| {
+    let disks: Vec<_> = settings.exports.iter().map(|export| &export.disk).collect();
+    let opened = successor.check(reactor, &disks).and_then(|()| {
         let estate = successor.inherit(reactor)?;
         Opened::new(reactor, settings, tls, inherited, &estate)
     });

@@ -6,16 +6,8 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::libvirt_xml;
-use super::socket_path::file_name;
-
-/// Where the server really listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// TCP.
-    Tcp(SocketAddr),
-}
+use monitor::listening::Address;
+use monitor::socket_path::file_name;
 
 /// What a client needs to come in over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,11 +15,11 @@ use tls::{ServerFiles, Terms};
 
 use super::args::Args;
 use super::drives::disks;
-use super::endpoint::{Endpoint, Protection, check_tcp};
-use super::exports::{export_names, stable_path};
 use super::overlay::Overlay;
-use super::socket_path::private_name;
 use crate::policy::policy;
+use monitor::endpoint::{Endpoint, Protection, check_tcp};
+use monitor::exports::{export_names, stable_path};
+use monitor::socket_path::private_name;
 use tool::create::options::NewImage;
 use tool::failure::Failure;
 

@@ -6,9 +6,9 @@ use graph::size::human_size;
 use serde_json::Value;
 
 use super::percent;
-use crate::map_figures::{ADVICE, CountsIn, FORMS, MAP_FIGURES};
 use crate::output::counted;
 use crate::remote::figures::{DiskFigures, MapFigures};
+use monitor::map_figures::{ADVICE, CountsIn, FORMS, MAP_FIGURES};
 
 /// Writes both, where there are some.
 pub fn write(out: &mut dyn Write, value: &Value, disk: &DiskFigures) -> io::Result<()> {

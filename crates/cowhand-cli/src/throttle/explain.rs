@@ -9,7 +9,7 @@ use throttle::{Dialect, Explanation, PARAMETERS, Setting};
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
 use crate::output::{OutputFormat, with_json};
-use crate::serve::qmp::limits::LIMITS_JSON;
+use monitor::qmp::limits::LIMITS_JSON;
 use tool::failure::Failure;
 use tool::output::write_json;
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::output::{OutputFormat, with_json};
 use crate::remote::RemoteArgs;
 use crate::remote::figures::throttle;
-use crate::serve::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use crate::status::{limits, printable};
+use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use tool::failure::Failure;
 use tool::output::write_json;
 
