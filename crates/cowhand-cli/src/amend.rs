@@ -16,17 +16,17 @@ use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
+use tool::amend::keys;
+use tool::amend::options::{self, AmendOptions};
+use tool::create::options::asks_for_help;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 use self::steps::Steps;
 use crate::copying;
 use crate::copying::watch::{Watch, survive_questions};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::progress::Progress;
-use tool::amend::keys;
-use tool::amend::options::{self, AmendOptions};
-use tool::create::options::asks_for_help;
-use tool::failure::{Failure, warn};
-use tool::voice;
 
 /// Arguments of `cowhand amend`.
 #[derive(Debug, clap::Args)]

@@ -8,10 +8,10 @@ use graph::{Ask, Secrets};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use storage_luks::Secret;
-
-use crate::objects::leave_no_core_dump;
 use tool::output::printable;
 use tool::voice;
+
+use crate::objects::leave_no_core_dump;
 
 /// The controlling terminal, whatever standard input is.
 const TERMINAL: &str = "/dev/tty";

@@ -11,7 +11,6 @@ use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::{chdir, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
-
 use tool::failure::{FAILED, Failure};
 
 /// Set for the second process. Its standard output is then a pipe to the first.

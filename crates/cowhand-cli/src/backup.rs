@@ -20,6 +20,8 @@ use graph::probe::Format;
 use graph::size::human_size;
 use serde::Serialize;
 use serde_json::json;
+use tool::failure::{FAILED, Failure, warn};
+use tool::output::write_json;
 
 use self::full::FullBecause;
 use self::manifest::{POINT_JSON, Point, Store};
@@ -27,8 +29,6 @@ use crate::copying::Memory;
 use crate::copying::report::ReportArgs;
 use crate::drive::{OpenArgs, formats, made_formats};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::{FAILED, Failure, warn};
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,12 +10,12 @@ use bench::Report;
 use graph::options::{Aio, DiskOptions};
 use graph::{Disk, OpenRules};
 use reactor::{Backend, Reactor};
-
-pub use self::args::Args;
-use crate::output::OutputFormat;
 use tool::failure::Failure;
 use tool::output::write_json;
 use tool::voice;
+
+pub use self::args::Args;
+use crate::output::OutputFormat;
 
 /// Runs `cowhand bench`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

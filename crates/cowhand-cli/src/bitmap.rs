@@ -12,11 +12,11 @@ use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::Qcow2;
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
+use tool::failure::Failure;
 
 use self::steps::{Step, Steps};
 use crate::copying;
 use crate::drive::{DriveArgs, disk_options, formats, parse_bytes};
-use tool::failure::Failure;
 
 /// Arguments of `cowhand bitmap`.
 #[derive(Debug, clap::Args)]

@@ -20,11 +20,10 @@ use std::time::{Duration, Instant};
 
 use dial::broker::End;
 use dial::{Address, Allowed, Target};
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-
 use monitor::brokers::words;
 use monitor::sandbox::{self, LOOKUP_FILES};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tool::failure::Failure;
 
 /// The exit code of one that connects, for another one to be started.

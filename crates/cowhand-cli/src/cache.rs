@@ -10,7 +10,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-
 use tool::failure::Failure;
 
 /// What to do.

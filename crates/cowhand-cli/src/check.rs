@@ -17,6 +17,9 @@ use graph::probe::Format;
 use qcow2::{Finding, Progress as Seen, Repair};
 use qcow2_layout::SnapshotError;
 use storage::Storage;
+use tool::failure::Failure;
+use tool::output::{printable, tell, write_json};
+use tool::voice;
 
 use self::dry_run::DryRun;
 use self::report::{CheckReport, code};
@@ -28,9 +31,6 @@ use crate::drive::{DriveArgs, cache_modes};
 use crate::exit_codes;
 use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
-use tool::failure::Failure;
-use tool::output::{printable, tell, write_json};
-use tool::voice;
 
 /// Findings that are shown one by one; the counts have them all.
 const FINDINGS_SHOWN_MAX: u64 = 100;

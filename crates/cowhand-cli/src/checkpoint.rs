@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use graph::size::human_size;
 use lineage::{Action, Change, NewCheckpoint, PATIENCE};
 use serde_json::{Value, json};
+use tool::failure::Failure;
+use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
+use tool::output::{printable, write_json};
 
 use crate::lineages::args::{CheckpointArg, DiskArg, with_disk};
 use crate::lineages::offline::{self, LockedDisk};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tool::failure::FAILED;
 
 use crate::deferred::Deferred;
 use crate::{
@@ -11,7 +12,6 @@ use crate::{
     mirror, mount, pack, prune, publish, pull, push, rebase, reopen, resize, restore, rollback, serve, show,
     snapshot, status, stream, throttle, top, verify,
 };
-use tool::failure::FAILED;
 
 /// Where an option of all commands stands in the help of each: behind the command's own, before `--help`.
 const LAST: usize = 900;

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches};
+use tool::failure::warn;
 
 use crate::cli::{self, Cli};
 use crate::compat::last_wins::without_replaced;
-use tool::failure::warn;
 
 /// Headings, and the commands under each.
 const GROUPS: [(&str, &[&str]); 8] = [

@@ -11,12 +11,12 @@ use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use qcow2::ResizeOptions;
 use serde_json::json;
+use tool::failure::Failure;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::remote::Remote;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand commit`.
 #[derive(Debug, clap::Args)]

@@ -12,13 +12,13 @@ use graph::size::human_size;
 use qcow2::{CompactOptions, CompactReport};
 use serde::Serialize;
 use storage::Storage;
+use tool::failure::Failure;
+use tool::output::write_json;
 
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::drive::DriveArgs;
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -18,6 +18,9 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use storage::{Hints, IoBuf};
+use tool::failure::Failure;
+use tool::output::write_json;
+use tool::voice;
 
 pub(crate) use self::result::Difference;
 use self::result::{Outcome, warn_of_sizes};
@@ -27,9 +30,6 @@ use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
 use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
-use tool::failure::Failure;
-use tool::output::write_json;
-use tool::voice;
 
 /// Exit codes, as qemu-img's. 0 says that the disks are the same.
 pub mod code {

@@ -21,10 +21,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use tool::failure::{FAILED, Failure};
 
 use crate::policy;
 use crate::usage::usage;
-use tool::failure::{FAILED, Failure};
 
 /// A program of QEMU whose place cowhand takes.
 #[derive(Debug)]

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap_complete::{Shell, generate};
-
 use tool::failure::Failure;
 
 /// Arguments of `cowhand completion`.

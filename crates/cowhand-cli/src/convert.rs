@@ -23,6 +23,9 @@ use graph::options::DiskOptions;
 use job::{Content, Counters, Joined, Scope};
 use qcow2::bitmap::Bitmap;
 use reactor::Reactor;
+use tool::create::options;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 pub use self::args::Args;
 use self::plan::Plan;
@@ -34,9 +37,6 @@ use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::io::report::size;
 use crate::progress::Progress;
-use tool::create::options;
-use tool::failure::{Failure, warn};
-use tool::voice;
 
 /// Converts.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {

@@ -23,11 +23,11 @@ use graph::options::DiskOptions;
 use graph::{Disk, FoundImage, MAP_MEMORY_MIN, OpenRules};
 use qcow2::Budget;
 use reactor::Reactor;
-
-use crate::drive::parse_bytes;
 use tool::failure::Failure;
 use tool::info::name::is_same_file;
 use tool::voice;
+
+use crate::drive::parse_bytes;
 
 /// Default memory of a tool that copies, for maps and for data in flight.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;

@@ -18,6 +18,11 @@ use graph::probe::Format;
 use graph::size::{human_size, parse_size};
 use qcow2::{CreateOptions, Preallocation};
 use rustix::fs::{FallocateFlags, fallocate};
+use tool::create::encryption::Encryption;
+use tool::create::options::{self, NewImage};
+use tool::failure::{Failure, warn};
+use tool::output::{printable, write_json};
+use tool::voice;
 
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
@@ -27,11 +32,6 @@ use crate::drive::{
 };
 use crate::output::{OutputFormat, with_json};
 use crate::policy;
-use tool::create::encryption::Encryption;
-use tool::create::options::{self, NewImage};
-use tool::failure::{Failure, warn};
-use tool::output::{printable, write_json};
-use tool::voice;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use block::Block;
 use graph::probe::Format;
 use job::{Content, Copy, CopyOptions, Counters, Order, Scope, Zeroes};
+use tool::create::options::NewImage;
+use tool::failure::{Failure, warn};
 
 use crate::copying::made::Made;
 use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
-use tool::create::options::NewImage;
-use tool::failure::{Failure, warn};
 
 /// The largest block, as qemu-img's.
 const BLOCK_BYTES_MAX: u64 = i32::MAX as u64;

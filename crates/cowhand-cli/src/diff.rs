@@ -15,14 +15,14 @@ use graph::size::human_size;
 use graph::{Disk, OpenRules};
 use lineage::LayerId;
 use serde_json::json;
+use tool::failure::Failure;
+use tool::lineages::part::{self, PART_JSON};
 
 use self::published::Pair;
 use crate::copying;
 use crate::drive::NamesArgs;
 use crate::lineages::args::{CheckpointArg, DiskArg, Served, with_disk};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::lineages::part::{self, PART_JSON};
 
 const EXAMPLES: &str = "\
 Examples:

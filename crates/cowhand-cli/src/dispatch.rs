@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use tool::failure::Failure;
+
 use crate::cli::{self, Command};
 use crate::deferred::Deferred;
 use crate::{
@@ -11,7 +13,6 @@ use crate::{
     mirror, mount, pack, prune, publish, pull, push, rbd, rebase, reopen, resize, restore, rollback, serve,
     show, snapshot, status, stream, throttle, top, verify,
 };
-use tool::failure::Failure;
 
 /// Does what the command line said.
 ///

@@ -12,11 +12,11 @@ use graph::drivers::{format_called, format_names, format_of_backing};
 use graph::names::{Policy, beside};
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
-
-use crate::policy::policy;
 use tool::create::options::MADE;
 use tool::failure::Failure;
 use tool::voice;
+
+use crate::policy::policy;
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\

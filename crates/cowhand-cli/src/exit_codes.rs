@@ -1,9 +1,10 @@
 //! Exit codes, described once: docs/reference/exit-codes.md and the help of commands that have codes of their own read them from here.
 
-use crate::check::report::code as check;
-use crate::compare::code as compare;
 use monitor::supervise::ENDED_AT_ONCE;
 use tool::failure::FAILED;
+
+use crate::check::report::code as check;
+use crate::compare::code as compare;
 
 /// Done.
 const DONE: u8 = 0;

@@ -13,14 +13,14 @@ use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules, part_name};
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use serde::Serialize;
+use tool::failure::Failure;
+use tool::output::write_json;
 
 use crate::copying::report::ReportArgs;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, parse_memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

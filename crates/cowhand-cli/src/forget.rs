@@ -12,6 +12,9 @@ use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use lineage::{Change, DiskPlace, Keep, Merge, PATIENCE, Place, Policy};
 use reactor::Reactor;
 use serde_json::{Value, json};
+use tool::failure::{Failure, warn};
+use tool::lineages::removal::{FORGOTTEN_JSON, OUTCOME_JSON, forgetting, json_of};
+use tool::output::{printable, write_json};
 
 use crate::checkpoint::{show, texts};
 use crate::copying::report::ReportArgs;
@@ -19,9 +22,6 @@ use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{NamesArgs, parse_bytes};
 use crate::lineages::args::{DiskArg, Served};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::{Failure, warn};
-use tool::lineages::removal::{FORGOTTEN_JSON, OUTCOME_JSON, forgetting, json_of};
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lineage::{Action, Change, DiskPlace, FORKS_MAX, PATIENCE, fork_paths};
+use monitor::qmp::export_schema::SERVE;
 use serde_json::{Value, json};
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::lineages::offline;
 use crate::output::{OutputFormat, with_json};
-use monitor::qmp::export_schema::SERVE;
-use tool::failure::Failure;
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use lineage::{Change, PATIENCE, Place};
+use tool::failure::Failure;
+use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
 
 use crate::checkpoint::show;
 use crate::lineages::args::{DiskArg, with_disk};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::lineages::removal::{OUTCOME_JSON, outcome_json};
 
 const EXAMPLES: &str = "\
 Examples:

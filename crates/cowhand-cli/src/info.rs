@@ -8,17 +8,18 @@ pub mod keys;
 use std::io::Write;
 use std::process::ExitCode;
 
+use tool::failure::Failure;
+use tool::info::model::ImageInfo;
+use tool::info::name;
+use tool::output::write_json;
+use tool::voice;
+
 pub use self::chain::{read_chain, read_image};
 pub use self::human::{show_snapshots, show_specific};
 use graph::cache_mode::CacheMode;
 
 use crate::drive::{DRIVE_HELP, DriveArgs, cache_modes};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::info::model::ImageInfo;
-use tool::info::name;
-use tool::output::write_json;
-use tool::voice;
 
 /// Arguments of `cowhand info`.
 #[derive(Debug, clap::Args)]

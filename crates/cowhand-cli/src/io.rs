@@ -17,13 +17,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use graph::OpenRules;
+use tool::failure::{FAILED, Failure};
 
 use self::opening::Manner;
 use self::session::Session;
 use crate::copying;
 use crate::drive::DRIVE_HELP;
 use crate::drive::{NamesArgs, drivers, option_tree};
-use tool::failure::{FAILED, Failure};
 
 /// The longest line of a script, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use graph::size::human_size;
 use lineage::{Backing, Layer, Policy, Survey};
+use tool::failure::Failure;
+use tool::lineages::tree::{JSON, Node, Row, Tree};
+use tool::output::{printable, write_json};
 
 use crate::info::date::utc;
 use crate::lineages::args::{look, with_disk};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::lineages::tree::{JSON, Node, Row, Tree};
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

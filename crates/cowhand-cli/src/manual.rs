@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-
-use crate::drive::DRIVE_HELP;
-use crate::exit_codes;
 use monitor::metrics::table;
 use monitor::qmp::reference;
 use tool::failure::Failure;
+
+use crate::drive::DRIVE_HELP;
+use crate::exit_codes;
 
 /// Arguments of `cowhand manual`.
 #[derive(Debug, clap::Args)]

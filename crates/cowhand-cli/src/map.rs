@@ -14,16 +14,16 @@ use formats::Kind;
 use formats::vmdk::Vmdk;
 use graph::{Disk, OpenRules};
 use reactor::Reactor;
+use tool::failure::Failure;
+use tool::info::name::is_same_file;
+use tool::info::read::named_in_header;
+use tool::voice;
 
 use self::extent::{Extent, Joined};
 use self::show::Printer;
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::info::name::is_same_file;
-use tool::info::read::named_in_header;
-use tool::voice;
 
 /// Arguments of `cowhand map`.
 #[derive(Debug, clap::Args)]

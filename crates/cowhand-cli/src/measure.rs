@@ -13,6 +13,10 @@ use qcow2::snapshot::SnapshotName;
 use qcow2::{Content, CreateOptions, DataClusters, Preallocation};
 use qcow2_layout::Version;
 use serde::Serialize;
+use tool::create::options::{self, NewImage};
+use tool::failure::Failure;
+use tool::output::write_json;
+use tool::voice;
 
 use crate::convert::snapshot;
 use crate::copying::{self, Memory};
@@ -20,10 +24,6 @@ use crate::drive::{OpenArgs, formats, made_formats, parse_bytes};
 use crate::map::is_unmapped;
 use crate::map::pieces::{file_bytes, pieces_max, too_many};
 use crate::output::{OutputFormat, with_json};
-use tool::create::options::{self, NewImage};
-use tool::failure::Failure;
-use tool::output::write_json;
-use tool::voice;
 
 const EXAMPLES: &str = "\
 Examples:

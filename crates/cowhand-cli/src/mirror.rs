@@ -12,6 +12,8 @@ use graph::drivers::elsewhere;
 use graph::probe::Format;
 use serde_json::{Value, json};
 use storage_nbd::{Credentials, ExportName, Server};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use self::bitmaps::{Bitmaps, Place};
 use crate::copying::watch::Watch;
@@ -19,8 +21,6 @@ use crate::create::make;
 use crate::drive::{made_formats, parse_bytes};
 use crate::remote::jobs::{LiveArgs, Until};
 use crate::remote::{Remote, RemoteArgs};
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand mirror`.
 #[derive(Debug, clap::Args)]

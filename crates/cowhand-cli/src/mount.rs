@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use dial::Target;
 use door_fuse::mount::AllowOther;
 use graph::probe::Format;
+use monitor::endpoint::absolute;
+use monitor::sandbox::Sandbox;
+use tool::failure::Failure;
 
 use crate::background::{Background, Side};
 use crate::drive::DRIVE_HELP;
@@ -16,9 +19,6 @@ use crate::serve::args::{Args as ServeArgs, sandboxes};
 use crate::serve::settings::{FuseFile, Placed, Settings};
 use crate::serve::{Beginning, InBackground, serve};
 use crate::warnings;
-use monitor::endpoint::absolute;
-use monitor::sandbox::Sandbox;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand mount`.
 #[derive(Clone, Debug, clap::Args)]

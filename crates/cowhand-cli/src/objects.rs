@@ -12,7 +12,6 @@ use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets};
 use storage_luks::Secret;
 use tls::ClientFiles;
-
 use tool::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets and are not here.

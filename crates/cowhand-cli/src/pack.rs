@@ -12,12 +12,12 @@ use graph::size::human_size;
 use graph::trace::{Plan, PlanRequest, ReadError, disks, plan};
 use serde::Serialize;
 use storage_chunked::{Error, Packed, Place, split_key, without_prefix};
+use tool::failure::{Failure, warn};
+use tool::output::{printable, write_json};
 
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::output::{OutputFormat, with_json};
-use tool::failure::{Failure, warn};
-use tool::output::{printable, write_json};
 
 /// Disks of a trace that a message names at most.
 const DISKS_SHOWN_MAX: usize = 10;

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use graph::names::{ADMINISTRATORS, Policy};
 use serde::Deserialize;
-
 use tool::failure::Failure;
 
 /// Names a file that makes the rules stricter.

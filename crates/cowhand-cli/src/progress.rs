@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use graph::size::human_size;
-
 use tool::output::tell;
 use tool::voice;
 

@@ -8,12 +8,12 @@ use catalog::object_store;
 use graph::size::human_size;
 use serde::Serialize;
 use storage_chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};
+use tool::failure::{Failure, warn};
+use tool::output::write_json;
 
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::output::{OutputFormat, with_json};
-use tool::failure::{Failure, warn};
-use tool::output::write_json;
 
 /// Less of it is refused without `--force`: a push that runs would count as killed.
 const UNUSED_FOR_MIN_S: u64 = 3600;

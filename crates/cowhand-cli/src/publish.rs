@@ -8,6 +8,8 @@ use checkpoints::{Outcome, Publication, Sent};
 use graph::size::human_size;
 use job::{LoopClock, RateLimit};
 use serde::Serialize;
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 use crate::copying::report::ReportArgs;
 use crate::copying::{self, Memory};
@@ -16,8 +18,6 @@ use crate::lineages::args::{CheckpointArg, with_disk};
 use crate::output::{OutputFormat, with_json};
 use crate::push::Signals;
 use crate::push::target::{SENT_JSON, TargetArgs, uploaded};
-use tool::failure::Failure;
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

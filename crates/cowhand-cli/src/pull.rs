@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use graph::probe::Format;
 use storage_chunked::{PREFIX, split_key, without_prefix};
+use tool::failure::Failure;
 
 use crate::convert;
 use crate::drive::{made_formats, parse_bytes};
-use tool::failure::Failure;
 
 /// Arguments of `cowhand pull`.
 #[derive(Debug, clap::Args)]

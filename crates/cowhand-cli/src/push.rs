@@ -11,6 +11,8 @@ use checkpoints::{Sent, Session};
 use graph::cache_mode::CacheMode;
 use job::{LoopClock, RateLimit};
 use serde::{Deserialize, Serialize};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 pub use self::signals::Signals;
 use self::target::{SENT_JSON, TargetArgs, uploaded};
@@ -20,8 +22,6 @@ use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::lineages::args::DiskArg;
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

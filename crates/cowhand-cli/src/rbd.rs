@@ -8,9 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-
 use monitor::sandbox;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tool::failure::Failure;
 
 /// Starts workers until the other end of standard input is closed.

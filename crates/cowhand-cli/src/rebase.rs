@@ -12,14 +12,14 @@ use graph::names::beside;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::{Disk, OpenRules};
 use job::{CopyOptions, Counters, Zeroes};
+use tool::failure::Failure;
+use tool::voice;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{
     BackingFormat, DriveArgs, backing_formats, cache_modes, check_backing_name, disk_options,
 };
-use tool::failure::Failure;
-use tool::voice;
 
 /// Arguments of `cowhand rebase`.
 #[derive(Debug, clap::Args)]

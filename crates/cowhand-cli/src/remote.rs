@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use control::{Client, ClientError};
 use export::few_names;
 use serde_json::{Value, json};
-
 use tool::failure::Failure;
 
 /// How a running server is named.

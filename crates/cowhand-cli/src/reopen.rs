@@ -4,9 +4,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
+use tool::failure::Failure;
 
 use crate::remote::RemoteArgs;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand reopen`.
 #[derive(Debug, clap::Args)]

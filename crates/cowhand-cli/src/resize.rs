@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use graph::size::parse_size;
 use qcow2::Preallocation;
-
-use crate::drive::DriveArgs;
 use tool::failure::Failure;
 use tool::voice;
+
+use crate::drive::DriveArgs;
 
 /// Arguments of `cowhand resize`.
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,10 @@ use cowhand::NewImage;
 use graph::probe::Format;
 use graph::size::human_size;
 use lineage::Place;
+use monitor::qmp::export_schema::SERVE;
 use serde_json::{Value, json};
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 use crate::compat::{keyval, storage_daemon};
 use crate::copying;
@@ -19,9 +22,6 @@ use crate::output::{OutputFormat, with_json};
 use crate::pull;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
-use monitor::qmp::export_schema::SERVE;
-use tool::failure::Failure;
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

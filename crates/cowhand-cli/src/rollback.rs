@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use lineage::{Action, Change, CheckpointRef, NewCheckpoint, PATIENCE};
 use serde_json::json;
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 use crate::lineages::args::{CheckpointArg, DiskArg, with_disk};
 use crate::lineages::offline::{self, LockedDisk};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::output::{printable, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -30,15 +30,6 @@ use std::process::ExitCode;
 
 use dial::Allowed;
 use door_nbd::TlsPolicy;
-use reactor::{Backend, Reactor};
-
-use self::announcement::{Reach, announce};
-use self::args::Args;
-use self::config::Given;
-use self::life::Opened;
-use self::settings::Settings;
-use crate::background::{Background, Side};
-use crate::warnings;
 use monitor::inventory::Inventory;
 use monitor::log_filter::DEFAULT_LEVEL;
 use monitor::owners_socket::OwnersSocket;
@@ -50,8 +41,17 @@ use monitor::systemd::{self, Inherited};
 use monitor::take_over::successor::Successor;
 use monitor::take_over::{Estate, sockets};
 use monitor::{brokers, log, signals};
+use reactor::{Backend, Reactor};
 use tool::create::options;
 use tool::failure::Failure;
+
+use self::announcement::{Reach, announce};
+use self::args::Args;
+use self::config::Given;
+use self::life::Opened;
+use self::settings::Settings;
+use crate::background::{Background, Side};
+use crate::warnings;
 
 /// How often this process may begin again with rings, after successors that failed: each time costs about 100
 /// KiB a loop in advance.

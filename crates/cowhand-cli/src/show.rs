@@ -18,6 +18,10 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tool::failure::Failure;
+use tool::lineages::tree::{self, Tree};
+use tool::output::write_json;
+
 use self::lineage::LineagePicture;
 use self::terminal::Canvas;
 use crate::drive::DRIVE_HELP;
@@ -25,9 +29,6 @@ use crate::drive::DriveArgs;
 use crate::info::keys::{BITMAPS_JSON, SNAPSHOTS_JSON};
 use crate::lineages;
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::lineages::tree::{self, Tree};
-use tool::output::write_json;
 
 /// Width of a line where the terminal's is unknown.
 const COLUMNS_DEFAULT: u16 = 80;

@@ -12,6 +12,10 @@ use qcow2::bitmap::out_of_date;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use reactor::Reactor;
 use serde_json::json;
+use tool::failure::{Failure, warn};
+use tool::info::read::snapshot_info;
+use tool::output::write_json;
+use tool::voice;
 
 use crate::drive::DRIVE_HELP;
 use crate::drive::DriveArgs;
@@ -19,10 +23,6 @@ use crate::info::keys::SNAPSHOTS_JSON;
 use crate::info::show_snapshots;
 use crate::output::{OutputFormat, with_json};
 use crate::remote::Remote;
-use tool::failure::{Failure, warn};
-use tool::info::read::snapshot_info;
-use tool::output::write_json;
-use tool::voice;
 
 /// Arguments of `cowhand snapshot`.
 #[derive(Debug, clap::Args)]

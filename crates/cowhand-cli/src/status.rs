@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use export::few_names;
 use graph::size::human_size;
+use monitor::map_figures;
+use monitor::qmp;
+use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use serde_json::{Value, json};
+use tool::failure::Failure;
+use tool::medium::MEDIUM_JSON;
+use tool::output::{self, write_json};
 
 use crate::output::{OutputFormat, counted, with_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
-use monitor::map_figures;
-use monitor::qmp;
-use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
-use tool::failure::Failure;
-use tool::medium::MEDIUM_JSON;
-use tool::output::{self, write_json};
 
 const EXAMPLES: &str = "\
 Examples:

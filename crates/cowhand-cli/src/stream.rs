@@ -4,11 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
+use tool::failure::Failure;
 
 use crate::drive::parse_bytes;
 use crate::remote::RemoteArgs;
 use crate::remote::jobs::LiveArgs;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand stream`.
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-
 use tool::failure::Failure;
 
 /// What stands under the help of everything that takes limits.

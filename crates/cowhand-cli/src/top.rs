@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::value_parser;
+use tool::failure::Failure;
 
 use self::rates::{Rates, rates};
 use crate::remote::figures::{self, DiskFigures};
 use crate::remote::{Remote, RemoteArgs};
-use tool::failure::Failure;
 
 /// Arguments of `cowhand top`.
 #[derive(Debug, clap::Args)]

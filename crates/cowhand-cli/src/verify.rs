@@ -18,6 +18,8 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use serde::Serialize;
+use tool::failure::{FAILED, Failure};
+use tool::output::{printable, tell, write_json};
 
 use self::digest::{Algorithm, Done};
 use self::list::Line;
@@ -26,8 +28,6 @@ use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::exit_codes;
 use crate::output::{OutputFormat, with_json};
 use crate::progress::Progress;
-use tool::failure::{FAILED, Failure};
-use tool::output::{printable, tell, write_json};
 
 /// Often enough to be seen moving.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);

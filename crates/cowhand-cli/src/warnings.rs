@@ -5,14 +5,13 @@ use std::fmt::{Debug, Write};
 use std::sync::{Mutex, PoisonError};
 
 use graph::GUESSED;
+use tool::failure::warn;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-
-use tool::failure::warn;
 
 /// Where images are opened, and where options are read. What other parts log is news of a server's life, and costs a tool nothing.
 const SAID: [&str; 3] = ["graph::chain", "graph::drive", "tool::create::options"];

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 
 use dial::{Allowed, Target};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use tool::failure::Failure;
 
 /// One is asked; a second takes over when it has ended, since a process in the sandbox starts none.

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use control::{Arguments, QmpError};
 use dial::AbstractName;
-
 use tool::failure::Failure;
 
 /// A place to listen.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use graph::names::directory_of;
 use graph::options::DiskOptions;
-
 use tool::failure::Failure;
 
 /// Bytes of an export's name at most (the NBD protocol's limit on strings).

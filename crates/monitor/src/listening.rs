@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use reactor::net::Listener;
+use tool::failure::Failure;
 
 use super::endpoint::Endpoint;
 use super::socket_mode::SocketMode;
@@ -13,7 +14,6 @@ use super::socket_path::NamedSocket;
 use super::systemd::Inherited;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
-use tool::failure::Failure;
 
 /// Where the server really listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
+use tool::failure::Failure;
 use tracing_subscriber::EnvFilter;
 
 use super::log_filter;
-use tool::failure::Failure;
 
 /// Starts logging what `filter` selects.
 ///

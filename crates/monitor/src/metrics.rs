@@ -17,12 +17,12 @@ use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
 use futures_util::future::select;
 use reactor::net::{Listener, Stream};
+use tool::failure::Failure;
 
 use self::http::{REQUEST_BYTES_MAX, Request, answer, ask};
 use super::inventory::Inventory;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
-use tool::failure::Failure;
 
 /// Scrapes at a time: more than any number of servers that look at one process.
 const CLIENTS_MAX: usize = 16;

@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use reactor::net::Listener;
+use tool::failure::Failure;
 
 use crate::socket_mode::SocketMode;
 use crate::socket_path::NamedSocket;
 use crate::take_over::message::Place;
 use crate::take_over::sockets::Handed;
-use tool::failure::Failure;
 
 /// A listening socket with a name. Dropping it removes the name.
 #[derive(Debug)]

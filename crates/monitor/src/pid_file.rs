@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
+use tool::failure::Failure;
 
 use super::socket_path::names_stay;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
-use tool::failure::Failure;
 
 /// The sticky bit of a directory that every user can write to, as /tmp.
 const STICKY: u32 = 0o1000;

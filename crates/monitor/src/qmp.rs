@@ -57,9 +57,9 @@ use control::{Answer, Arguments, Command, CommandSpec, EventSpec, Handler, Outco
 use export::Shutdown;
 use graph::Change;
 use serde_json::{Value, json};
+use tool::voice::QEMU_VERSION;
 
 use super::inventory::Inventory;
-use tool::voice::QEMU_VERSION;
 
 /// Does the commands on an inventory.
 pub struct Steering {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use graph::Graph;
 use lineage::{AsSealed, DiskPlace, Error, PATIENCE};
-
 use tool::failure::Failure;
 
 /// Refuses a disk that is backed by a sealed layer which has changed. What a lineage cannot say of a disk is left to those who change the lineage. Blocks.

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
+use tool::failure::Failure;
 
 use super::new_socket::{self, Lock};
 use super::socket_mode::SocketMode;
 use super::take_over::sockets;
-use tool::failure::Failure;
 
 /// Bytes of a socket's path at most (sun_path of Linux, with its terminating zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;

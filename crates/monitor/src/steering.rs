@@ -8,6 +8,7 @@ use std::rc::Rc;
 use control::{Form, Server, ServerOptions};
 use export::Shutdown;
 use serde_json::json;
+use tool::failure::Failure;
 
 use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
@@ -15,7 +16,6 @@ use super::owners_socket::OwnersSocket;
 use super::pid_file::PidFile;
 use super::qmp::{Steering, bitmaps, errors};
 use super::take_over::sockets::Handed;
-use tool::failure::Failure;
 
 /// Sockets that are open, before anything happens on them.
 #[derive(Debug)]

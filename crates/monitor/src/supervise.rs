@@ -17,6 +17,8 @@ use export::{Loops, Shutdown};
 use futures_util::future::{Either, join_all, select};
 use graph::Change;
 use reactor::{Backend, Reactor};
+use tool::failure::Failure;
+use tool::output::tell;
 
 use self::roll::Roll;
 use super::inventory::Inventory;
@@ -29,8 +31,6 @@ use super::take_over::Estate;
 use super::take_over::levels::levels;
 use super::take_over::predecessor::{Exchange, wait_for_successor};
 use super::take_over::sockets::Handed;
-use tool::failure::Failure;
-use tool::output::tell;
 
 /// The exit code of a server that the third SIGINT or SIGQUIT ended at once.
 pub const ENDED_AT_ONCE: u8 = 130;

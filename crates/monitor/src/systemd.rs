@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-
 use tool::failure::Failure;
 
 /// A notice is not worth more.

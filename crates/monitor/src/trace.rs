@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use graph::trace::{Recorder, Recording};
 use reactor::{Reactor, Task};
-
 use tool::failure::Failure;
 
 /// A trace that is being written. Its task belongs to the loop that it was started on.

@@ -1,7 +1,8 @@
 //! The oldest points are removed, in whole runs: a full point and the increments that need it.
 
-use super::manifest::{Kind, Point, Store};
 use tool::failure::Failure;
+
+use super::manifest::{Kind, Point, Store};
 
 /// Removes the oldest runs while `keep` points that can be restored stay, and those of which none can. Gives what was removed.
 ///

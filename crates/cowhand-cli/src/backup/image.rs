@@ -12,13 +12,13 @@ use graph::{Disk, OpenRules};
 use job::{Content, CopyOptions, Counters, Dirty, Marked};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use reactor::Reactor;
+use tool::failure::{Failure, warn};
 
 use super::full::{FullBecause, why_full};
 use super::manifest::{Kind, Point, Store};
 use super::new_point::NewPoint;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
-use tool::failure::{Failure, warn};
 
 /// What is copied as a whole: a cluster of the new image.
 const UNIT_BYTES: u64 = 64 << 10;

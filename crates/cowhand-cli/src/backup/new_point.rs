@@ -13,11 +13,11 @@ use qcow2::{CreateOptions, Repair};
 use reactor::Reactor;
 use ring::digest::{Context, SHA256};
 use storage::{FileOptions, FileStorage};
+use tool::failure::{Failure, warn};
 
 use super::manifest::{Kind, Point, Store, file_name, now_sec};
 use crate::copying::watch::Watch;
 use storage::create_private;
-use tool::failure::{Failure, warn};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

@@ -8,14 +8,14 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use job::{Copy, CopyOptions, Counters, Scope};
 use reactor::Reactor;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::manifest::{Point, Store};
 use super::new_point::{check, sum};
 use crate::copying::made::Made;
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// Looks at every point: its file is what was written, its metadata is sound, and the disk can be opened. All are looked at, also after one
 /// was found wrong; gives how many were.

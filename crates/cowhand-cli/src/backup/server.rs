@@ -5,8 +5,10 @@
 
 use std::path::Path;
 
+use monitor::inventory::export_view::BACKUPS_BITMAPS;
 use reactor::Reactor;
 use serde_json::{Value, json};
+use tool::failure::{Failure, warn};
 
 use super::full::{FullBecause, why_full};
 use super::manifest::{Kind, Point, Store};
@@ -15,8 +17,6 @@ use crate::copying;
 use crate::copying::watch::Watch;
 use crate::remote::Remote;
 use crate::remote::jobs::Until;
-use monitor::inventory::export_view::BACKUPS_BITMAPS;
-use tool::failure::{Failure, warn};
 
 /// A disk of a server.
 struct Source<'a> {

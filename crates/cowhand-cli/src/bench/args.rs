@@ -8,12 +8,12 @@ use clap::{Args as ClapArgs, ValueEnum};
 use graph::cache_mode::CacheMode;
 use graph::options::Aio;
 use graph::size::parse_size;
+use tool::failure::Failure;
+use tool::numbers::{between, whole};
 
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::numbers::{between, whole};
 
 /// Requests if neither their number nor a time is given, as in qemu-img.
 const COUNT_DEFAULT: u64 = 75_000;

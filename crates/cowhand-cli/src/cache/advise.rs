@@ -10,6 +10,8 @@ use graph::{Disk, OpenRules};
 use qcow2::cache_sizes::{CacheRequest, CachedImage, L2_BYTES_DEFAULT, L2_ENTRY_BYTES_DEFAULT, cache_sizes};
 use qcow2::{Counters, Form, Prefetch, Qcow2};
 use reactor::Reactor;
+use tool::failure::Failure;
+use tool::output::{printable, write_json};
 
 use super::advice::{self, Advice, FormBytes, Settled};
 use super::curve;
@@ -17,8 +19,6 @@ use super::replay::{self, Played};
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::output::{OutputFormat, with_json};
-use tool::failure::Failure;
-use tool::output::{printable, write_json};
 
 /// Arguments of `cowhand cache advise`.
 #[derive(Debug, clap::Args)]

@@ -6,10 +6,10 @@ use std::path::Path;
 use graph::front::Kind;
 use graph::trace::{ReadError, Reader, Record, TraceDisk, TraceRequest, disk_called, disks};
 use qcow2::{Model, Qcow2, SliceKey};
+use tool::failure::Failure;
 
 use super::curve::{Curve, Point};
 use super::recency::{Last, Recency};
-use tool::failure::Failure;
 
 /// The smallest cache that is looked at ...
 const BYTES_MIN: u64 = 64 << 10;

@@ -9,14 +9,14 @@ use graph::OpenRules;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use reactor::Reactor;
+use tool::failure::Failure;
+use tool::output::{printable, tell, write_json};
+use tool::voice;
 
 use super::report::{CheckReport, code};
 use super::{Args, FINDINGS_SHOWN_MAX};
 use crate::compat;
 use crate::output::OutputFormat;
-use tool::failure::Failure;
-use tool::output::{printable, tell, write_json};
-use tool::voice;
 
 /// Whether images of the format have a check.
 pub fn has_check(format: Format) -> bool {

@@ -1,9 +1,9 @@
 //! The way through two disks at once: what of them must be read, by their maps.
 
 use block::{Block, BlockStatus};
+use tool::failure::Failure;
 
 use super::{PIECE_BYTES, code};
-use tool::failure::Failure;
 
 /// A part that one disk at least has data in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use control::Form;
 use dial::AbstractName;
-use serde_json::{Map, Value};
-
 use monitor::endpoint::{Endpoint, absolute};
 use monitor::inventory::chardevs::Place;
+use serde_json::{Map, Value};
 use tool::failure::Failure;
 
 /// A character device that a monitor may name.

@@ -16,8 +16,6 @@ use serde_json::{Map, Value};
 
 use super::keyval::typed;
 
-use crate::background::Background;
-use crate::serve::disks;
 use monitor::brokers;
 use monitor::endpoint::absolute;
 use monitor::inventory::Inventory;
@@ -31,6 +29,9 @@ use monitor::steering::Sockets;
 use monitor::supervise::{View, until_asked};
 use monitor::{log, systemd};
 use tool::failure::Failure;
+
+use crate::background::Background;
+use crate::serve::disks;
 
 /// A server before it serves.
 pub struct Daemon {

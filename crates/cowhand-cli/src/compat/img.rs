@@ -15,6 +15,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use graph::drivers::formats;
 use graph::probe::Format;
+use tool::failure::{FAILED, Failure};
 
 use super::names::VERSION;
 use super::objects;
@@ -26,7 +27,6 @@ use crate::{
     amend, bench, bitmap, commit, compare, convert, dd, info, map, measure, rebase, resize, snapshot,
     warnings,
 };
-use tool::failure::{FAILED, Failure};
 
 /// Adds the arguments of a command.
 type Arguments = fn(Command) -> Command;

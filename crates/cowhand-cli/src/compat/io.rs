@@ -4,12 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches};
+use tool::failure::Failure;
 
 use super::names::VERSION;
 use super::objects;
 use crate::io::{self, Args};
 use crate::warnings;
-use tool::failure::Failure;
 
 /// The command line of `qemu-io`.
 pub fn command() -> Command {

@@ -4,7 +4,6 @@ use control::{Argument, Kind};
 use graph::drive::split_text;
 use graph::size::parse_size;
 use serde_json::{Map, Value};
-
 use tool::failure::Failure;
 
 /// Parts of one key: as many as a drive may have.
@@ -124,11 +123,11 @@ fn is_object(kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use monitor::qmp::node_schema::BLOCKDEV;
+    use monitor::qmp::schema::COMMANDS;
     use serde_json::json;
 
     use super::*;
-    use monitor::qmp::node_schema::BLOCKDEV;
-    use monitor::qmp::schema::COMMANDS;
 
     fn arguments(command: &str, text: &str, implied: &str) -> Value {
         let spec = COMMANDS.iter().find(|spec| spec.name == command).unwrap();

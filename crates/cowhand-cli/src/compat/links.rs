@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use tool::failure::Failure;
 
 use super::names::NAMES;
-use tool::failure::Failure;
 
 /// Commands of `cowhand compat`.
 #[derive(Debug, Subcommand)]

@@ -22,8 +22,17 @@ use graph::drive::OptionTree;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, DiskNode, OpenRules};
+use monitor::endpoint::{Endpoint, absolute};
+use monitor::inventory::export_view::{LentBitmap, Shown};
+use monitor::inventory::exports::NewExport;
+use monitor::listening::Listening;
+use monitor::log_filter::LEVEL_AS_QEMU;
+use monitor::qmp::nbd_server::credentials;
+use monitor::systemd;
 use parking_lot::Mutex;
 use qcow2::Qcow2;
+use tool::failure::{Failure, warn};
+use tool::output::printable;
 
 use self::args::Args;
 pub use self::args::command;
@@ -33,15 +42,6 @@ use super::keyval;
 use crate::background::{Background, Side, Waiting};
 use crate::io::opening::{Manner, Overlay};
 use crate::policy::policy;
-use monitor::endpoint::{Endpoint, absolute};
-use monitor::inventory::export_view::{LentBitmap, Shown};
-use monitor::inventory::exports::NewExport;
-use monitor::listening::Listening;
-use monitor::log_filter::LEVEL_AS_QEMU;
-use monitor::qmp::nbd_server::credentials;
-use monitor::systemd;
-use tool::failure::{Failure, warn};
-use tool::output::printable;
 
 /// The node's name and the export's id; clients do not see them.
 const NODE: &str = "drive";

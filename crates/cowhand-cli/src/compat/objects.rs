@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use tool::failure::Failure;
 
 use crate::objects::add_all;
-use tool::failure::Failure;
 
 /// The argument's name among matches.
 const ID: &str = "object";

@@ -8,7 +8,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use door_nbd::ServerOptions;
 use filter::{Mismatch, on_mismatch};
 use graph::OpenRules;
+use monitor::endpoint::absolute;
+use monitor::log_filter::LEVEL_AS_QEMU;
 use serde_json::{Map, Value, json};
+use tool::failure::Failure;
+use tool::output::tell;
 
 use super::chardev_line::{chardev, is_on, monitor};
 use super::daemon::Daemon;
@@ -17,10 +21,6 @@ use super::names::VERSION;
 use crate::background::{Background, Side};
 use crate::policy::policy;
 use crate::serve::settings::SHARED_DEFAULT;
-use monitor::endpoint::absolute;
-use monitor::log_filter::LEVEL_AS_QEMU;
-use tool::failure::Failure;
-use tool::output::tell;
 
 /// Options that are done in their order: name, what stands behind it, help.
 const STEPS: [(&str, &str, &str); 6] = [

@@ -7,6 +7,9 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use qcow2::snapshot::SnapshotName;
+use tool::failure::Failure;
+use tool::numbers::between;
+use tool::voice;
 
 use super::plan;
 use super::snapshot;
@@ -14,9 +17,6 @@ use crate::copying::MEMORY_BYTES_MIN;
 use crate::drive::{
     BackingFormat, OpenArgs, backing_formats, cache_modes, formats, parse_bytes, target_formats,
 };
-use tool::failure::Failure;
-use tool::numbers::between;
-use tool::voice;
 
 /// Arguments of `cowhand convert`.
 #[derive(Debug, clap::Args)]

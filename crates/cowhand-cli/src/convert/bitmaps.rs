@@ -7,10 +7,10 @@ use graph::probe::Format;
 use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
 use qcow2_layout::Version;
+use tool::failure::{Failure, warn};
 
 use super::args::Args;
 use super::plan::Plan;
-use tool::failure::{Failure, warn};
 
 /// The bitmaps to be copied, of the only one of `sources`. They are checked before anything is written.
 ///

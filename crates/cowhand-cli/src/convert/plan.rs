@@ -7,13 +7,13 @@ use block::SECTOR_BYTES;
 use graph::probe::Format;
 use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
 use qcow2::Preallocation;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
+use tool::voice;
 
 use super::args::Args;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::drive::is_device;
-use tool::create::options::NewImage;
-use tool::failure::Failure;
-use tool::voice;
 
 /// The longest run of zeroes that may be asked for: pieces are no longer.
 pub const SPARSE_BYTES_MAX: u64 = 16 << 20;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use block::Block;
 use graph::Disk;
 use qcow2::snapshot::SnapshotName;
-
 use tool::failure::Failure;
 use tool::output::tell;
 use tool::voice;

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use graph::options::{Discard, DiskOptions};
 use job::{Content, Counters};
+use tool::failure::Failure;
+use tool::voice;
 
 use super::args::Args;
 use super::plan::Plan;
 use crate::copying::made::Made;
 use crate::drive::disk_options;
-use tool::failure::Failure;
-use tool::voice;
 
 /// The target.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use block::Block;
 use job::{Content, Copy, CopyOptions, Counters, Order, Zeroes};
+use tool::failure::Failure;
 
 use super::args::Args;
 use super::plan::Plan;
 use super::{warn_of_unreadable, whole};
 use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
-use tool::failure::Failure;
 
 /// Copies `source` into a pipe: its bytes, or an image of a format whose file is written in order.
 ///

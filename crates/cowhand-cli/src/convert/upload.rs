@@ -12,6 +12,7 @@ use job::{Copy, CopyOptions, Counters, Order};
 use qcow2::{CreateOptions, DataClusters, InOrder};
 use reactor::Reactor;
 use storage_s3::{Present, Service, Upload, UploadSize};
+use tool::failure::{Failure, warn};
 
 use super::args::Args;
 use super::plan::Plan;
@@ -20,7 +21,6 @@ use crate::copying::object::{ObjectTarget, Shape, hinted};
 use crate::copying::watch::Watch;
 use crate::drive::disk_options;
 use crate::measure::add_data;
-use tool::failure::{Failure, warn};
 
 /// Less does not hold three parts.
 const MEMORY_BYTES_MIN: u64 = 3 * storage_s3::PART_BYTES_MIN as u64;

@@ -6,6 +6,7 @@ use block::Block;
 use graph::OpenRules;
 use job::{Content, Copy, CopyOptions, Counters, Order};
 use reactor::Reactor;
+use tool::failure::Failure;
 
 use super::args::Args;
 use super::plan::Plan;
@@ -15,7 +16,6 @@ use crate::copying::pipe::PipeTarget;
 use crate::copying::watch::Watch;
 use crate::copying::whole_image::WholeImage;
 use crate::create::foreign;
-use tool::failure::Failure;
 
 /// The name of its own file in a vmdk image that is written to a pipe.
 const NAME_IN_PIPE: &str = "disk.vmdk";

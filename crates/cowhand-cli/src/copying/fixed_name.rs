@@ -7,7 +7,6 @@ use graph::drive::place_of;
 use graph::names::directory_of;
 use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::process::geteuid;
-
 use tool::failure::Failure;
 
 /// The bit of a directory in which only owners take names away.

@@ -8,6 +8,9 @@ use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use job::{Content, Counters};
 use rustix::fs::{Advice, fadvise};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
+use tool::voice;
 
 use super::fixed_name::fixed_name;
 use super::new_device::NewDevice;
@@ -16,9 +19,6 @@ use super::new_file::NewFile;
 use super::write_behind::writing_behind;
 use crate::create::{check_creatable, foreign};
 use crate::drive::{is_device, new_path};
-use tool::create::options::NewImage;
-use tool::failure::Failure;
-use tool::voice;
 
 /// With less memory Linux writes the pages of a full container a few at a time: minutes for what takes a second.
 const MEMORY_TO_SPARE: u64 = 1 << 30;

@@ -13,12 +13,12 @@ use cowhand::Existing;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use reactor::blocking;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::made::to_be_filled;
 use crate::create::make;
 use crate::drive::is_device;
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// The magic of an image stands at the start.
 const MAGIC_BYTES: usize = 4;

@@ -8,12 +8,12 @@ use graph::drivers;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
-
-use super::reactor;
-use crate::drive::disk_options;
 use tool::create::options::NewImage;
 use tool::failure::Failure;
 use tool::voice;
+
+use super::reactor;
+use crate::drive::disk_options;
 
 /// The image. It has its name from the beginning: a cluster has no place to keep it in before it is whole.
 #[derive(Debug)]

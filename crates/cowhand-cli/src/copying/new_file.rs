@@ -16,12 +16,12 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, OpenError, Role, UnlockedFile, is_sealed_layer};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::made::to_be_filled;
 use crate::create::make;
 use storage::{FileAccess, create_beside, part_of};
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// A file on its way.
 #[derive(Debug)]

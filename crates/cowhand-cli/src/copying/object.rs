@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
 use storage_s3::{Service, StoreError, Upload};
-
 use tool::failure::Failure;
 
 /// Zeroes that are appended at a time.

@@ -17,7 +17,6 @@ use buffer::{IoBytes, IoVec};
 use graph::fd_sets::FdSets;
 use graph::probe::Format;
 use rustix::fs::{CWD, Mode, OFlags};
-
 use tool::failure::Failure;
 
 /// Read from a pipe at a time. Zeroes of that length stay holes.

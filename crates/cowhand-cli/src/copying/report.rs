@@ -1,8 +1,9 @@
 //! What a tool that copies shows: how far it is, and its result.
 
+use tool::failure::Failure;
+
 use super::watch::Watch;
 use crate::output::OutputFormat;
-use tool::failure::Failure;
 
 /// The options for that.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use job::{Copy, Counters, Report};
+use monitor::signals::ignored_now;
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
+use tool::failure::{Failure, warn};
 
 use crate::io::report::reason;
 use crate::progress::Progress;
-use monitor::signals::ignored_now;
-use tool::failure::{Failure, warn};
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);

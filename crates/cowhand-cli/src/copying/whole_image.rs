@@ -9,9 +9,9 @@ use formats::sink::{Packing, Piece, Sink, SinkError};
 use futures_util::future::try_join_all;
 use futures_util::lock::Mutex;
 use storage::{FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
+use tool::failure::Failure;
 
 use super::pipe::PipeTarget;
-use tool::failure::Failure;
 
 /// The image.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use std::task::Poll;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use job::Counters;
 use rustix::fs::{Advice, fadvise, fdatasync};
+use tool::failure::Failure;
 
 use super::WAITING_BYTES_MAX;
-use tool::failure::Failure;
 
 /// Bytes that are written back at a time. As many again may be written meanwhile, then the copy waits.
 /// Without a bound Linux writes the pages of a full container a few at a time: minutes for what takes a

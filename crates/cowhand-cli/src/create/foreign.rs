@@ -13,9 +13,9 @@ use graph::drive::place_of;
 use graph::names::directory_of;
 use ring::rand::{SecureRandom, SystemRandom};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
+use tool::failure::Failure;
 
 use crate::drive::is_device;
-use tool::failure::Failure;
 
 /// Starts an image whose file will be called `name`.
 ///

@@ -7,11 +7,11 @@ use catalog::chunked_place;
 use checkpoints::{Part, Says};
 use graph::drivers::elsewhere;
 use storage_chunked::{Comparison, Content, Difference, Place, without_prefix};
+use tool::failure::Failure;
+use tool::output::printable;
 
 use super::Printer;
 use crate::copying;
-use tool::failure::Failure;
-use tool::output::printable;
 
 /// The names of two published disks.
 pub struct Pair<'a> {

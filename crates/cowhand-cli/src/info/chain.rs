@@ -6,11 +6,11 @@ use graph::drive::path_of;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
-
-use crate::copying;
 use tool::failure::Failure;
 use tool::info::model::{BitmapInfo, FormatSpecific, ImageInfo};
 use tool::info::read::{cannot_open, image_info};
+
+use crate::copying;
 
 /// Snapshots and bitmaps of all images of a chain together: four images with as many as the format
 /// allows in one. Bounds what is held in memory until it is printed.

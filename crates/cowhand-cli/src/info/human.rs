@@ -6,12 +6,12 @@ use graph::size::human_size;
 use qcow2_layout::{BitmapEntry, Header};
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-use super::date::utc;
 use tool::info::model::{FormatSpecific, ImageInfo, SnapshotInfo};
 use tool::info::read::specific;
 use tool::output::printable;
 use tool::voice;
+
+use super::date::utc;
 
 /// Writes one image.
 pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
@@ -165,8 +165,9 @@ fn size_and_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tool::info::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
+
+    use super::*;
 
     #[test]
     fn the_format_of_an_encryption_stands_before_its_mode() {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use graph::{Disk, raw_of};
 use storage::{Step, StepWatcher, Storage};
+use tool::failure::Failure;
 
 use super::failed::Failed;
 use super::report::words_of;
-use tool::failure::Failure;
 
 /// Time between two checks for suspended requests.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(20);

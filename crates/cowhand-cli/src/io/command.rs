@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 
-use super::request::Form;
 use tool::failure::Failure;
+
+use super::request::Form;
 
 /// A command.
 #[derive(Debug)]

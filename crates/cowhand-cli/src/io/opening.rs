@@ -10,14 +10,14 @@ use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::CreateOptions;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::words::Words;
 use crate::copying;
 use crate::create::make;
 use crate::drive::option_tree;
 use storage::create_private;
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// The mode of caches unless said otherwise, as in qemu-io.
 const CACHE_DEFAULT: &str = "writethrough";

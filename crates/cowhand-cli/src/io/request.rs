@@ -9,11 +9,11 @@ use block::{Blame, Block, Error, SECTOR_BYTES, ZeroOptions};
 use graph::Disk;
 use qcow2::Compressing;
 use storage::{Hints, IoBuf, IoBytes, IoVec};
+use tool::failure::Failure;
+use tool::output::tell;
 
 use super::report::{Moved, dump, reason};
 use super::words::{REQUEST_BYTES_MAX, Words, bytes, length, pattern};
-use tool::failure::Failure;
-use tool::output::tell;
 
 /// What fills a write unless said otherwise, as in qemu-io.
 const FILLING: u8 = 0xcd;

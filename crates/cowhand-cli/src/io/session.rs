@@ -9,6 +9,8 @@ use futures_util::stream::FuturesUnordered;
 use graph::drive::OptionTree;
 use graph::{Disk, OpenRules};
 use qcow2::{Compressing, Preallocation, ResizeOptions};
+use tool::failure::Failure;
+use tool::numbers::whole;
 
 use super::breakpoints::{self, Watch};
 use super::command::{Command, Needs, Verb, help};
@@ -17,8 +19,6 @@ use super::look;
 use super::opening::{Manner, Opened};
 use super::request::{Ended, Form, Request};
 use super::words::{Words, bytes, split};
-use tool::failure::Failure;
-use tool::numbers::whole;
 
 /// Commands of a script, one after the other.
 pub struct Session<'a> {

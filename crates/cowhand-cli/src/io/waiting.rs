@@ -6,12 +6,12 @@ use std::pin::pin;
 use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, pending, select};
 use futures_util::stream::FuturesUnordered;
+use tool::failure::Failure;
 
 use super::breakpoints::{self, LOOK_AGAIN};
 use super::failed::Failed;
 use super::request::Ended;
 use super::session::Session;
-use tool::failure::Failure;
 
 impl Session<'_> {
     /// Waits for `work`, which is no request, and reports the ends of asynchronous requests meanwhile.

@@ -1,7 +1,6 @@
 //! A line of a script: words, the options among them, and numbers.
 
 use graph::size::parse_size;
-
 use tool::failure::Failure;
 use tool::numbers::whole;
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use checkpoints::Sealed;
 use lineage::{CheckpointRef, DiskPlace, Place};
 use serde_json::json;
-
-use crate::remote::Remote;
 use tool::failure::Failure;
 use tool::lineages::seen::Seen;
+
+use crate::remote::Remote;
 
 /// What stands under the help of each of these commands.
 const DISK_HELP: &str = "\

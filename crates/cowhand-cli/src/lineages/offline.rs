@@ -10,9 +10,9 @@ use graph::options::DiskOptions;
 use lineage::{Change, DiskPlace, Error, Host, ImageFacts, NewOverlay, Plan, Switched};
 use rustix::fs::{Mode, OFlags, open};
 use storage::{FileLock, Role};
+use tool::failure::Failure;
 
 use crate::copying;
-use tool::failure::Failure;
 
 /// No process has the disk open: nothing is switched.
 struct Offline {

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use tool::output::printable;
+
 use super::extent::Extent;
 use crate::output::OutputFormat;
-use tool::output::printable;
 
 /// Prints extents as they come, so that a map of any length takes no memory.
 pub struct Printer<'a> {

@@ -5,10 +5,10 @@
 //! need not wait.
 
 use serde_json::{Value, json};
+use tool::failure::{Failure, warn};
 
 use crate::copying::watch::Watch;
 use crate::remote::Remote;
-use tool::failure::{Failure, warn};
 
 /// Bitmaps that are on their way.
 pub struct Bitmaps {

@@ -7,7 +7,6 @@ use graph::front::ThrottleGroup;
 use graph::size::parse_size;
 use parking_lot::Mutex;
 use throttle::{Dialect, Options, Setting};
-
 use tool::failure::Failure;
 
 /// Groups of the command line. Holding them here keeps them alive.

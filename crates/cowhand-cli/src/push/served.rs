@@ -4,12 +4,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 use serde::Deserialize;
 use serde_json::json;
+use tool::failure::Failure;
 
 use super::{Args, Outcome, Report};
 use crate::copying::watch::Watch;
 use crate::lineages::args::Served;
 use crate::remote::Remote;
-use tool::failure::Failure;
 
 /// Has the server push its disk, and watches the job. A signal cancels it.
 ///

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use checkpoints::{Follow, PublishError};
 use job::RateLimit;
+use tool::failure::{Failure, warn};
 
 use crate::copying::watch::Watch;
 use crate::progress::Progress;
-use tool::failure::{Failure, warn};
 
 /// Signals of this process end the upload.
 pub struct Signals<'a> {

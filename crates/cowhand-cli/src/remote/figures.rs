@@ -1,9 +1,9 @@
 //! The figures of a server's disks, as query-blockstats reports them.
 
 use serde_json::{Value, json};
+use tool::failure::Failure;
 
 use super::Remote;
-use tool::failure::Failure;
 
 /// One disk at one moment. What grows counts from when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

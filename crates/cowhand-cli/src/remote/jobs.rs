@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tool::failure::{Failure, warn};
 
 use super::Remote;
 use crate::copying::watch::Watch;
-use tool::failure::{Failure, warn};
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);

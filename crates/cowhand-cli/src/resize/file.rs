@@ -6,11 +6,11 @@ use graph::probe::{Format, FormatError};
 use graph::{Disk, OpenError, OpenRules};
 use qcow2::ResizeOptions;
 use reactor::Reactor;
+use tool::failure::{Failure, warn};
+use tool::voice;
 
 use super::{Args, check_shrink, new_size};
 use crate::copying::watch::survive_questions;
-use tool::failure::{Failure, warn};
-use tool::voice;
 
 /// What is said of a size that is what was asked for, as by qemu-img.
 pub(super) const RESIZED: &str = "Image resized.";

@@ -5,10 +5,10 @@ use std::path::Path;
 use graph::size::human_size;
 use qcow2::Preallocation;
 use serde_json::json;
+use tool::failure::Failure;
 
 use super::{Args, check_shrink, new_size};
 use crate::remote::{Remote, figures};
-use tool::failure::Failure;
 
 /// Makes the server at `socket` change the size of a disk; returns what to print.
 pub(super) fn resize(socket: &Path, args: &Args) -> Result<String, Failure> {

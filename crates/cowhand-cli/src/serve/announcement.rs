@@ -8,17 +8,17 @@ use std::sync::Arc;
 use graph::DiskNode;
 use graph::options::Discard;
 use graph::size::human_size;
-use qcow2::cache_sizes::CacheSizes;
-use tls::ServerFiles;
-
-use super::machine_lines;
-use super::paste::{self, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 use monitor::inventory::Inventory;
 use monitor::inventory::exports::ExportRecord;
 use monitor::inventory::vhost_user::VhostDoor;
 use monitor::listening::Address;
 use monitor::steering::Sockets;
+use qcow2::cache_sizes::CacheSizes;
+use tls::ServerFiles;
 use tool::output::printable;
+
+use super::machine_lines;
+use super::paste::{self, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 
 /// How clients reach the server.
 #[derive(Debug)]

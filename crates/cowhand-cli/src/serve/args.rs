@@ -10,6 +10,9 @@ use clap::ArgAction;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use dial::Target;
 use graph::probe::Format;
+use monitor::endpoint::parse_listen;
+use monitor::sandbox::Sandbox;
+use monitor::socket_mode::SocketMode;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::drive_options::{self, ListFormat};
@@ -18,9 +21,6 @@ use super::guest_memory::GuestMemory;
 use super::help;
 use super::map_memory::parse_map_memory;
 use crate::drive::{DRIVE_HELP, formats, parse_format};
-use monitor::endpoint::parse_listen;
-use monitor::sandbox::Sandbox;
-use monitor::socket_mode::SocketMode;
 
 /// Options of `cowhand serve`. What does not stand in the file is skipped there; the default is that of the type.
 #[derive(Clone, Debug, Default, clap::Args, serde::Deserialize)]

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use clap::error::Error;
 use clap::{ArgMatches, Command, FromArgMatches};
+use tool::failure::Failure;
 
 use super::args::Args;
 use crate::output::counted;
-use tool::failure::Failure;
 
 /// Bytes of a configuration at most: a typing error must not read a disk.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -5,12 +5,12 @@ use std::path::Path;
 use graph::{DiskNode, OpenRules};
 use reactor::Reactor;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::settings::{Export, Settings};
 use crate::create::make_if_missing;
 use crate::{ask, objects};
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// A disk that was opened for an export.
 #[derive(Debug)]

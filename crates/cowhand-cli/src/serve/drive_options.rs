@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use graph::options::{Changes, Group, Kind, Spec, table};
 use serde::Serialize;
-
 use tool::output::write_json;
 
 /// What the list is for.

@@ -7,9 +7,9 @@ use graph::drive::{OptionTree, parse_drive, shown};
 use graph::options::DiskOptions;
 use serde::Deserialize;
 use toml::Spanned;
+use tool::failure::Failure;
 
 use super::args::Args;
-use tool::failure::Failure;
 
 /// Drives of the command line, or of the configuration, with what was said for all of them.
 ///

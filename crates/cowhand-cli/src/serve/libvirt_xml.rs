@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::paste::{ClientTls, Shown, host, reachable};
 use monitor::listening::Address;
+
+use super::paste::{ClientTls, Shown, host, reachable};
 
 /// A child of `<domain>`: memory of the guest that a server of vhost-user can map.
 pub const SHARED_MEMORY: &str =

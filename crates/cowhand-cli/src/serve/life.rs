@@ -13,10 +13,6 @@ use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
 use graph::trace::Recorder;
 use graph::{Change, Graph, OpenRules};
-use reactor::Reactor;
-
-use super::disks::{self, OpenedDisk};
-use super::settings::{FuseFile, Placed, SHARED_DEFAULT, Settings, UblkDevice};
 use monitor::endpoint::Endpoint;
 use monitor::exports::shown_serial;
 use monitor::inventory::Inventory;
@@ -35,7 +31,11 @@ use monitor::systemd::Inherited;
 use monitor::take_over::successor::Successor;
 use monitor::take_over::{Estate, RETURNING_MAX, clients, sockets};
 use monitor::trace::Trace;
+use reactor::Reactor;
 use tool::failure::Failure;
+
+use super::disks::{self, OpenedDisk};
+use super::settings::{FuseFile, Placed, SHARED_DEFAULT, Settings, UblkDevice};
 
 /// Pause before everything is tried to be opened again.
 const RETURNING_PAUSE: Duration = Duration::from_millis(50);

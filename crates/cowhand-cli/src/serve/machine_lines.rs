@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use monitor::socket_path::file_name;
+
 use super::libvirt_xml::{self, SHARED_MEMORY};
 use super::paste::quote;
-use monitor::socket_path::file_name;
 
 /// The lines for the socket of one export: the name of a monitor, and what to add to its command line. All of them share the guest's
 /// memory with us, which has to be said, too.

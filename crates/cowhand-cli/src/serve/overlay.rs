@@ -7,11 +7,11 @@ use cowhand::Existing;
 use graph::drive::{Entry, OptionTree, shown};
 use graph::options::DiskOptions;
 use graph::probe::Format;
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use crate::create::make;
 use crate::info::read_image;
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// An overlay, and what it lies over.
 #[derive(Clone, Debug)]

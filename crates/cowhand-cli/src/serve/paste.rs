@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use monitor::listening::Address;
+use monitor::socket_path::file_name;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::libvirt_xml;
-use monitor::listening::Address;
-use monitor::socket_path::file_name;
 
 /// What a client needs to come in over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,17 +11,17 @@ use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::parse_size;
+use monitor::endpoint::{Endpoint, Protection, check_tcp};
+use monitor::exports::{export_names, stable_path};
+use monitor::socket_path::private_name;
 use tls::{ServerFiles, Terms};
+use tool::create::options::NewImage;
+use tool::failure::Failure;
 
 use super::args::Args;
 use super::drives::disks;
 use super::overlay::Overlay;
 use crate::policy::policy;
-use monitor::endpoint::{Endpoint, Protection, check_tcp};
-use monitor::exports::{export_names, stable_path};
-use monitor::socket_path::private_name;
-use tool::create::options::NewImage;
-use tool::failure::Failure;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
 /// fio: one a job), few enough that their buffers are bounded.

@@ -1,11 +1,11 @@
 //! What is said of an image in words, beside bars and maps: the same in a terminal and on a page.
 
 use graph::size::human_size;
+use tool::output::printable;
 
 use super::kind::Kind;
 use super::picture::{Clusters, Image, Layer, Picture};
 use crate::info::date::utc;
-use tool::output::printable;
 
 /// A name, and what is said of it.
 pub type Fact = (&'static str, String);

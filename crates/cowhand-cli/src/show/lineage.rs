@@ -5,13 +5,13 @@ use std::path::Path;
 
 use graph::size::human_size;
 use lineage::Backing;
+use tool::lineages::seen::Seen;
+use tool::lineages::tree::{Node, Tree};
+use tool::output::printable;
 
 use super::kind::Kind;
 use super::terminal::Canvas;
 use crate::log::name_of;
-use tool::lineages::seen::Seen;
-use tool::lineages::tree::{Node, Tree};
-use tool::output::printable;
 
 /// What is drawn.
 pub struct LineagePicture {

@@ -10,6 +10,8 @@ use graph::probe::Format;
 use qcow2::{Finding, Progress, Repair};
 use qcow2_layout::Header;
 use reactor::Reactor;
+use tool::failure::Failure;
+use tool::info::model::{FormatSpecific, ImageInfo};
 
 use super::cells::Cells;
 use super::kind::Kind;
@@ -20,8 +22,6 @@ use crate::info::read_chain;
 use crate::map::extent::Extent;
 use crate::map::pieces::{pieces_max, too_many};
 use crate::map::{Walk, file_names};
-use tool::failure::Failure;
-use tool::info::model::{FormatSpecific, ImageInfo};
 
 /// Looks at the disk of `options`, for reading.
 ///

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use serde::ser::Serializer;
+use tool::info::model::{BitmapInfo, SnapshotInfo};
 
 use super::cells::Cells;
 use super::kind::Kind;
 use super::runs::Fragmentation;
-use tool::info::model::{BitmapInfo, SnapshotInfo};
 
 /// What [`Picture`] prints, with the texts of snapshots and bitmaps behind it.
 pub const JSON: &str = "  filename                text: the image, as it was named

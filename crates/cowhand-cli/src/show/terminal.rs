@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use graph::size::human_size;
+use tool::output::printable;
 
 use super::cells::Cells;
 use super::facts;
 use super::kind::Kind;
 use super::picture::{Layer, Picture};
-use tool::output::printable;
 
 /// What is drawn on.
 #[derive(Clone, Copy, Debug)]

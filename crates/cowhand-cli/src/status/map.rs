@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use graph::size::human_size;
+use monitor::map_figures::{ADVICE, CountsIn, FORMS, MAP_FIGURES};
 use serde_json::Value;
 
 use super::percent;
 use crate::output::counted;
 use crate::remote::figures::{DiskFigures, MapFigures};
-use monitor::map_figures::{ADVICE, CountsIn, FORMS, MAP_FIGURES};
 
 /// Writes both, where there are some.
 pub fn write(out: &mut dyn Write, value: &Value, disk: &DiskFigures) -> io::Result<()> {

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use serde_json::Value;
-
 use tool::medium::ANSWERS;
 
 /// Writes it, if the server reports it.

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use monitor::qmp::limits::LIMITS_JSON;
 use serde::Serialize;
 use throttle::{Dialect, Explanation, PARAMETERS, Setting};
+use tool::failure::Failure;
+use tool::output::write_json;
 
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
 use crate::output::{OutputFormat, with_json};
-use monitor::qmp::limits::LIMITS_JSON;
-use tool::failure::Failure;
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,7 +3,6 @@
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use graph::size::parse_size;
 use throttle::{Dialect, Limits, LimitsError, Names, Options, Parameter, Part, Setting, Weight};
-
 use tool::failure::Failure;
 
 /// The id of the arguments without a name.

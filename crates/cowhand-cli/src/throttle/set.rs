@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 use throttle::{Dialect, Options, PARAMETERS, Setting};
+use tool::failure::Failure;
 
 use super::LIMITS_HELP;
 use super::limit_args::LimitArgs;
 use crate::remote::figures::throttle;
 use crate::remote::{Remote, RemoteArgs};
 use crate::status::limits;
-use tool::failure::Failure;
 
 /// Arguments of `cowhand throttle set`.
 #[derive(Debug, clap::Args)]

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
 use serde_json::json;
+use tool::failure::Failure;
+use tool::output::write_json;
 
 use crate::output::{OutputFormat, with_json};
 use crate::remote::RemoteArgs;
 use crate::remote::figures::throttle;
 use crate::status::{limits, printable};
-use monitor::qmp::limits::{LIMITS_JSON, REPORT_JSON};
-use tool::failure::Failure;
-use tool::output::write_json;
 
 const EXAMPLES: &str = "\
 Examples:

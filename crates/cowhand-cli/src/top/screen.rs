@@ -9,13 +9,13 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
+use tool::failure::Failure;
 
 use super::Look;
 use super::rates::Rates;
 use super::view::{Order, View, Visible, cut};
 use crate::output::counted;
 use crate::remote::Remote;
-use tool::failure::Failure;
 
 /// Shows the disks until q, Escape or Ctrl-C. The terminal is as before afterwards, also after a panic.
 pub fn watch(remote: &mut Remote, interval: Duration) -> Result<(), Failure> {

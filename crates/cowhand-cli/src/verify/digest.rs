@@ -8,7 +8,6 @@ use block::Block;
 use clap::ValueEnum;
 use futures_util::{TryStreamExt, stream};
 use storage::{Hints, IoBuf, IoBytes};
-
 use tool::failure::Failure;
 
 /// Bytes that are read at a time at most.

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::str::Chars;
 
 use control::text::{is_obeyed, shown};
-
 use tool::failure::Failure;
 
 /// A list of names is not longer than this.

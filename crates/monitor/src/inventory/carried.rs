@@ -8,7 +8,6 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use reactor::net::Stream;
-
 use tool::failure::Failure;
 
 /// Bytes that are carried at a time at most.

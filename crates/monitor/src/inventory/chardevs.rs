@@ -8,12 +8,12 @@ use std::rc::Rc;
 use control::QmpError;
 use reactor::net::Stream;
 use rustix::io::ioctl_fionbio;
+use tool::failure::Failure;
 
 use super::carried::{self, Input, Output};
 use crate::endpoint::Endpoint;
 use crate::listening::{Address, Listening};
 use crate::socket_mode::SocketMode;
-use tool::failure::Failure;
 
 /// Where the client of a monitor is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use export::{ExportEntry, Exports, NotRemoved, Removal};
 use futures_util::future::select;
 use graph::{Disk, DiskNode, Hold, User};
 use serde_json::json;
+use tool::voice;
 
 use super::Inventory;
 use super::export_view::{ExportView, LentBitmap, Shown};
@@ -19,7 +20,6 @@ use super::fuse::FuseDoor;
 use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
 use crate::exports::check_name;
-use tool::voice;
 
 /// How long requests of disconnected clients wait for limits before they are admitted anyway: hardly at all.
 const HURRY: Duration = Duration::from_millis(10);

@@ -14,11 +14,11 @@ use export::{Error, ErrorKind, Removal};
 use futures_util::future::{Either, select};
 use graph::DiskNode;
 use qcow2::ResizeOptions;
+use tool::failure::warn;
 
 use super::Inventory;
 use super::export_view::Shown;
 use super::exports::{ExportDoor, ExportRecord, NewExport};
-use tool::failure::warn;
 
 /// An export's mount.
 #[derive(Debug)]

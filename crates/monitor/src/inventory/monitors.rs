@@ -7,11 +7,11 @@ use std::rc::{Rc, Weak};
 use control::{Form, QmpError, Server};
 use reactor::Task;
 use reactor::net::Stream;
+use tool::failure::Failure;
 
 use super::carried::Carried;
 use super::chardevs::{Chardev, End};
 use crate::listening::Listening;
-use tool::failure::Failure;
 
 /// A monitor. When it is removed it accepts no more clients; connected clients stay.
 pub struct Monitor {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use control::QmpError;
 use door_vhost_user_blk::{DeviceOptions, HandedFrontEnd, NotResumed, Server, VhostExport};
 use reactor::Task;
+use tool::failure::Failure;
 
 use super::Inventory;
 use super::export_view::Shown;
@@ -16,7 +17,6 @@ use crate::endpoint::Endpoint;
 use crate::exports::shown_serial;
 use crate::listening::Listening;
 use crate::take_over::sockets::Handed;
-use tool::failure::Failure;
 
 /// An export's socket, and the server that accepts there.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use graph::{DiskNode, Secrets};
 use job::{Error, Life};
 use serde_json::{Map, Value};
 use storage_luks::unlock;
+use tool::amend::keys::{Change, ENCRYPT, KeyOptions};
 
 use super::failed::Failed;
 use crate::inventory::nodes::Nodes;
-use tool::amend::keys::{Change, ENCRYPT, KeyOptions};
 
 /// A change of a disk's key slots.
 pub struct Amendment {

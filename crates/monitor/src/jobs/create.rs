@@ -19,13 +19,13 @@ use job::{Error, Life};
 use qcow2::{CreateOptions, Preallocation};
 use serde_json::{Map, Value};
 use storage::{Allocation, Storage};
+use tool::create::encryption::Encryption;
+use tool::create::options::NewImage;
 
 use super::failed::Failed;
 use crate::inventory::nodes::Nodes;
 use crate::made_file::MadeFile;
 use crate::qmp::kinds::NUMBER_MAX;
-use tool::create::encryption::Encryption;
-use tool::create::options::NewImage;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 5] = ["driver", "filename", "file", "data-file", "header"];

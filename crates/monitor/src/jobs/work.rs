@@ -7,13 +7,13 @@ use checkpoints::{LayerMerge, LivePush, Outcome, Publication, PublishError, Sent
 use graph::{DiskNode, StepError};
 use job::{Backup, Ended, Life, Task, Tracked};
 use serde_json::{Value, json};
+use tool::failure::Failure;
 
 use super::entry::Job;
 use super::failed::Failed;
 use super::host::job_host;
 use super::{Amendment, BitmapSync, Creation};
 use crate::inventory::nodes::Nodes;
-use tool::failure::Failure;
 
 /// The work of a job.
 pub enum Work {

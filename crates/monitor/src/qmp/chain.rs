@@ -9,11 +9,11 @@ use control::{Arguments, QmpError};
 use graph::drive::parse_drive;
 use graph::drivers::elsewhere;
 use graph::{Change, DiskNode, Hold, LayerView, User};
+use tool::info::name::is_same_file;
 
 use super::active;
 use crate::inventory::Inventory;
 use crate::jobs::Claim;
-use tool::info::name::is_same_file;
 
 /// A disk that a job is to work on, and its layers from the uppermost image down.
 pub struct Chain {

@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
 use serde_json::{Value, json};
+use tool::create::encryption::IV_HASHES;
 
 use super::kinds::{NUMBER, SIZE};
 use super::live::new_job;
 use super::node_schema::NODE_OR_OPTIONS;
 use crate::inventory::Inventory;
 use crate::jobs::{Creation, Work};
-use tool::create::encryption::IV_HASHES;
 
 const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"]);
 /// The backing file is named, not opened.

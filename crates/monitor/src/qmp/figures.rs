@@ -10,13 +10,13 @@ use graph::front::{Kind, KindStatistics, Pauses};
 use graph::{DiskNode, Node};
 use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
+use tool::medium::medium_value;
 
 use super::chosen::{self, Nodes, object};
 use super::limits::{nanos, report_value};
 use crate::inventory::Inventory;
 use crate::map_figures::map_value;
 use crate::turns::Turn;
-use tool::medium::medium_value;
 
 /// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
 const KINDS: [(Kind, &str); 5] = [

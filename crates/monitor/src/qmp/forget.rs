@@ -6,13 +6,13 @@ use checkpoints::LayerMerge;
 use control::{Arguments, Kind, QmpError, optional};
 use lineage::{Change, DiskPlace, Keep, PATIENCE, Policy};
 use serde_json::{Map, Value, json};
+use tool::lineages::removal::{forgetting, json_of};
 
 use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
 use super::kinds::NUMBER;
 use super::live::new_job;
 use crate::inventory::Inventory;
 use crate::jobs::Work;
-use tool::lineages::removal::{forgetting, json_of};
 
 const KIND: &str = "cowhand-forget";
 

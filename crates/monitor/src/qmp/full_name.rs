@@ -6,7 +6,6 @@ use std::sync::Arc;
 use block::Block;
 use graph::drivers::options_of_name;
 use serde_json::{Map, Value, json};
-
 use tool::info::name::{is_same_file, json_name};
 use tool::info::read::named_in_header;
 

@@ -12,12 +12,12 @@ use qcow2_layout::{CryptMethod, Incompatible};
 use secret::without_credentials;
 use serde_json::{Map, Value, json};
 use storage::Storage;
+use tool::info::name::is_same_file;
+use tool::info::read::{full_name, limits, named_in_header, specific};
 
 use super::bitmaps;
 use super::chosen::object;
 use super::full_name::FullName;
-use tool::info::name::is_same_file;
-use tool::info::read::{full_name, limits, named_in_header, specific};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;

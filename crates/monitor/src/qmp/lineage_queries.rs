@@ -9,14 +9,14 @@ use control::{Argument, Arguments, Kind, QmpError, optional, required};
 use graph::Disk;
 use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error, PATIENCE};
 use serde_json::{Value, json};
+use tool::lineages::removal::outcome_json;
+use tool::lineages::seen::Seen;
+use tool::lineages::{part, tree};
 
 use super::bitmap_bits::RANGES_MAX;
 use super::checkpoints::{NODE, checkpoint_of, disk_of, refused, refused_checkpoint};
 use super::kinds::NUMBER;
 use crate::inventory::Inventory;
-use tool::lineages::removal::outcome_json;
-use tool::lineages::seen::Seen;
-use tool::lineages::{part, tree};
 
 /// Bytes of one answer of cowhand-log, some hundred layers or disks: a client that reads slowly is cut off beyond 4 MiB.
 const PAGE_BYTES: usize = 256 << 10;

@@ -10,6 +10,7 @@ use graph::drivers::{elsewhere, is_snapshot};
 use graph::{Change, DiskNode, User, tracking_unit};
 use job::{Dirty, Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use serde_json::{Value, json};
+use tool::info::read::named_in_header;
 
 use super::active;
 use super::chain::{Chain, free_of_jobs, hold};
@@ -17,7 +18,6 @@ use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::inventory::Inventory;
 use crate::jobs::{BitmapSync, NewJob, Work, on_error};
-use tool::info::read::named_in_header;
 
 /// The smallest and the largest unit, as in QEMU.
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;

@@ -6,13 +6,13 @@ use checkpoints::{Publication, PublishError, Sealed, Target};
 use control::{Arguments, Kind, QmpError, optional, required};
 use serde_json::{Value, json};
 use storage_chunked::{ChunkSize, Compression};
+use tool::failure::Failure;
 
 use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};
 use super::kinds::NUMBER;
 use super::live::new_job;
 use crate::inventory::Inventory;
 use crate::jobs::Work;
-use tool::failure::Failure;
 
 const KIND: &str = "cowhand-publish";
 

@@ -11,6 +11,7 @@ use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
 use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
 use throttle::{Dialect, Limits, Parameter, Part, Setting};
+use tool::info::name::json_name;
 
 use super::bitmaps;
 use super::chosen::{self, Nodes, object};
@@ -21,7 +22,6 @@ use super::limits::limits_shown;
 use super::snapshots::snapshot_value;
 use crate::inventory::Inventory;
 use crate::turns::Turn;
-use tool::info::name::json_name;
 
 /// Every disk as a device; `flat`: without backing images.
 ///

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use door_nbd::{ExportFlags, HandedClient};
 use door_vhost_user_blk::{HandedFrontEnd, Said};
+use tool::failure::Failure;
 
 use super::line::{Line, LineError, Received};
 use super::message::{Dialect, FrontEnd, Message, NbdClient};
 use super::{CLOSING_MAX, Estate, journal, levels, sockets};
 use crate::inventory::Inventory;
 use crate::qmp::Steering;
-use tool::failure::Failure;
 
 /// Sends the handover state. Nothing of it is closed here.
 ///

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use reactor::net::Stream;
+use tool::failure::Failure;
 
 use super::clients::{self, unexpected};
 use super::line::{Line, LineError};
@@ -17,7 +18,6 @@ use super::sockets::Handed;
 use super::{Estate, OPENING_MAX, PREPARING_MAX, VERSION};
 use crate::inventory::Inventory;
 use crate::owners_socket::OwnersSocket;
-use tool::failure::Failure;
 
 /// How long accepting rests after a failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

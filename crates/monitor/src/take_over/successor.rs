@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use graph::options::DiskOptions;
 use reactor::net::Stream;
 use reactor::{Backend, Reactor};
+use tool::failure::{FAILED, Failure};
+use tool::output::tell;
 
 use super::clients::{self, unexpected};
 use super::line::{Line, LineError};
 use super::message::{Message, Refused, TakeOver};
 use super::sockets::{self, Handed};
 use super::{CLOSING_MAX, Estate, HEIR_LIFE_MAX, OPENING_MAX, VERSION};
-use tool::failure::{FAILED, Failure};
-use tool::output::tell;
 
 /// A process that is about to take over.
 #[derive(Debug)]

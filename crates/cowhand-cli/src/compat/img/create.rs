@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use graph::size::parse_size;
-
 use tool::create::options::{Assignments, NewImage};
 use tool::numbers::whole;
 
@@ -119,9 +118,9 @@ mod tests {
     use graph::drivers::format_called;
 
     use graph::probe::Format;
+    use tool::create::options::assignments;
 
     use super::*;
-    use tool::create::options::assignments;
 
     fn line(format: Format, options: &str, backing: Option<&str>) -> String {
         let texts = [options.to_owned()];

@@ -11,12 +11,12 @@ use graph::drive::OptionTree;
 use graph::options::{Aio, DiskOptions};
 use graph::probe::Format;
 use qcow2::snapshot::SnapshotName;
+use tool::failure::Failure;
+use tool::numbers::whole;
 
 use crate::compat::names::NBD_VERSION;
 use crate::convert::snapshot;
 use crate::drive::{cache_modes, formats, option_tree, parse_bytes};
-use tool::failure::Failure;
-use tool::numbers::whole;
 
 /// Connections where any number may come (`-e 0`): as many as the server can count.
 const CONNECTIONS_MAX: u32 = 65_536;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use nbd_wire::Dialect;
 use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
+use tool::failure::Failure;
 
 use super::netlink::{Attributes, Netlink};
-use tool::failure::Failure;
 
 const FAMILY: &str = "nbd";
 const CONNECT: u8 = 1;

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use catalog::nbd_exports;
 use storage_nbd::{Credentials, ExportName, ListedExport, Listing, NamedTls, Server};
+use tool::failure::Failure;
+use tool::output::printable;
 
 use super::args::Args;
 use crate::copying;
 use crate::objects;
-use tool::failure::Failure;
-use tool::output::printable;
 
 /// What the bits of an export's flags are called.
 const FLAGS: [(u16, &str); 12] = [
