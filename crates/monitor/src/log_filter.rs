@@ -6,7 +6,7 @@ use tool::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 40] = [
+const PARTS: [&str; 41] = [
     "bench",
     "block",
     "buffer",
