@@ -2,12 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
-use futures_util::future::select;
 use parking_lot::Mutex;
 use qcow2::Budget;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -129,7 +127,7 @@ pub(crate) async fn settle_caches() {
     let both = |known: &CacheEntry| Some((known.cached.upgrade()?, Arc::clone(&known.tasks)));
     let open: Vec<_> = OPEN.lock().iter().filter_map(both).collect();
     if !open.is_empty() {
-        select(pin!(settle(open)), pin!(reactor::sleep(SETTLING_MAX))).await;
+        reactor::within(SETTLING_MAX, settle(open)).await;
     }
 }
 

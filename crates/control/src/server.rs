@@ -88,7 +88,7 @@ impl Server {
     pub async fn farewell(&self) {
         let outboxes: Vec<_> = self.outboxes.borrow().iter().filter_map(Weak::upgrade).collect();
         let all = join_all(outboxes.iter().map(|outbox| outbox.is_empty()));
-        select(pin!(all), reactor::sleep(FAREWELL)).await;
+        reactor::within(FAREWELL, all).await;
         outboxes.iter().for_each(|outbox| outbox.close());
     }
 
@@ -127,7 +127,7 @@ impl Server {
         outbox.push(wire::greeting(&self.handler.version()));
         self.talk(&stream, &outbox).await;
         // What was answered before the end is still sent, to a client that reads.
-        select(pin!(outbox.is_empty()), reactor::sleep(FAREWELL)).await;
+        reactor::within(FAREWELL, outbox.is_empty()).await;
         outbox.close();
         sender.await;
     }

@@ -6,11 +6,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use buffer::IoBuf;
-use futures_util::future::{Either, select};
 use reactor::net::Stream;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
@@ -35,11 +33,8 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// (`PermissionDenied`), or there was a broker and it has ended.
 pub async fn connect(target: &Target, timeout: Duration) -> io::Result<Stream> {
     state::check(target)?;
-    let attempt = pin!(connect_until(target, Instant::now() + timeout));
-    match select(attempt, reactor::sleep(timeout)).await {
-        Either::Left((connected, _)) => connected,
-        Either::Right(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
-    }
+    let connected = reactor::within(timeout, connect_until(target, Instant::now() + timeout)).await;
+    connected.unwrap_or_else(|| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")))
 }
 
 async fn connect_until(target: &Target, until: Instant) -> io::Result<Stream> {

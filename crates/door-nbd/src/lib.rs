@@ -28,7 +28,6 @@ mod nbd_error;
 mod newcomers;
 mod options;
 mod outbox;
-mod patience;
 mod requests;
 mod server;
 mod transmission;

@@ -13,7 +13,6 @@ use crate::limits::{
     BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SEND_BYTES_MAX,
     SHARED_REPLY_BYTES_MAX, UNCOUNTED_BYTES_MAX,
 };
-use crate::patience::within;
 
 /// Replies that were not sent yet. Headers, and the data of small inline reads, stand one after
 /// another in a shared buffer, so that a batch of them is one part of one send; larger payloads are
@@ -225,7 +224,7 @@ impl Outbox {
         while !data.is_empty() {
             let rest = data.slice(data.len().min(SEND_BYTES_MAX), data.len());
             let piece = if rest.is_empty() { data } else { data.slice(0, SEND_BYTES_MAX) };
-            match within(self.stall_timeout, self.transport.send_all(piece)).await {
+            match reactor::within(self.stall_timeout, self.transport.send_all(piece)).await {
                 Some(result) => result?,
                 None => {
                     self.stalled.set(true);

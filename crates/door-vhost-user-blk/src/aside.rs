@@ -7,12 +7,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use event_listener::Event;
-use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 
 use crate::limits::WAITING_THREADS_MAX;
@@ -78,7 +76,7 @@ impl Aside {
 
     /// Waits until a thread has taken everything up; whether that was within `patience`.
     pub(crate) async fn has_room(self: &Arc<Self>, patience: Duration) -> bool {
-        let taken_up = pin!(async {
+        let taken_up = async {
             loop {
                 let done = self.done.listen();
                 {
@@ -90,8 +88,8 @@ impl Aside {
                 }
                 done.await;
             }
-        });
-        matches!(select(taken_up, pin!(reactor::sleep(patience))).await, Either::Left(_))
+        };
+        reactor::within(patience, taken_up).await.is_some()
     }
 
     /// What `call` gives; `None` if that is not there within `patience`. The call goes on all the same.
@@ -106,7 +104,7 @@ impl Aside {
             let value = call();
             *filled.lock() = Some(value);
         }));
-        let answered = pin!(async {
+        let answered = async {
             loop {
                 let done = self.done.listen();
                 if let Some(value) = slot.lock().take() {
@@ -114,11 +112,8 @@ impl Aside {
                 }
                 done.await;
             }
-        });
-        match select(answered, pin!(reactor::sleep(patience))).await {
-            Either::Left((value, _)) => Some(value),
-            Either::Right(_) => None,
-        }
+        };
+        reactor::within(patience, answered).await
     }
 
     /// Closes a descriptor, here if that waits for nothing.

@@ -2,13 +2,11 @@
 
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes};
-use futures_util::future::{Either, select};
 use job::Dirty;
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
@@ -122,10 +120,10 @@ impl Snapshot {
         let copied = match self.policy.timeout {
             None => self.copy_all(range).await,
             // A copy that is done when its time is over has been done in time.
-            Some(timeout) => match select(pin!(self.copy_all(range)), pin!(reactor::sleep(timeout))).await {
-                Either::Left((copied, _)) => copied,
-                Either::Right(((), _)) => Err(self.timed_out(timeout)),
-            },
+            Some(timeout) => {
+                let copied = reactor::within(timeout, self.copy_all(range)).await;
+                copied.unwrap_or_else(|| Err(self.timed_out(timeout)))
+            }
         };
         match (copied, self.policy.on_error) {
             (Err(error), OnError::BreakSnapshot) => {

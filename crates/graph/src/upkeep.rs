@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use qcow2::{Prefetch, Qcow2};
 
 use crate::child::Child;
@@ -34,9 +33,7 @@ impl Disk {
                 }
                 if interval == 0 {
                     changed.await;
-                } else if let Either::Right(_) =
-                    select(changed, reactor::sleep(Duration::from_secs(interval))).await
-                {
+                } else if reactor::within(Duration::from_secs(interval), changed).await.is_none() {
                     let Some(disk) = disk.upgrade() else { return };
                     disk.clean_caches();
                 }

@@ -9,13 +9,11 @@ use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
-use futures_util::future::select;
 use reactor::net::{Listener, Stream};
 use tool::failure::Failure;
 
@@ -87,8 +85,7 @@ impl MetricsSocket {
 fn start(stream: Stream, inventory: Rc<Inventory>, clients: Rc<Cell<usize>>) {
     clients.set(clients.get() + 1);
     reactor::spawn(async move {
-        let talk = pin!(talk(&stream, &inventory));
-        select(talk, pin!(reactor::sleep(PATIENCE))).await;
+        reactor::within(PATIENCE, talk(&stream, &inventory)).await;
         clients.set(clients.get() - 1);
     })
     .detach();

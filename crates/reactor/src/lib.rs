@@ -43,4 +43,4 @@ pub use pool::{end_blocking_threads, room_for_thread};
 pub use reactor::{Reactor, stats};
 pub use rings::prepare_rings;
 pub use task::{Task, spawn, spawn_now, yield_now};
-pub use time::{Sleep, sleep, sleep_until};
+pub use time::{Sleep, Within, sleep, sleep_until, within};

@@ -30,6 +30,34 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, armed: None }
 }
 
+/// What `work` gives; `None` after `limit` without an end, counted from the first look at it. A timer is made only for work that has to wait.
+pub fn within<F: Future>(limit: Duration, work: F) -> Within<F> {
+    Within { work, limit, timer: None }
+}
+
+/// Ends with its work, or at the limit. It is as large as the work, which an async function would have twice.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Within<F> {
+    work: F,
+    limit: Duration,
+    timer: Option<Sleep>,
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        // SAFETY: `work` is not moved out of it.
+        let Self { work, limit, timer } = unsafe { self.get_unchecked_mut() };
+        // SAFETY: `self` is pinned, and so is its `work`, which nothing else gets a reference to.
+        if let Poll::Ready(output) = unsafe { Pin::new_unchecked(work) }.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        Pin::new(timer.get_or_insert_with(|| sleep(*limit))).poll(cx).map(|()| None)
+    }
+}
+
 impl Future for Sleep {
     type Output = ();
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use buffer::{IoBuf, IoBytes, IoVec};
 use reactor::fs::File;
 use reactor::net::{Listener, Stream};
-use reactor::{Backend, Look, Reactor, Seen, blocking, sleep, sleep_until, spawn, watch, yield_now};
+use reactor::{Backend, Look, Reactor, Seen, blocking, sleep, sleep_until, spawn, watch, within, yield_now};
 
 fn on_both<F: AsyncFn()>(test: F) {
     for backend in [Backend::Ring, Backend::Threads] {
@@ -128,6 +128,16 @@ fn a_dropped_timer_wakes_nobody() {
         assert!(poll_once(long.as_mut()).is_pending());
         drop(long);
         sleep(Duration::from_millis(1)).await;
+    });
+}
+
+#[test]
+fn work_is_dropped_at_its_limit_and_gives_its_output_before() {
+    on_both(async || {
+        let long = Duration::from_secs(3600);
+        assert_eq!(within(long, async { 7 }).await, Some(7));
+        assert_eq!(within(long, sleep(Duration::from_millis(1))).await, Some(()));
+        assert_eq!(within(Duration::from_millis(1), sleep(long)).await, None);
     });
 }
 

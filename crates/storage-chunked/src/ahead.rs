@@ -6,13 +6,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_lock::OnceCell;
 use event_listener::Event;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt, TryFutureExt, stream};
 use parking_lot::Mutex;
 
@@ -309,8 +308,6 @@ async fn next(image: &Weak<Image>, changed: &Event) -> Option<Batch> {
 }
 
 async fn within<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, AheadError> {
-    match select(pin!(work), reactor::sleep(WITHIN)).await {
-        Either::Left((done, _)) => Ok(done.map_err(Arc::new)?),
-        Either::Right(_) => Err(AheadError::Silent),
-    }
+    let done = reactor::within(WITHIN, work).await.ok_or(AheadError::Silent)?;
+    Ok(done.map_err(Arc::new)?)
 }

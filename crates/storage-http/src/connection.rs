@@ -1,13 +1,11 @@
 //! A connection to a server: one request and its answer at a time.
 
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoBytes};
 use dial::{Address, Target};
-use futures_util::future::{Either, select};
 use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
@@ -46,10 +44,7 @@ pub(crate) struct Connection {
 
 /// What `work` gives, unless it takes longer than `timeout`.
 async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> Result<T, Ended> {
-    match select(pin!(work), reactor::sleep(timeout)).await {
-        Either::Left((done, _)) => done.map_err(Ended::Lost),
-        Either::Right(_) => Err(Ended::Silent),
-    }
+    reactor::within(timeout, work).await.ok_or(Ended::Silent)?.map_err(Ended::Lost)
 }
 
 impl Connection {

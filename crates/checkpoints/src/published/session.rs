@@ -324,10 +324,10 @@ impl<'a, F: Follow> Session<'a, F> {
 
     /// Removes the announcement from the folder: until then chunks are not removed there.
     pub async fn end(&self) {
-        let why = match select(pin!(self.place.end_push()), reactor::sleep(REPORTED_WITHIN)).await {
-            Either::Left((Ok(()), _)) => return,
-            Either::Left((Err(error), _)) => error.to_string(),
-            Either::Right(_) => "no answer".to_owned(),
+        let why = match reactor::within(REPORTED_WITHIN, self.place.end_push()).await {
+            Some(Ok(())) => return,
+            Some(Err(error)) => error.to_string(),
+            None => "no answer".to_owned(),
         };
         self.follow.warn(&format!("cowhand prune will take this push for one that still runs: {why}"));
     }

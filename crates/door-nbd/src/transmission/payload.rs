@@ -11,7 +11,6 @@ use crate::block_status::Question;
 use crate::client::What;
 use crate::inbox::ReceiveError;
 use crate::limits::{DIRECT_RECEIVE_BYTES_MIN, RECEIVE_BYTES};
-use crate::patience::within;
 
 impl Transmission {
     pub(super) async fn block_status(
@@ -71,14 +70,14 @@ impl Transmission {
             let missing = size - filled;
             if missing < DIRECT_RECEIVE_BYTES_MIN {
                 let received = self.inbox.receive_unless(&self.transport, RECEIVE_BYTES, &self.departure);
-                if !within(patience, received).await.ok_or(End::Unsent(patience))?? {
+                if !reactor::within(patience, received).await.ok_or(End::Unsent(patience))?? {
                     return Err(self.give_begun(&payload[..filled]));
                 }
                 filled += self.inbox.take_into(&mut payload[filled..]);
                 continue;
             }
             let received = self.receive_into(payload.split_off(filled));
-            let (received, room) = within(patience, received).await.ok_or(End::Unsent(patience))?;
+            let (received, room) = reactor::within(patience, received).await.ok_or(End::Unsent(patience))?;
             payload.rejoin(room);
             match received.map_err(ReceiveError::from)? {
                 Some(0) => return Err(ReceiveError::Ended.into()),

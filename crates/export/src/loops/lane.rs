@@ -3,12 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
 use reactor::Task;
 
 use super::{Counted, Ending, HangUp, Lane, Loops, Served};
@@ -126,7 +124,7 @@ impl OwnLane {
             if hands_over { (Ending::HandOver, HAND_OVER_GRACE) } else { (Ending::InOrder, grace) };
         self.hang_up(how);
         let all_ended = || self.clients.borrow().is_empty();
-        select(pin!(self.ended.until(all_ended)), reactor::sleep(grace)).await;
+        reactor::within(grace, self.ended.until(all_ended)).await;
         if !all_ended() {
             tracing::warn!("clients do not read their replies; their connections are cut");
             self.hang_up(Ending::AtOnce);

@@ -1,10 +1,9 @@
 //! Taking nodes away.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
 
 use super::error::NodeError;
 use super::node::{Node, NodeKind};
@@ -194,7 +193,7 @@ impl Ends {
 
 /// Waits until the last reference to the closed disk called `name` is gone, for [`LET_GO_PATIENCE`] at most.
 async fn let_go(name: &str, end: &DiskEnd) {
-    if let Either::Right(_) = select(pin!(end.reached()), reactor::sleep(LET_GO_PATIENCE)).await {
+    if reactor::within(LET_GO_PATIENCE, end.reached()).await.is_none() {
         tracing::warn!(
             node = name,
             "the closed disk is in use somewhere, and its files stay locked until that ends"

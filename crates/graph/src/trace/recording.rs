@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
 use parking_lot::Mutex;
 
 use super::recorder::empty;
@@ -73,8 +72,7 @@ impl Recording {
     /// more, and the trace ends there.
     pub async fn keep_writing(self) {
         loop {
-            let filling = self.recorder.filling();
-            select(filling, reactor::sleep(WRITE_INTERVAL)).await;
+            reactor::within(WRITE_INTERVAL, self.recorder.filling()).await;
             let own = self.clone();
             if let Err(error) = reactor::blocking(move || own.write()).await {
                 tracing::warn!("the trace ends here: it cannot be written: {error}");

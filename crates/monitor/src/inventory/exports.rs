@@ -286,7 +286,7 @@ impl Inventory {
             // Its callers remove the name, and miss it where it has gone.
             self.doors.leave_name();
         }
-        select(pin!(self.jobs.end_all()), pin!(reactor::sleep(JOBS_PATIENCE))).await;
+        reactor::within(JOBS_PATIENCE, self.jobs.end_all()).await;
         for export in self.exports() {
             self.events.emit("BLOCK_EXPORT_DELETED", &json!({ "id": export.id }));
         }

@@ -1,7 +1,6 @@
 //! block-export-add, block-export-del, query-block-exports.
 
 use std::path::PathBuf;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use control::{Answer, Arguments, List, QmpError};
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use export::Removal;
-use futures_util::future::select;
 use graph::Change;
 use serde_json::{Value, json};
 
@@ -243,7 +241,7 @@ pub async fn del(
     inventory.remove_export(id, removal(arguments))?;
     drop(change);
     if let Some(record) = record {
-        select(pin!(inventory.export_gone(&record)), pin!(reactor::sleep(GONE_PATIENCE))).await;
+        reactor::within(GONE_PATIENCE, inventory.export_gone(&record)).await;
     }
     Ok(json!({}))
 }

@@ -2,11 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
-use futures_util::future::{Either, select};
 use reactor::net::Stream;
 
 use super::message::Message;
@@ -112,11 +110,7 @@ impl Line {
     /// # Errors
     /// When none comes, or it is none.
     pub async fn receive(&self, patience: Duration) -> Result<Received, LineError> {
-        let until = Instant::now() + patience;
-        match select(pin!(self.next()), reactor::sleep(until - Instant::now())).await {
-            Either::Left((received, _)) => received,
-            Either::Right(_) => Err(LineError::Silent(patience)),
-        }
+        reactor::within(patience, self.next()).await.unwrap_or(Err(LineError::Silent(patience)))
     }
 
     async fn next(&self) -> Result<Received, LineError> {

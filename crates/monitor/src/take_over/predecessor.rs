@@ -2,11 +2,9 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, select};
 use reactor::net::Stream;
 use tool::failure::Failure;
 
@@ -134,10 +132,8 @@ impl Exchange {
         let failed =
             |error: LineError| Failure::because(format!("{} does not take over", self.successor), &error);
         let late = LineError::Silent(OPENING_MAX);
-        match select(pin!(clients::send(&self.line, estate)), reactor::sleep(OPENING_MAX)).await {
-            Either::Left((sent, _)) => sent.map_err(failed)?,
-            Either::Right(_) => return Err(failed(late)),
-        }
+        let sent = reactor::within(OPENING_MAX, clients::send(&self.line, estate)).await;
+        sent.unwrap_or(Err(late)).map_err(failed)?;
         match self.line.receive(OPENING_MAX).await.map_err(failed)?.message {
             Message::Serving {} => {}
             Message::Failed(Refused { why }) => {
@@ -161,6 +157,6 @@ impl Exchange {
     /// Waits until the successor has disconnected.
     async fn see_off(&self) {
         // An error says the same: it is gone.
-        let _ = select(pin!(self.line.stream().hung_up()), reactor::sleep(LEAVING_MAX)).await;
+        let _ = reactor::within(LEAVING_MAX, self.line.stream().hung_up()).await;
     }
 }
