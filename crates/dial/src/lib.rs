@@ -1,4 +1,4 @@
-//! Connections to the servers of remote disks: made here, or by a broker process.
+//! Connections to the servers of remote disks: made here, or by a broker process; and what the drivers of such disks share ([`line`](mod@line)).
 //!
 //! A server in its sandbox makes no connection. It has a broker: a process of the same program that was started before, with the
 //! addresses and sockets of the disks' servers. [`connect`] asks it; the broker looks the name up, connects and passes the socket (SCM_RIGHTS).
@@ -18,6 +18,7 @@ mod address;
 mod asking;
 pub mod broker;
 mod ending;
+pub mod line;
 mod message;
 mod passed;
 mod reach;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use async_lock::Semaphore;
 use buffer::{IoBuf, IoBytes};
 use dial::Reach;
-use futures_util::future::{Either, select};
+use dial::line::Backoff;
 use http_wire::{Origin, Scheme, Url};
 use parking_lot::Mutex;
 use secret::Secret;
@@ -33,9 +33,8 @@ const REQUESTS_MAX: usize = 16;
 const IDLE_MAX: Duration = Duration::from_secs(55);
 /// Redirects that one request follows.
 const REDIRECTS_MAX: usize = 5;
-/// Between attempts: doubled from this to that.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Between attempts.
+const PAUSES: Backoff = Backoff { next: Duration::from_millis(50), longest: Duration::from_secs(2) };
 
 /// The server of a file.
 #[derive(Debug)]
@@ -125,10 +124,7 @@ impl Remote {
     ) -> Result<T, Error> {
         let in_time = async {
             let Some(waited) = waited else { return Ok(attempts.await) };
-            match select(attempts, reactor::sleep(waited)).await {
-                Either::Left((done, _)) => Ok(done),
-                Either::Right(_) => Err(waited),
-            }
+            reactor::within(waited, attempts).await.ok_or(waited)
         };
         let server = || self.url.origin().clone();
         match dial::unless_ended(in_time).await {
@@ -148,7 +144,7 @@ impl Remote {
         pinned: Option<&Pinned>,
         last: &RefCell<Option<Error>>,
     ) -> (Result<(u64, Pinned), Error>, IoBuf) {
-        let (mut pause, mut redirects) = (PAUSE_MIN, 0);
+        let (mut pauses, mut redirects) = (PAUSES, 0);
         let mut url = self.place.lock().clone();
         loop {
             let (attempted, back) = self.attempt(&url, first, buf, pinned).await;
@@ -175,10 +171,8 @@ impl Remote {
                     ..
                 }) if pinned.is_none() => return (Err(error), buf),
                 Err(Failure::Again { error, after }) => {
-                    self.failed(&error);
-                    *last.borrow_mut() = Some(error);
-                    reactor::sleep(in_upper_half(pause).max(after.unwrap_or_default())).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    *last.borrow_mut() = Some(self.failed(error));
+                    pause(&mut pauses, after).await;
                     (url, redirects) = (self.place.lock().clone(), 0);
                 }
             }
@@ -215,10 +209,11 @@ impl Remote {
         }
     }
 
-    fn failed(&self, error: &Error) {
-        if self.reach.fails(error) {
+    fn failed(&self, error: Error) -> Error {
+        if self.reach.fails(&error) {
             tracing::warn!(%error, "{}: tried again until it answers", self.url);
         }
+        error
     }
 
     async fn attempt(
@@ -378,8 +373,10 @@ impl Remote {
     }
 }
 
-/// A duration between a half and the whole, so that many who wait do not come back together.
-fn in_upper_half(pause: Duration) -> Duration {
-    let random = getrandom::u32().unwrap_or_default();
-    pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+/// Until the next attempt: for as long as the server asks for at least. The pause is chosen at random in its upper half, so that many who wait do
+/// not come back together.
+async fn pause(pauses: &mut Backoff, after: Option<Duration>) {
+    let (half, random) = (pauses.pause() / 2, getrandom::u32().unwrap_or_default());
+    let pause = half + half.mul_f64(f64::from(random) / f64::from(u32::MAX));
+    reactor::sleep(pause.max(after.unwrap_or_default())).await;
 }

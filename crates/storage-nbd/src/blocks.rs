@@ -80,8 +80,7 @@ impl NbdStorage {
         let mut at = 0;
         while at < data.len() {
             let end = data.len().min(at.saturating_add(piece));
-            let (part, len) = (data.slice(at, end), (end - at) as u64);
-            self.change(&Ask::new(What::Write(part), offset + at as u64, len)).await?;
+            self.change(&Ask::write(What::Write, offset + at as u64, data.slice(at, end))).await?;
             at = end;
         }
         Ok(())

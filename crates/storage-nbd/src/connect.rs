@@ -4,19 +4,18 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use buffer::IoBytes;
+use dial::line::Unflushed;
 use dial::{Address, Target};
-use futures_util::future::{Either, select};
 use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
 use reactor::net::Stream;
-use storage::Unflushed;
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
-use crate::ask::Ask;
+use crate::ask::What;
 use crate::connection::Connection;
 use crate::errors::Error;
 use crate::name::Server;
@@ -119,31 +118,28 @@ impl ExportInfo {
     /// When that fails, or what the server says of the export makes no sense.
     pub(crate) async fn connect(
         &self,
-        unflushed: &Arc<Unflushed<Ask>>,
+        unflushed: &Arc<Unflushed<What>>,
         timeout: Duration,
     ) -> Result<Arc<Connection>, Error> {
-        let until = Instant::now() + timeout;
-        match select(std::pin::pin!(self.shake_hands(timeout)), reactor::sleep_until(until)).await {
-            Either::Left((shaken, _)) => {
-                let (negotiated, transport, inbox) = shaken?;
-                let socket = transport.stream().as_fd().try_clone_to_owned();
-                let socket = socket.map_err(|error| connect_error(&self.name, &error))?;
-                let connection = Arc::new(Connection::new(negotiated, Arc::clone(unflushed), socket));
-                let transport = Rc::new(transport);
-                reactor::spawn(send::run(Arc::clone(&connection), Rc::clone(&transport))).detach();
-                let receiving = Receiving(Arc::clone(&connection));
-                let received = receive::run(Arc::clone(&connection), transport, inbox);
-                reactor::spawn(async move {
-                    let _receiving = receiving;
-                    received.await;
-                })
-                .detach();
-                Ok(connection)
-            }
-            Either::Right(_) => {
-                Err(Error::Silent { server: self.name.clone(), seconds: timeout.as_secs().max(1) })
-            }
-        }
+        let shaken = reactor::within(timeout, self.shake_hands(timeout)).await;
+        let (negotiated, transport, inbox) = shaken.unwrap_or_else(|| Err(self.silent(timeout)))?;
+        let socket = transport.stream().as_fd().try_clone_to_owned();
+        let socket = socket.map_err(|error| connect_error(&self.name, &error))?;
+        let connection = Arc::new(Connection::new(negotiated, Arc::clone(unflushed), socket));
+        let transport = Rc::new(transport);
+        reactor::spawn(send::run(Arc::clone(&connection), Rc::clone(&transport))).detach();
+        let receiving = Receiving(Arc::clone(&connection));
+        let received = receive::run(Arc::clone(&connection), transport, inbox);
+        reactor::spawn(async move {
+            let _receiving = receiving;
+            received.await;
+        })
+        .detach();
+        Ok(connection)
+    }
+
+    pub(crate) fn silent(&self, timeout: Duration) -> Error {
+        Error::Silent { server: self.name.clone(), seconds: timeout.as_secs().max(1) }
     }
 
     async fn shake_hands(&self, timeout: Duration) -> Result<(Negotiated, Transport, Inbox), Error> {

@@ -1,26 +1,23 @@
 //! A connection in transmission.
 //!
-//! Two tasks of the loop that made it send and receive ([`crate::send`], [`crate::receive`]); requests of any thread go through the
-//! table here. A task that finds the connection broken says so once ([`Connection::lose`]): both tasks end, and
+//! Two tasks of the loop that made it send and receive ([`crate::send`], [`crate::receive`]); requests of any thread go through its
+//! table. A task that finds the connection broken says so once ([`Connection::lose`]): both tasks end, and
 //! all waiting requests are completed.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::thread::ThreadId;
 
 use buffer::{IoBuf, IoVec};
-use event_listener::Event;
+use dial::line::{InFlight, Protocol, Unflushed};
 use nbd_wire::client::Negotiated;
 use nbd_wire::{Dialect, ExportFlags, HeaderBytes};
-use parking_lot::Mutex;
-use storage::Unflushed;
 
-use crate::ask::{Ask, What};
+use crate::ask::{Ask, What, header};
 use crate::errors::Error;
-use crate::slots::{Broken, Ended, Reply, Slots};
+use crate::incoming::{Broken, Incoming, Reply};
 
 /// A request that is to be sent.
 #[derive(Debug)]
@@ -39,13 +36,30 @@ pub(crate) enum ToSend {
     Nothing,
 }
 
+/// What is kept of requests to an NBD server.
 #[derive(Debug)]
-struct Table {
-    slots: Slots,
-    outgoing: Vec<Outgoing>,
+pub(crate) struct Nbd;
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    requests: Vec<Outgoing>,
     sender: Option<Waker>,
-    lost: Option<Error>,
     closing: bool,
+}
+
+impl Protocol for Nbd {
+    type Kind = What;
+    type Request = Incoming;
+    type Reply = Reply;
+    type Error = Error;
+    type Shared = Outbox;
+    /// More would only wait at the server.
+    const IN_FLIGHT_MAX: usize = 128;
+
+    fn lost(incoming: Incoming, error: Error) -> Reply {
+        incoming.end_with(Err(error))
+    }
 }
 
 /// A connection.
@@ -55,20 +69,15 @@ pub(crate) struct Connection {
     pub(crate) negotiated: Negotiated,
     /// The thread whose loop has its tasks.
     pub(crate) owner: ThreadId,
-    table: Mutex<Table>,
-    /// A slot is free, or the connection is lost.
-    room: Event,
-    unflushed: Arc<Unflushed<Ask>>,
+    requests: InFlight<Nbd>,
     /// The socket, to end it from any thread.
     socket: OwnedFd,
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Negotiated, unflushed: Arc<Unflushed<Ask>>, socket: OwnedFd) -> Self {
-        let table =
-            Table { slots: Slots::default(), outgoing: Vec::new(), sender: None, lost: None, closing: false };
+    pub(crate) fn new(negotiated: Negotiated, unflushed: Arc<Unflushed<What>>, socket: OwnedFd) -> Self {
         let owner = std::thread::current().id();
-        Self { negotiated, owner, table: Mutex::new(table), room: Event::new(), unflushed, socket }
+        Self { negotiated, owner, requests: InFlight::new(unflushed), socket }
     }
 
     /// The number by which the server calls the context that was asked for, if it has it.
@@ -78,98 +87,79 @@ impl Connection {
 
     /// Why it is of no use any more, if it is not.
     pub(crate) fn lost(&self) -> Option<Error> {
-        self.table.lock().lost.clone()
+        self.requests.lock().lost().cloned()
     }
 
     /// Requests on their way.
     pub(crate) fn in_flight(&self) -> usize {
-        self.table.lock().slots.in_flight()
+        self.requests.lock().in_flight()
     }
 
     /// Sends a request and waits for its reply. Dropped, the request is still on its way.
-    pub(crate) async fn request(&self, ask: &Ask, buf: Option<IoBuf>) -> Reply {
-        let mut entered = self.enter(ask, buf);
-        while let Err(Turned { back, lost: None }) = entered {
-            let room = self.room.listen();
-            entered = match self.enter(ask, back) {
-                Err(Turned { back, lost: None }) => {
-                    room.await;
-                    self.enter(ask, back)
-                }
-                other => other,
-            };
-        }
+    pub(crate) async fn request(&self, ask: &Ask, mut buf: Option<IoBuf>) -> Reply {
+        let entered = self.requests.entered(|| self.enter(ask, &mut buf)).await;
         match entered {
-            Ok(index) => Pending { connection: self, index: Some(index) }.await,
-            Err(Turned { back, lost }) => {
-                let error = lost.unwrap_or(Error::Unsupported("take more requests"));
-                Reply { result: Err(error), buf: back, extents: Vec::new() }
-            }
+            Ok(taken) => taken.await,
+            Err(error) => Reply { result: Err(error), buf, extents: Vec::new() },
         }
     }
 
-    fn enter(&self, ask: &Ask, buf: Option<IoBuf>) -> Result<usize, Turned> {
-        let mark = if matches!(ask.what, What::Flush) && !ask.is_repeat { self.unflushed.mark() } else { 0 };
-        let mut table = self.table.lock();
-        if let Some(error) = table.lost.clone() {
-            return Err(Turned { back: buf, lost: Some(error) });
-        }
-        let entered = table.slots.enter(ask.clone(), mark, buf);
-        let (index, cookie) = entered.map_err(|back| Turned { back, lost: None })?;
+    fn enter(&self, ask: &Ask, buf: &mut Option<IoBuf>) -> Result<Option<u64>, Error> {
+        let mut table = self.requests.lock();
+        let Some(cookie) = table.enter(ask, || Incoming::into_buf(buf.take()))? else { return Ok(None) };
         let dialect = self.negotiated.dialect;
-        let header = ask.header(cookie, dialect == Dialect::Extended).encode(dialect);
-        table.outgoing.push(Outgoing { header, payload: ask.payload() });
-        let sender = table.sender.take();
+        let header = header(ask, cookie, dialect == Dialect::Extended).encode(dialect);
+        table.shared.requests.push(Outgoing { header, payload: ask.data.clone() });
+        let sender = table.shared.sender.take();
         drop(table);
         if let Some(sender) = sender {
             sender.wake();
         }
-        Ok(index)
+        Ok(Some(cookie))
     }
 
     /// What is to be sent, once there is something.
     pub(crate) async fn to_send(&self) -> ToSend {
         poll_fn(|cx| {
-            let mut table = self.table.lock();
-            if table.lost.is_some() {
+            let mut table = self.requests.lock();
+            if table.lost().is_some() {
                 return Poll::Ready(ToSend::Nothing);
             }
-            if !table.outgoing.is_empty() {
-                return Poll::Ready(ToSend::Requests(std::mem::take(&mut table.outgoing)));
+            let outbox = &mut table.shared;
+            if !outbox.requests.is_empty() {
+                return Poll::Ready(ToSend::Requests(std::mem::take(&mut outbox.requests)));
             }
-            if table.closing {
+            if outbox.closing {
                 return Poll::Ready(ToSend::Goodbye);
             }
-            table.sender = Some(cx.waker().clone());
+            outbox.sender = Some(cx.waker().clone());
             Poll::Pending
         })
         .await
     }
 
-    /// Changes the table of requests by what arrived.
+    /// Changes what is kept of the request with this cookie by what arrived.
     pub(crate) fn arrived<T>(
         &self,
-        change: impl FnOnce(&mut Slots) -> Result<T, Broken>,
+        cookie: u64,
+        change: impl FnOnce(&Ask, &mut Incoming) -> Result<T, Broken>,
     ) -> Result<T, Broken> {
-        change(&mut self.table.lock().slots)
+        let mut table = self.requests.lock();
+        let (ask, incoming) = table.waiting(cookie).ok_or_else(|| unknown(cookie))?;
+        change(ask, incoming)
     }
 
     /// The reply to `cookie` is complete.
     pub(crate) fn answered(&self, cookie: u64) -> Result<(), Broken> {
-        let mut table = self.table.lock();
-        let Ended { ask, mark, succeeded, waker } = table.slots.end(cookie)?;
-        // Before a request is answered: its client may flush then. And before the connection may be lost: what another one repeats has this write.
-        if succeeded && matches!(ask.what, What::Flush) {
-            self.unflushed.flushed(mark);
-        } else if succeeded && ask.is_to_be_flushed() && self.negotiated.flags.has(ExportFlags::FLUSH) {
-            self.unflushed.acknowledged(ask);
-        }
-        drop(table);
-        match waker {
-            Some(waker) => waker.wake(),
-            // No task waits: the slot is free already.
-            None => _ = self.room.notify(1),
-        }
+        let mut table = self.requests.lock();
+        let (ask, incoming) = table.waiting(cookie).ok_or_else(|| unknown(cookie))?;
+        incoming.check_whole(ask)?;
+        let is_flushed = self.negotiated.flags.has(ExportFlags::FLUSH);
+        self.requests.answered(table, cookie, |incoming| {
+            let reply = incoming.end();
+            let counts = is_flushed && reply.result.is_ok();
+            (reply, counts)
+        });
         Ok(())
     }
 
@@ -180,26 +170,24 @@ impl Connection {
 
     /// Likewise; `error` is returned to all waiting requests.
     pub(crate) fn end(&self, error: Error) {
-        let mut table = self.table.lock();
-        if table.lost.is_some() {
+        let mut table = self.requests.lock();
+        if table.lost().is_some() {
             return;
         }
-        table.lost = Some(error.clone());
-        table.outgoing.clear();
-        let reported = table.slots.end_all(&error);
-        let sender = table.sender.take();
+        let reported = table.lose(error);
+        table.shared.requests.clear();
+        let sender = table.shared.sender.take();
         drop(table);
         // Fails where the server was faster.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        reported.into_iter().chain(sender).for_each(Waker::wake);
-        self.room.notify(usize::MAX);
+        self.requests.wake(reported.into_iter().chain(sender));
     }
 
     /// The storage is not used any more: what is on its way is sent, then a goodbye.
     pub(crate) fn close(&self) {
-        let mut table = self.table.lock();
-        table.closing = true;
-        let sender = table.sender.take();
+        let mut table = self.requests.lock();
+        table.shared.closing = true;
+        let sender = table.shared.sender.take();
         drop(table);
         if let Some(sender) = sender {
             sender.wake();
@@ -207,39 +195,6 @@ impl Connection {
     }
 }
 
-/// A request that was not taken.
-struct Turned {
-    back: Option<IoBuf>,
-    /// None if there was no room.
-    lost: Option<Error>,
-}
-
-/// Waits for a reply.
-struct Pending<'a> {
-    connection: &'a Connection,
-    /// None once the reply was taken: the slot is another task's then.
-    index: Option<usize>,
-}
-
-impl Future for Pending<'_> {
-    type Output = Reply;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
-        let Some(index) = self.index else { return Poll::Pending };
-        let Some(reply) = self.connection.table.lock().slots.poll(index, cx.waker()) else {
-            return Poll::Pending;
-        };
-        self.index = None;
-        self.connection.room.notify(1);
-        Poll::Ready(reply)
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let Some(index) = self.index {
-            self.connection.table.lock().slots.abandon(index);
-            self.connection.room.notify(1);
-        }
-    }
+fn unknown(cookie: u64) -> Broken {
+    format!("a reply has cookie {cookie:#x}, which no request on its way has")
 }

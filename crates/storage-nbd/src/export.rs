@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
+use dial::line::{Unflushed, UnflushedMode};
 use nbd_wire::{ErrorCode, ExportFlags};
-use storage::{
-    Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Unflushed,
-    UnflushedMode, Zeroing,
-};
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
 use tls::ClientTls;
 
 use crate::ask::{Ask, What};

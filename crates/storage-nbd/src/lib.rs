@@ -38,11 +38,11 @@ mod coverage;
 mod errors;
 mod export;
 mod extents;
+mod incoming;
 mod list;
 mod name;
 mod receive;
 mod send;
-mod slots;
 
 pub use connect::check_reachable;
 pub use dial::AbstractName;

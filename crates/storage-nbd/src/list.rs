@@ -1,10 +1,9 @@
 //! The exports of a server, and what it says of each.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use buffer::IoBytes;
-use futures_util::future::{Either, select};
 use nbd_wire::client::{self, Fact, GREETING_BYTES, HandshakeError};
 use nbd_wire::{BlockSizes, ExportFlags, InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
 use tls::{ClientTls, Inbox, Transport};
@@ -50,13 +49,8 @@ pub async fn list_exports(
     timeout: Duration,
 ) -> Result<Listing, Error> {
     let info = ExportInfo::new(server, "", None, tls)?;
-    let until = Instant::now() + timeout;
-    match select(std::pin::pin!(listed(&info, timeout)), reactor::sleep_until(until)).await {
-        Either::Left((listed, _)) => listed,
-        Either::Right(_) => {
-            Err(Error::Silent { server: info.name.clone(), seconds: timeout.as_secs().max(1) })
-        }
-    }
+    let listed = reactor::within(timeout, listed(&info, timeout)).await;
+    listed.unwrap_or_else(|| Err(info.silent(timeout)))
 }
 
 async fn listed(info: &ExportInfo, timeout: Duration) -> Result<Listing, Error> {

@@ -8,8 +8,9 @@ use buffer::IoBuf;
 use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
 use tls::{Inbox, Transport};
 
+use crate::ask::{Ask, What};
 use crate::connection::Connection;
-use crate::slots::Broken;
+use crate::incoming::{Broken, Incoming};
 
 /// Longest payload of a chunk that is no data: a status with as many extents as there may be.
 const OTHER_BYTES_MAX: usize = 16 * limits::EXTENTS_MAX + 64;
@@ -87,9 +88,14 @@ impl Receiver<'_> {
     /// A reply without chunks; a read that succeeded brings its data that way in the simple dialect only.
     async fn simple(&mut self, cookie: u64, result: Result<(), nbd_wire::ErrorCode>) -> Result<(), End> {
         match result {
-            Err(code) => self.connection.arrived(|slots| slots.fail(cookie, code))?,
+            Err(code) => self.connection.arrived(cookie, |_, incoming| {
+                incoming.fail(code, b"");
+                Ok(())
+            })?,
             Ok(()) => {
-                let data = self.connection.arrived(|slots| slots.simple_data(cookie))?;
+                let data = self.connection.arrived(cookie, |ask, _| {
+                    Ok((ask.kind == What::Read).then_some((ask.offset, ask.len)))
+                })?;
                 match data {
                     Some(_) if self.connection.negotiated.dialect != nbd_wire::Dialect::Simple => {
                         Err("data outside of a chunk".to_owned())?;
@@ -117,10 +123,14 @@ impl Receiver<'_> {
     }
 
     async fn payload(&mut self, cookie: u64, offset: u64, len: u64) -> Result<(), End> {
-        let (buf, at) = self.connection.arrived(|slots| slots.take_buf(cookie, offset, len))?;
+        let (buf, at) =
+            self.connection.arrived(cookie, |ask, incoming| incoming.take_buf(ask, offset, len))?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let buf = self.inbox.take(self.transport, buf, at, len).await?;
-        Ok(self.connection.arrived(|slots| slots.put_back(cookie, buf))?)
+        Ok(self.connection.arrived(cookie, |_, incoming| {
+            incoming.put_back(buf);
+            Ok(())
+        })?)
     }
 
     async fn other(&mut self, cookie: u64, kind: ChunkKind, payload_bytes: usize) -> Result<(), End> {
@@ -132,6 +142,7 @@ impl Receiver<'_> {
         let payload = self.inbox.take(self.transport, payload, 0, payload_bytes).await?;
         let chunk = decode_chunk(kind, &payload).map_err(|error| error.to_string())?;
         let context = self.connection.allocation_context();
-        Ok(self.connection.arrived(|slots| slots.take_chunk(cookie, &chunk, context))?)
+        let take = |ask: &Ask, incoming: &mut Incoming| incoming.take_chunk(ask, &chunk, context);
+        Ok(self.connection.arrived(cookie, take)?)
     }
 }

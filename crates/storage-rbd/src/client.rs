@@ -1,20 +1,14 @@
 //! The worker of one image, and what happens when it is lost.
 
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dial::Reach;
-use event_listener::Event;
-use futures_util::future::{Either, select};
-use parking_lot::Mutex;
-use storage::{Repeatable, Unflushed, UnflushedMode};
+use dial::line::{Backoff, End, Line, Redial, Unflushed, UnflushedMode};
 
-use crate::ask::Ask;
 use crate::connection::Connection;
 use crate::errors::Error;
-use crate::message::{Answer, Kind};
+use crate::message::{Answer, Ask, Kind};
 use crate::opening::Opening;
 
 /// From one start of a worker to the next at least.
@@ -29,23 +23,10 @@ pub(crate) struct Client {
     opening: Opening,
     /// How long a request may take, all workers together.
     patience: Option<Duration>,
-    pub(crate) unflushed: Arc<Unflushed<Ask>>,
+    pub(crate) unflushed: Arc<Unflushed<Kind>>,
     /// Bytes of the image.
     pub(crate) length: AtomicU64,
-    state: Mutex<State>,
-    /// There is another worker, or none could be had.
-    changed: Event,
-    reach: Arc<Reach>,
-}
-
-#[derive(Debug)]
-struct State {
-    connection: Arc<Connection>,
-    made: Instant,
-    /// A task starts another one.
-    is_attempted: bool,
-    /// What became of the last attempt.
-    failed: Option<Error>,
+    line: Line<Self>,
 }
 
 impl Client {
@@ -61,10 +42,9 @@ impl Client {
     ) -> Result<Arc<Self>, Error> {
         let unflushed = Arc::new(Unflushed::new(mode));
         let (connection, found) = start(&opening, &unflushed).await?;
-        let state = State { connection, made: Instant::now(), is_attempted: false, failed: None };
-        let (length, state) = (AtomicU64::new(found), Mutex::new(state));
-        let (changed, reach) = (Event::new(), Reach::new(&*name));
-        Ok(Arc::new(Self { name, opening, patience, unflushed, length, state, changed, reach }))
+        let line = Line::new(&name, connection, None);
+        let length = AtomicU64::new(found);
+        Ok(Arc::new(Self { name, opening, patience, unflushed, length, line }))
     }
 
     /// Asks the worker; again another one when it is lost, for as long as a request may take. Of a read, fills `into`.
@@ -74,7 +54,7 @@ impl Client {
     pub(crate) async fn run(self: &Arc<Self>, ask: &Ask, into: &mut [u8]) -> Result<Answer, Error> {
         let asked = async {
             loop {
-                let connection = self.connection().await;
+                let connection = Line::connection(self, |connections| connections.first().cloned()).await?;
                 match connection.request(ask, &mut *into).await {
                     Err(Error::Lost) => {}
                     answer => return answer,
@@ -83,79 +63,15 @@ impl Client {
         };
         let in_time = async {
             let Some(patience) = self.patience else { return asked.await };
-            match select(pin!(asked), reactor::sleep(patience)).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right(_) => Err(self.silent(patience)),
-            }
+            let answer = reactor::within(patience, asked).await;
+            answer.unwrap_or_else(|| Err(self.silent(patience)))
         };
-        dial::unless_ended(in_time).await.unwrap_or_else(|| Err(Error::Ends { name: self.name.clone() }))
+        dial::unless_ended(in_time).await.unwrap_or_else(|| Err(self.ends()))
     }
 
     fn silent(&self, patience: Duration) -> Error {
-        let state = self.state.lock();
-        let reason = state.failed.as_ref().filter(|_| state.connection.is_lost()).map(Error::to_string);
+        let reason = self.line.failure().as_ref().map(Error::to_string);
         Error::Silent { name: self.name.clone(), seconds: patience.as_secs(), reason }
-    }
-
-    /// A worker that has the image; waits for one while it is lost.
-    async fn connection(self: &Arc<Self>) -> Arc<Connection> {
-        loop {
-            let changed = self.changed.listen();
-            if let Some(connection) = self.living() {
-                return connection;
-            }
-            changed.await;
-        }
-    }
-
-    /// The worker, if it has not ended; otherwise a task of this loop starts another one, unless one does.
-    fn living(self: &Arc<Self>) -> Option<Arc<Connection>> {
-        let mut state = self.state.lock();
-        if !state.connection.is_lost() {
-            return Some(Arc::clone(&state.connection));
-        }
-        if !std::mem::replace(&mut state.is_attempted, true) {
-            tracing::warn!("{}: the process that has the image ended; another one is started", self.name);
-            self.reach.fails(&"the process that has the image ended");
-            let (attempt, not_before) = (Attempt(Arc::downgrade(self)), state.made + PAUSE);
-            reactor::spawn(async move { attempt.run(not_before).await }).detach();
-        }
-        None
-    }
-
-    /// What became of an attempt; whether there is a worker now.
-    fn attempted(&self, restored: Result<Arc<Connection>, Error>) -> bool {
-        let mut state = self.state.lock();
-        match restored {
-            Ok(connection) => {
-                tracing::info!("{}: opened again", self.name);
-                self.reach.answers();
-                state.connection = connection;
-                (state.made, state.failed) = (Instant::now(), None);
-                true
-            }
-            Err(error) => {
-                self.reach.fails(&error);
-                state.failed = Some(error);
-                false
-            }
-        }
-    }
-
-    /// Starts a worker, and has it repeat what was not flushed.
-    async fn restore(&self) -> Result<Arc<Connection>, Error> {
-        let (connection, found) = start(&self.opening, &self.unflushed).await?;
-        let restored = match self.check_length(found) {
-            Ok(()) => self.repeat(&connection).await,
-            Err(error) => Err(error),
-        };
-        match restored {
-            Ok(()) => Ok(connection),
-            Err(error) => {
-                connection.close();
-                Err(error)
-            }
-        }
     }
 
     /// An image that was cut is not the same one.
@@ -169,55 +85,59 @@ impl Client {
     }
 
     async fn repeat(&self, connection: &Arc<Connection>) -> Result<(), Error> {
-        let send = async |ask: &Ask| connection.request(ask, &mut []).await.map(drop);
-        let flush = async || send(&Ask::new(Kind::Flush, 0, 0).repeated()).await;
-        self.unflushed.repeat(send, flush).await
+        self.unflushed.repeat(async |ask: &Ask| connection.request(ask, &mut []).await.map(drop)).await
+    }
+}
+
+impl Redial for Client {
+    type Connection = Connection;
+    type Error = Error;
+    const PAUSES: Backoff = Backoff { next: PAUSE, longest: PAUSE };
+
+    fn line(&self) -> &Line<Self> {
+        &self.line
+    }
+
+    fn end_of(connection: &Connection) -> Option<End> {
+        connection.is_lost().then(|| End::Lost("the process that has the image ended".to_owned()))
+    }
+
+    fn lost(&self, _: Vec<Arc<Connection>>) {
+        tracing::warn!("{}: the process that has the image ended; another one is started", self.name);
+    }
+
+    async fn restore(&self, _: Option<Instant>) -> Result<Arc<Connection>, Error> {
+        let (connection, found) = start(&self.opening, &self.unflushed).await?;
+        let restored = async {
+            self.check_length(found)?;
+            self.repeat(&connection).await
+        };
+        restored.await.inspect_err(|_| connection.close())?;
+        Ok(connection)
+    }
+
+    fn restored(&self) {
+        tracing::info!("{}: opened again", self.name);
+    }
+
+    fn ends(&self) -> Error {
+        Error::Ends { name: self.name.clone() }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.state.get_mut().connection.close();
+        self.line.take_all().iter().for_each(|connection| connection.close());
     }
 }
 
 /// A worker that has the image open, and the bytes of that.
-async fn start(opening: &Opening, unflushed: &Arc<Unflushed<Ask>>) -> Result<(Arc<Connection>, u64), Error> {
+async fn start(opening: &Opening, unflushed: &Arc<Unflushed<Kind>>) -> Result<(Arc<Connection>, u64), Error> {
     let within = OPENS_WITHIN + Duration::from_secs(opening.connect_timeout_s.into());
-    match select(pin!(Connection::open(opening, unflushed)), reactor::sleep(within)).await {
-        Either::Left((opened, _)) => opened.map(|(connection, found)| (connection, found.bytes)),
-        Either::Right(_) => {
-            let reason = format!("no answer within {} s", within.as_secs());
-            Err(Error::Open { reason, kind: std::io::ErrorKind::TimedOut })
-        }
-    }
-}
-
-/// A task that starts another worker, until that succeeds or the image is not used any more.
-struct Attempt(Weak<Client>);
-
-impl Attempt {
-    async fn run(self, not_before: Instant) {
-        // A worker that ends at once is not started without a pause.
-        reactor::sleep_until(not_before).await;
-        loop {
-            let Some(client) = self.0.upgrade() else { return };
-            let restored = client.restore().await;
-            if client.attempted(restored) {
-                return;
-            }
-            drop(client);
-            reactor::sleep(PAUSE).await;
-        }
-    }
-}
-
-impl Drop for Attempt {
-    /// Also when its loop ends in the middle: another task tries then.
-    fn drop(&mut self) {
-        if let Some(client) = self.0.upgrade() {
-            client.state.lock().is_attempted = false;
-            client.changed.notify(usize::MAX);
-        }
-    }
+    let opened = reactor::within(within, Connection::open(opening, unflushed)).await;
+    let (connection, found) = opened.unwrap_or_else(|| {
+        let reason = format!("no answer within {} s", within.as_secs());
+        Err(Error::Open { reason, kind: std::io::ErrorKind::TimedOut })
+    })?;
+    Ok((connection, found.bytes))
 }

@@ -8,25 +8,45 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use buffer::IoBuf;
-use event_listener::Event;
-use parking_lot::{Mutex, MutexGuard};
+use dial::line::{InFlight, Protocol, Table, Unflushed};
+use parking_lot::MutexGuard;
 use reactor::net::Stream;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
-use storage::Unflushed;
 
-use crate::ask::Ask;
 use crate::errors::Error;
-use crate::message::{ANSWER_BYTES, Answer, Kind, MEMORY_BYTES, Request, SLOTS};
+use crate::message::{ANSWER_BYTES, Answer, Ask, Kind, MEMORY_BYTES, Malformed, Request, SLOTS};
 use crate::opening::{OPENED_BYTES_MAX, OpenReply, Opening};
-use crate::slots::Slots;
 use crate::{closing, starter};
 
 /// Files are read and written in one call where they are in memory; this is for those calls' rest.
 type Bytes = io::Result<usize>;
+
+/// What is kept of requests to a worker. Its answer to one also means that it has done with the slot's memory.
+#[derive(Debug)]
+pub(crate) struct Rbd;
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// A task receives answers.
+    is_received: bool,
+}
+
+impl Protocol for Rbd {
+    type Kind = Kind;
+    type Request = ();
+    type Reply = Result<Answer, Error>;
+    type Error = Error;
+    type Shared = Shared;
+    const IN_FLIGHT_MAX: usize = SLOTS as usize;
+
+    fn lost((): (), error: Error) -> Self::Reply {
+        Err(error)
+    }
+}
 
 /// A worker.
 #[derive(Debug)]
@@ -34,17 +54,7 @@ pub(crate) struct Connection {
     socket: Stream,
     /// Through which bytes go.
     memory: OwnedFd,
-    table: Mutex<Table>,
-    /// A slot is free, or the worker is lost.
-    room: Event,
-    unflushed: Arc<Unflushed<Ask>>,
-}
-
-#[derive(Debug)]
-struct Table {
-    slots: Slots,
-    /// A task receives answers.
-    is_received: bool,
+    requests: InFlight<Rbd>,
 }
 
 /// What is known of an image that was opened.
@@ -60,12 +70,11 @@ impl Connection {
     /// When no worker can be started, or it cannot open the image.
     pub(crate) async fn open(
         opening: &Opening,
-        unflushed: &Arc<Unflushed<Ask>>,
+        unflushed: &Arc<Unflushed<Kind>>,
     ) -> Result<(Arc<Self>, ImageFound), Error> {
         let (socket, memory, bytes) = Self::start(opening).await?;
-        let table = Mutex::new(Table { slots: Slots::new(), is_received: false });
-        let (room, unflushed) = (Event::new(), Arc::clone(unflushed));
-        Ok((Arc::new(Self { socket, memory, table, room, unflushed }), ImageFound { bytes }))
+        let requests = InFlight::new(Arc::clone(unflushed));
+        Ok((Arc::new(Self { socket, memory, requests }), ImageFound { bytes }))
     }
 
     /// Starts a worker and has it make the image, which it does not open.
@@ -104,7 +113,7 @@ impl Connection {
 
     /// Whether the worker has ended.
     pub(crate) fn is_lost(&self) -> bool {
-        self.table.lock().slots.is_lost()
+        self.requests.lock().lost().is_some()
     }
 
     /// Sends a request and waits for its answer; of a read, fills `into`. Dropped, the request is still on its way.
@@ -112,8 +121,9 @@ impl Connection {
     /// # Errors
     /// The cluster's; [`Error::Lost`] when the worker ends first.
     pub(crate) async fn request(self: &Arc<Self>, ask: &Ask, into: &mut [u8]) -> Result<Answer, Error> {
-        let cookie = self.enter(ask).await?;
-        let taken = Taken { connection: self, cookie };
+        // Until bytes were copied from the slot's memory.
+        let taken = self.requests.entered(|| self.enter(ask)).await?;
+        let cookie = taken.cookie();
         let place = Request::place(cookie).ok_or(Error::Lost)? as u64;
         let Ask { kind, offset, len, .. } = *ask;
         self.put(ask, place).map_err(Self::of_memory)?;
@@ -143,21 +153,14 @@ impl Connection {
         Error::Failed { number: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 
-    /// Takes a slot.
-    async fn enter(self: &Arc<Self>, ask: &Ask) -> Result<u64, Error> {
-        loop {
-            let room = self.room.listen();
-            let mark = if ask.kind == Kind::Flush && !ask.is_repeat { self.unflushed.mark() } else { 0 };
-            {
-                let mut table = self.table.lock();
-                if let Some(cookie) = table.slots.enter(ask, mark)? {
-                    return Ok(cookie);
-                }
-                // No task may wait for any of them.
-                self.receive(table);
-            }
-            room.await;
+    fn enter(self: &Arc<Self>, ask: &Ask) -> Result<Option<u64>, Error> {
+        let mut table = self.requests.lock();
+        let cookie = table.enter(ask, || ())?;
+        if cookie.is_none() {
+            // No task may wait for any of them.
+            self.receive(table);
         }
+        Ok(cookie)
     }
 
     /// Copies what is written to its place in the shared memory.
@@ -189,11 +192,10 @@ impl Connection {
     }
 
     fn poll(self: &Arc<Self>, cookie: u64, cx: &mut Context<'_>) -> Poll<Result<Answer, Error>> {
-        let mut table = self.table.lock();
-        match table.slots.poll(cookie, cx.waker()) {
-            Ok(Some(answer)) => Poll::Ready(Ok(answer)),
-            Err(error) => Poll::Ready(Err(error)),
-            Ok(None) => {
+        let mut table = self.requests.lock();
+        match table.poll(cookie, cx.waker()) {
+            Some(answer) => Poll::Ready(answer),
+            None => {
                 self.receive(table);
                 Poll::Pending
             }
@@ -201,8 +203,8 @@ impl Connection {
     }
 
     /// Has a task of this loop receive answers, unless one does.
-    fn receive(self: &Arc<Self>, mut table: MutexGuard<'_, Table>) {
-        let begins = !std::mem::replace(&mut table.is_received, true);
+    fn receive(self: &Arc<Self>, mut table: MutexGuard<'_, Table<Rbd>>) {
+        let begins = !std::mem::replace(&mut table.shared.is_received, true);
         drop(table);
         if begins {
             let receiving = Receiving(Arc::clone(self));
@@ -217,21 +219,13 @@ impl Connection {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    fn answered(&self, message: &[u8]) -> Result<(), crate::message::Malformed> {
+    fn answered(&self, message: &[u8]) -> Result<(), Malformed> {
         let answer = Answer::decode(message)?;
-        let ended = self.table.lock().slots.answered(answer)?;
-        // Before a request is answered: its client may flush then.
-        if answer.error == 0 && ended.ask.kind == Kind::Flush {
-            self.unflushed.flushed(ended.mark);
-        } else if answer.error == 0 && ended.ask.is_to_be_flushed() {
-            self.unflushed.acknowledged(ended.ask);
+        let reply = |()| (Ok(answer), answer.error == 0);
+        match self.requests.answered(self.requests.lock(), answer.cookie, reply) {
+            true => Ok(()),
+            false => Err(Malformed("a request that is not on its way")),
         }
-        match ended.waker {
-            Some(waker) => waker.wake(),
-            // No task waits: the slot may be free already.
-            None => _ = self.room.notify(1),
-        }
-        Ok(())
     }
 
     /// The storage is not used any more: the worker closes the image and ends.
@@ -250,19 +244,6 @@ fn memory() -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// A slot that is taken.
-struct Taken<'a> {
-    connection: &'a Connection,
-    cookie: u64,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.connection.table.lock().slots.leave(self.cookie);
-        self.connection.room.notify(1);
-    }
-}
-
 /// The task that receives answers.
 struct Receiving(Arc<Connection>);
 
@@ -274,7 +255,7 @@ impl Receiving {
         let reason = loop {
             match connection.socket.try_recv(&mut message) {
                 Ok(None) => {
-                    if !connection.table.lock().slots.awaits_answers() {
+                    if connection.requests.lock().in_flight() == 0 {
                         return;
                     }
                     in_a_row = 0;
@@ -300,20 +281,18 @@ impl Receiving {
         }
         // Until it is gone it may write what it was asked to: another one is started after that only.
         let _ = connection.socket.hung_up().await;
-        let reported = connection.table.lock().slots.lose();
-        reported.into_iter().for_each(Waker::wake);
-        connection.room.notify(usize::MAX);
+        let reported = connection.requests.lock().lose(Error::Lost);
+        connection.requests.wake(reported);
     }
 }
 
 impl Drop for Receiving {
     /// Also when its loop ends in the middle: another one goes on. So does one for a request that came while the last answers were taken.
     fn drop(&mut self) {
-        let mut table = self.0.table.lock();
-        table.is_received = false;
-        let reported = table.slots.take_wakers();
+        let mut table = self.0.requests.lock();
+        table.shared.is_received = false;
+        let reported = table.take_wakers();
         drop(table);
-        reported.into_iter().for_each(Waker::wake);
-        self.0.room.notify(usize::MAX);
+        self.0.requests.wake(reported);
     }
 }

@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buffer::{IoBuf, IoVec};
+use dial::line::UnflushedMode;
 use futures_util::future::{join_all, try_join_all};
-use storage::{
-    Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, UnflushedMode, Zeroing,
-};
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 
-use crate::ask::Ask;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::errors::Error;
-use crate::message::{Kind, SLOT_BYTES};
+use crate::message::{Ask, Kind, SLOT_BYTES};
 use crate::opening::Opening;
 
 /// Most bytes that one discard or zeroing is about: librbd makes a request of each object in it.
@@ -81,7 +79,7 @@ impl RbdStorage {
         self.make_room().await?;
         let pieces = (0..data.len()).step_by(SLOT_BYTES).map(async |from| {
             let piece = data.slice(from, data.len().min(from + SLOT_BYTES));
-            self.client.run(&Ask::write(offset + from as u64, piece), &mut []).await
+            self.client.run(&Ask::write(Kind::Write, offset + from as u64, piece), &mut []).await
         });
         Ok(try_join_all(pieces).await.map(drop)?)
     }
@@ -116,7 +114,7 @@ impl RbdStorage {
         if self.no_flush || !self.writable {
             return Ok(());
         }
-        self.client.run(&Ask::new(Kind::Flush, 0, 0), &mut []).await.map(drop)
+        self.client.run(&Ask::flush(), &mut []).await.map(drop)
     }
 
     async fn ask_extent(&self, offset: u64, len: u64) -> Result<Extent, Error> {

@@ -22,7 +22,6 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
-mod ask;
 mod client;
 mod closing;
 mod connection;
@@ -34,7 +33,6 @@ mod message;
 mod name;
 mod opening;
 mod packet;
-mod slots;
 pub mod starter;
 pub mod worker;
 

@@ -3,6 +3,7 @@
 //! The first message of each side is another one ([`crate::opening`]). Then the parent sends [`Request`]s and the worker one [`Answer`] to each,
 //! in any order. Bytes go through a memory file that both have: request number `slot` has [`SLOT_BYTES`] of it for itself.
 
+use dial::line;
 use thiserror::Error;
 
 /// Requests on their way at a time. librbd splits them by objects; more would only wait there.
@@ -34,6 +35,18 @@ pub(crate) enum Kind {
     Grow,
     /// At most so many.
     Shorten,
+}
+
+/// A request, so that another worker can be asked again. Reads and writes fit into a slot; of a change of size, the length is the new one.
+pub(crate) type Ask = line::Ask<Kind>;
+
+impl line::Kind for Kind {
+    const FLUSH: Self = Self::Flush;
+
+    /// What a lost discard leaves is as good.
+    fn writes(&self) -> bool {
+        matches!(self, Self::Write | Self::Zero | Self::ZeroKept)
+    }
 }
 
 const KINDS: [Kind; 9] = [

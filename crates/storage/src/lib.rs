@@ -25,7 +25,6 @@ mod range_lock;
 mod reach;
 mod sealed;
 mod steps;
-mod unflushed;
 
 pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
@@ -43,4 +42,3 @@ pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
 pub use reach::Reach;
 pub use sealed::{is_layers_directory, is_sealed_layer};
 pub use steps::{Step, StepWatcher, about_to};
-pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode};

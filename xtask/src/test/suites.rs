@@ -223,7 +223,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "rbd",
         takes: 50,
-        about: &["crates/storage-rbd"],
+        about: &["crates/storage-rbd", "crates/dial/src/line"],
         first: &["qemu_and_cowhand_read_what_the_other_wrote_raw_and_qcow2_and_below_overlays"],
     },
     Suite {
@@ -313,7 +313,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "under_faults",
         takes: 15,
-        about: &["crates/storage-nbd", "crates/storage-http", "crates/storage-rbd"],
+        about: &["crates/storage-nbd", "crates/storage-http", "crates/storage-rbd", "crates/dial/src/line"],
         first: &["over_nbd_where_it_is_written"],
     },
     Suite {

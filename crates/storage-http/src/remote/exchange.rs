@@ -8,7 +8,7 @@ use http_wire::hash::hash_of_parts;
 use http_wire::{Answer, Length, Payload, Request, Scheme, UrlError};
 
 use super::heads::failed_head;
-use super::{Ended, Failure, PAUSE_MAX, PAUSE_MIN, Remote, in_upper_half};
+use super::{Ended, Failure, PAUSES, Remote, pause};
 use crate::client::{Reply, Sent};
 use crate::connection::Connection;
 use crate::errors::Error;
@@ -59,7 +59,7 @@ impl Remote {
         exchange: &Exchange<'_>,
         last: &RefCell<Option<Error>>,
     ) -> Result<Reply, Error> {
-        let mut pause = PAUSE_MIN;
+        let mut pauses = PAUSES;
         loop {
             match self.exchange_once(exchange).await {
                 Ok(reply) => {
@@ -80,10 +80,8 @@ impl Remote {
                     return Err(error);
                 }
                 Err(Failure::Again { error, after }) => {
-                    self.failed(&error);
-                    *last.borrow_mut() = Some(error);
-                    reactor::sleep(in_upper_half(pause).max(after.unwrap_or_default())).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    *last.borrow_mut() = Some(self.failed(error));
+                    pause(&mut pauses, after).await;
                 }
             }
         }

@@ -8,6 +8,8 @@ use std::ops::Range;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 
+use super::ask::{Ask, Kind};
+
 /// Most bytes of such writes that are kept: as many as an NBD server takes in one request. Then a flush is sent.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
 /// What a write costs beside its bytes; also bounds how many there are.
@@ -15,29 +17,11 @@ const ENTRY_BYTES: u64 = 512;
 /// So many bytes are repeated before the store is asked to keep them.
 const PART_BYTES: u64 = 4 << 20;
 
-/// A change of a range that can be carried out again.
-pub trait Repeatable: Clone {
-    /// Its first byte.
-    fn offset(&self) -> u64;
-
-    /// The byte after its last one.
-    fn end(&self) -> u64;
-
-    /// Bytes in memory that it keeps.
-    fn payload_bytes(&self) -> u64;
-
-    /// Whether what was written to its range before does not matter any more: not where the range may read as before.
-    fn replaces(&self) -> bool;
-
-    /// The same once more: of what is acknowledged then nothing is kept, it is already.
-    fn repeated(self) -> Self;
-}
-
 /// The writes, in the order in which they were acknowledged.
 #[derive(Debug)]
-pub struct Unflushed<A> {
+pub struct Unflushed<K> {
     mode: UnflushedMode,
-    list: Mutex<List<A>>,
+    list: Mutex<List<K>>,
 }
 
 /// What is remembered of such writes.
@@ -52,8 +36,8 @@ pub enum UnflushedMode {
 }
 
 #[derive(Debug)]
-struct List<A> {
-    kept: VecDeque<A>,
+struct List<K> {
+    kept: VecDeque<Ask<K>>,
     bytes: u64,
     /// How many have been acknowledged so far.
     acknowledged: u64,
@@ -63,19 +47,19 @@ struct List<A> {
     lost: bool,
 }
 
-fn bytes_of(ask: &impl Repeatable) -> u64 {
-    ask.payload_bytes() + ENTRY_BYTES
+fn bytes_of<K>(ask: &Ask<K>) -> u64 {
+    ask.data.len() as u64 + ENTRY_BYTES
 }
 
-impl<A: Repeatable> Unflushed<A> {
+impl<K: Kind> Unflushed<K> {
     /// None so far.
     pub fn new(mode: UnflushedMode) -> Self {
         let list = List { kept: VecDeque::new(), bytes: 0, acknowledged: 0, flushed: 0, lost: false };
         Self { mode, list: Mutex::new(list) }
     }
 
-    /// The store acknowledged `ask`.
-    pub fn acknowledged(&self, ask: A) {
+    /// The store acknowledged `ask`, which writes.
+    pub fn acknowledged(&self, ask: Ask<K>) {
         if self.mode == UnflushedMode::Forget {
             return;
         }
@@ -120,21 +104,18 @@ impl<A: Repeatable> Unflushed<A> {
     }
 
     /// Writes again what is kept, over a store that came back: `send` carries out one of them, many at a time; of those that touch each other one after the
-    /// other, in their order. What was replaced as a whole by what came later is left out. After each part of some MiB `flush` makes durable what was sent:
+    /// other, in their order. What was replaced as a whole by what came later is left out. After each part of some MiB a flush makes durable what was sent:
     /// when the store is lost once more, that part is not sent again. A part whose flush fails stays kept.
     ///
     /// Costs a look at all that is kept, and a flush for each part.
     ///
     /// # Errors
     /// The first failure of `send`; what is under way then is dropped.
-    pub async fn repeat<E>(
-        &self,
-        send: impl AsyncFn(&A) -> Result<(), E>,
-        flush: impl AsyncFn() -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub async fn repeat<E>(&self, send: impl AsyncFn(&Ask<K>) -> Result<(), E>) -> Result<(), E> {
+        let flush = Ask::flush().repeated();
         for Part { asks, mark, .. } in self.parts() {
             repeat_all(&asks, &send).await?;
-            if flush().await.is_ok() {
+            if send(&flush).await.is_ok() {
                 self.flushed(mark);
             }
         }
@@ -142,12 +123,12 @@ impl<A: Repeatable> Unflushed<A> {
     }
 
     /// What is to be written again, in order.
-    fn parts(&self) -> Vec<Part<A>> {
+    fn parts(&self) -> Vec<Part<K>> {
         let list = self.list.lock();
         let mut replaced = Replaced::default();
         let numbered = list.kept.iter().rev().zip((1..=list.acknowledged).rev());
-        let kept: Vec<(&A, u64)> = numbered.filter(|(ask, _)| replaced.lacks(*ask)).collect();
-        let mut parts = Vec::<Part<A>>::new();
+        let kept: Vec<(&Ask<K>, u64)> = numbered.filter(|(ask, _)| replaced.lacks(ask)).collect();
+        let mut parts = Vec::<Part<K>>::new();
         for (ask, mark) in kept.into_iter().rev() {
             let (bytes, again) = (bytes_of(ask), ask.clone().repeated());
             match parts.last_mut().filter(|part| part.bytes < PART_BYTES) {
@@ -163,8 +144,8 @@ impl<A: Repeatable> Unflushed<A> {
 }
 
 /// Some writes that are made durable together.
-struct Part<A> {
-    asks: Vec<A>,
+struct Part<K> {
+    asks: Vec<Ask<K>>,
     /// What a flush after them covers.
     mark: u64,
     /// What they keep in memory.
@@ -177,31 +158,32 @@ struct Replaced(BTreeMap<u64, u64>);
 
 impl Replaced {
     /// Whether a part of `ask` is not replaced; what it replaces itself is, from then on.
-    fn lacks(&mut self, ask: &impl Repeatable) -> bool {
-        let (mut start, mut end) = (ask.offset(), ask.end());
+    fn lacks<K: Kind>(&mut self, ask: &Ask<K>) -> bool {
+        let (mut start, mut end) = (ask.offset, ask.end());
         let before = self.0.range(..=start).next_back();
         if before.is_some_and(|(_, before)| *before >= end) {
             return false;
         }
-        if ask.replaces() {
-            while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
-                (start, end) = (start.min(from), end.max(to));
-                self.0.remove(&from);
-            }
-            self.0.insert(start, end);
+        while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            (start, end) = (start.min(from), end.max(to));
+            self.0.remove(&from);
         }
+        self.0.insert(start, end);
         true
     }
 }
 
 /// Has `send` carry out `asks`, many at a time; of those that touch each other one after the other, in their order. The first failure drops what is under
 /// way.
-async fn repeat_all<A: Repeatable, E>(asks: &[A], send: impl AsyncFn(&A) -> Result<(), E>) -> Result<(), E> {
+async fn repeat_all<K: Kind, E>(
+    asks: &[Ask<K>],
+    send: impl AsyncFn(&Ask<K>) -> Result<(), E>,
+) -> Result<(), E> {
     /// More at a time would not be faster.
     const TOGETHER_MAX: usize = 64;
     let (mut under_way, mut ranges) = (FuturesUnordered::new(), BTreeMap::new());
     for (number, ask) in asks.iter().enumerate() {
-        let range = ask.offset()..ask.end();
+        let range = ask.offset..ask.end();
         let touches = |other: &Range<u64>| range.start < other.end && other.start < range.end;
         while under_way.len() >= TOGETHER_MAX || ranges.values().any(touches) {
             let Some((done, sent)) = under_way.next().await else { break };
@@ -220,39 +202,29 @@ async fn repeat_all<A: Repeatable, E>(asks: &[A], send: impl AsyncFn(&A) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use buffer::IoBytes;
+
     use super::*;
 
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    struct Write {
-        offset: u64,
-        len: u64,
-        payload: u64,
+    #[derive(Clone, Debug, PartialEq)]
+    enum What {
+        Write,
+        Flush,
     }
 
-    impl Repeatable for Write {
-        fn offset(&self) -> u64 {
-            self.offset
-        }
+    impl Kind for What {
+        const FLUSH: Self = Self::Flush;
 
-        fn end(&self) -> u64 {
-            self.offset + self.len
-        }
-
-        fn payload_bytes(&self) -> u64 {
-            self.payload
-        }
-
-        fn replaces(&self) -> bool {
-            self.payload > 0
-        }
-
-        fn repeated(self) -> Self {
-            self
+        fn writes(&self) -> bool {
+            *self == Self::Write
         }
     }
+
+    /// The bytes that it brings say which one it is.
+    type Write = Ask<What>;
 
     fn write(offset: u64, len: u64) -> Write {
-        Write { offset, len, payload: len }
+        Ask::write(What::Write, offset, IoBytes::zeroed(len as usize).into())
     }
 
     #[test]
@@ -262,7 +234,7 @@ mod tests {
         let mark = unflushed.mark();
         unflushed.acknowledged(write(512, 512));
         unflushed.flushed(mark);
-        assert_eq!(to_repeat(&unflushed), [write(512, 512)]);
+        assert_eq!(to_repeat(&unflushed), [(512, 512)]);
         unflushed.connection_lost();
         assert!(!unflushed.are_lost());
         unflushed.flushed(unflushed.mark());
@@ -282,31 +254,33 @@ mod tests {
         assert!(unflushed.are_lost());
     }
 
-    fn to_repeat(unflushed: &Unflushed<Write>) -> Vec<Write> {
-        unflushed.parts().into_iter().flat_map(|part| part.asks).collect()
+    /// Where they begin, and their lengths.
+    fn to_repeat(unflushed: &Unflushed<What>) -> Vec<(u64, u64)> {
+        unflushed.parts().iter().flat_map(|part| shown(&part.asks)).collect()
     }
 
-    fn keeping(asks: &[Write]) -> Unflushed<Write> {
+    fn shown(asks: &[Write]) -> Vec<(u64, u64)> {
+        asks.iter().map(|ask| (ask.offset, ask.len)).collect()
+    }
+
+    fn keeping(asks: &[Write]) -> Unflushed<What> {
         let unflushed = Unflushed::new(UnflushedMode::Keep);
         asks.iter().for_each(|ask| unflushed.acknowledged(ask.clone()));
         unflushed
     }
 
-    fn kept(asks: &[Write]) -> Vec<Write> {
+    fn kept(asks: &[Write]) -> Vec<(u64, u64)> {
         to_repeat(&keeping(asks))
     }
 
     #[test]
     fn what_was_replaced_later_is_not_written_again() {
-        let trim = |offset, len| Write { offset, len, payload: 0 };
-        let asks =
-            [write(0, 512), write(512, 512), write(256, 512), write(0, 300), trim(512, 512), write(600, 400)];
+        let asks = [write(0, 512), write(512, 512), write(256, 512), write(0, 300), write(600, 400)];
         // The two around the middle have parts of their own; of the first one nothing is left.
-        assert_eq!(kept(&asks), asks[1..]);
-        assert_eq!(kept(&[write(0, 512), trim(0, 512)]).len(), 2, "it may read as before");
-        assert_eq!(kept(&[trim(0, 512), write(0, 256), write(256, 256)]).len(), 2);
+        assert_eq!(kept(&asks), shown(&asks[1..]));
+        assert_eq!(kept(&[write(0, 512), write(0, 256), write(256, 256)]).len(), 2);
         let again: Vec<Write> = (0..1000).map(|at| write(at % 10 * 512, 512)).collect();
-        assert_eq!(kept(&again), again[990..]);
+        assert_eq!(kept(&again), shown(&again[990..]));
     }
 
     /// Numbers below their argument.
@@ -320,18 +294,21 @@ mod tests {
 
     const DISK_BYTES: usize = 108;
 
-    /// Writes of random places of a small disk, and what they leave. Each keeps `payload` bytes.
+    /// Writes of random places of a small disk, and what they leave. Each keeps `payload` bytes, and one more than the one before.
     fn random_writes(below: &mut impl FnMut(u64) -> u64, count: u64, payload: u64) -> (Vec<Write>, Vec<u64>) {
-        let asks: Vec<Write> = (0..count)
-            .map(|number| Write { offset: below(100), len: 1 + below(8), payload: payload + number })
-            .collect();
+        let zeroes = IoBytes::zeroed((payload + count) as usize);
+        let mut random = |number| {
+            let data = zeroes.slice(0, (payload + number) as usize).into();
+            Write { data, ..Ask::new(What::Write, below(100), 1 + below(8)) }
+        };
+        let asks: Vec<Write> = (0..count).map(&mut random).collect();
         let mut expected = vec![0; DISK_BYTES];
         asks.iter().for_each(|ask| put(&mut expected, ask));
         (asks, expected)
     }
 
     fn put(disk: &mut [u64], ask: &Write) {
-        disk[ask.offset as usize..ask.end() as usize].fill(ask.payload);
+        disk[ask.offset as usize..ask.end() as usize].fill(ask.data.len() as u64);
     }
 
     /// Comes back that much later.
@@ -364,7 +341,7 @@ mod tests {
             Ok::<(), ()>(())
         };
         let unflushed = keeping(&asks);
-        run(unflushed.repeat(send, async || Ok(()))).unwrap();
+        run(unflushed.repeat(send)).unwrap();
         assert_eq!(*disk.borrow(), expected);
         assert!(most.get() > 1, "one at a time");
         assert_eq!(to_repeat(&unflushed), []);
@@ -388,16 +365,14 @@ mod tests {
             cache.borrow_mut().clone_from(&durable.borrow());
             let send = async |ask: &Write| {
                 live()?;
-                put(&mut cache.borrow_mut(), ask);
-                Ok(())
-            };
-            let flush = async || {
-                live()?;
-                durable.borrow_mut().clone_from(&cache.borrow());
+                match ask.kind {
+                    What::Write => put(&mut cache.borrow_mut(), ask),
+                    What::Flush => durable.borrow_mut().clone_from(&cache.borrow()),
+                }
                 Ok(())
             };
             lives.set(lives.get() + 1);
-            let repeated: Result<(), ()> = run(unflushed.repeat(send, flush));
+            let repeated: Result<(), ()> = run(unflushed.repeat(send));
             if repeated.is_ok() || lives.get() > 64 {
                 break repeated;
             }
@@ -411,14 +386,15 @@ mod tests {
     fn what_a_failed_flush_leaves_is_repeated_again() {
         let asks = [write(0, 512), write(512, 512)];
         let unflushed = keeping(&asks);
-        run(unflushed.repeat(async |_| Ok(()), async || Err(()))).unwrap();
-        assert_eq!(to_repeat(&unflushed), asks);
+        run(unflushed.repeat(async |ask: &Write| if ask.kind == What::Flush { Err(()) } else { Ok(()) }))
+            .unwrap();
+        assert_eq!(to_repeat(&unflushed), shown(&asks));
     }
 
     #[test]
     fn many_small_writes_fill_the_room_too() {
         let unflushed = Unflushed::new(UnflushedMode::Keep);
-        let zero = Write { offset: 0, len: 1, payload: 0 };
+        let zero = Ask::new(What::Write, 0, 1);
         let taken =
             (0..1 << 20).take_while(|_| !unflushed.is_full()).map(|_| unflushed.acknowledged(zero.clone()));
         assert_eq!(taken.count() as u64, KEPT_BYTES_MAX / ENTRY_BYTES);
