@@ -5,10 +5,17 @@ use smallvec::SmallVec;
 use crate::IoBytes;
 
 /// What one vectored write carries, in order. Usually one part, three for a copy-on-write.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct IoVec {
     parts: SmallVec<[IoBytes; 3]>,
     len: usize,
+}
+
+impl Clone for IoVec {
+    fn clone(&self) -> Self {
+        // Requests without data have one, too, and are cloned often.
+        if self.is_empty() { Self::new() } else { Self { parts: self.parts.clone(), len: self.len } }
+    }
 }
 
 impl IoVec {
