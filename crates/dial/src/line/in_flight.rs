@@ -157,7 +157,7 @@ impl<P: Protocol> Table<P> {
     fn leave(&mut self, cookie: u64) {
         let Some((index, state)) = self.of(cookie) else { return };
         match state {
-            State::Waiting(waiting) => waiting.is_abandoned = true,
+            State::Waiting(waiting) => (waiting.is_abandoned, waiting.waker) = (true, None),
             State::Answered(_) | State::Taken => {
                 *state = State::Free;
                 self.free.push(index);
@@ -330,6 +330,10 @@ impl<P: Protocol> Drop for Taken<'_, P> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
     use futures_util::FutureExt;
 
     use super::super::unflushed::UnflushedMode;
@@ -446,6 +450,29 @@ mod tests {
         let [first, second] = &mut waiting;
         assert!(second.now_or_never().is_none());
         assert!(first.now_or_never().is_some());
+    }
+
+    /// Who waited for a slot was not woken when the reply to a dropped request freed one: only the task that had dropped it was.
+    #[test]
+    fn the_slot_of_a_dropped_request_goes_to_a_task_that_waits_for_one() {
+        #[derive(Default)]
+        struct Woken(AtomicBool);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let (all, woken) = (none(), Arc::new(Woken::default()));
+        let [mut dropped, _a, _b, _c] = full(&all);
+        let cookie = dropped.cookie();
+        assert_eq!((&mut dropped).now_or_never(), None);
+        drop(dropped);
+        let mut waiting = pin!(all.entered(|| enter(&all, &Arc::default())));
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(answer(&all, cookie));
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(waiting.now_or_never().is_some());
     }
 
     #[test]
