@@ -7,7 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use buffer::{CopyError, ForeignBytes, IoBuf, IoVec};
+use memory::{CopyError, ForeignBytes, IoBuf, IoVec};
 
 use crate::{Blame, BlockStatus, Error, Hints, Step, Stored, Takes};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 
 use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
 

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use storage::{Hints, RangeGuard, RangeLocks, RangeMode, Storage};
 
 /// Bytes from the start by which a format is guessed, as in QEMU.
@@ -65,8 +65,8 @@ impl StartGuard {
 mod tests {
     use std::sync::Arc;
 
-    use buffer::IoBytes;
     use futures_executor::block_on;
+    use memory::IoBytes;
     use storage::MemoryStorage;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use buffer::IoBytes;
+use memory::IoBytes;
 
 /// What a block can take over as it lies elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ macro_rules! absent {
                 specs: Vec::new,
                 // What they are does not matter: it is refused as a whole.
                 options_of: |_| Ok(graph::drive::OptionTree::default()),
-                shown: |name| secret::without_credentials(name).into_owned(),
+                shown: |name| memory::secret::without_credentials(name).into_owned(),
                 read: |_| Err(graph::options::OptionError::NotBuilt { driver: $name, feature: $feature }),
                 is_within_process: false,
             }),

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use buffer::IoBytes;
 use event_listener::Event;
+use memory::IoBytes;
 use reactor::net::Stream;
 
 use crate::limits::{BACKLOG_BYTES, BACKLOG_BYTES_MAX};

@@ -8,8 +8,8 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-use buffer::IoBuf;
 use futures_util::future::{Either, join_all, select};
+use memory::IoBuf;
 use reactor::net::{Listener, Stream};
 use serde_json::Value;
 

@@ -56,7 +56,7 @@ pub fn reply(outcome: Result<Answer, QmpError>, id: Option<Value>) -> Vec<u8> {
         }
         Err(QmpError { class, desc, .. }) => {
             line.extend_from_slice(b"{\"error\": ");
-            let desc = secret::without_credentials(&desc);
+            let desc = memory::secret::without_credentials(&desc);
             write_json(&mut line, &json!({ "class": class.name(), "desc": desc }));
         }
     }

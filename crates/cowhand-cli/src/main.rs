@@ -4,9 +4,9 @@
 
 use std::process::ExitCode;
 
-/// A server keeps memory in reserve (`buffer::keep_reserve`).
+/// A server keeps memory in reserve (`memory::keep_reserve`).
 #[global_allocator]
-static ALLOCATOR: buffer::WithReserve = buffer::WithReserve;
+static ALLOCATOR: memory::WithReserve = memory::WithReserve;
 
 fn main() -> ExitCode {
     cowhand_cli::main()

@@ -74,7 +74,7 @@ fn has_keys_of_a_store() -> bool {
 /// # Errors
 /// When the system does not let us.
 pub fn leave_no_core_dump() -> Result<(), Failure> {
-    secret::leave_no_core_dump()
+    memory::secret::leave_no_core_dump()
         .map_err(|error| Failure::because("cannot keep passwords out of core dumps", &error))
 }
 

@@ -118,7 +118,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     let pid_file = options.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = settings.tls.as_ref().map_or(Ok(TlsPolicy::Off), required_tls)?;
     disks::allow_many_files();
-    buffer::keep_reserve();
+    memory::keep_reserve();
     let sockets =
         Sockets::open(options.qmp.as_deref(), options.metrics, options.take_over_socket.as_deref())?
             .with_pid_file(pid_file);

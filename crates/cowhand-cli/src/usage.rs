@@ -13,7 +13,7 @@ pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = error.to_string();
-    let safe = secret::without_credentials(&text);
+    let safe = memory::secret::without_credentials(&text);
     let safe = control::text::shown_lines(&safe);
     match voice::is_qemu() {
         true => {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 
 /// The bytes of a request. They are given to it, and come back when it is done, also when it failed.
 ///

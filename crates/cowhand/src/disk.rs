@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::{Hints, ReadKind, ZeroOptions};
-use buffer::ForeignBytes;
+use memory::ForeignBytes;
 
 pub use self::describe::{Extent, Info};
 pub use self::steer::Snapshot;

@@ -164,11 +164,11 @@ mod queue;
 mod request;
 mod secrets;
 
-pub use ::buffer::{ForeignBytes, ForeignPart};
 pub use block::ZeroOptions;
 pub use graph::front::{Kind, KindStatistics, Statistics};
 pub use graph::options::Aio;
 pub use graph::probe::Format;
+pub use memory::{ForeignBytes, ForeignPart};
 pub use qcow2::{CreateOptions, Preallocation, ResizeOptions};
 pub use qcow2_layout::{Compression, Version};
 pub use storage_luks::NewVolume;

@@ -2,7 +2,7 @@
 
 use block::pace::Unpaced;
 use block::{Hints, ZeroOptions};
-use buffer::{ForeignBytes, IoVec};
+use memory::{ForeignBytes, IoVec};
 
 use crate::buffer::Buffer;
 use crate::completions::QueueReply;

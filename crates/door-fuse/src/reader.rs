@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 use reactor::Device;
 use rustix::io::Errno;
 

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use buffer::{IoBuf, IoVec};
 use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind};
+use memory::{IoBuf, IoVec};
 use rustix::io::Errno;
 
 use crate::abi::{self, Body, Fallocate, SeekTarget};

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use buffer::IoVec;
 use export::{ExportEntry, Hints, InFlight, Landing, Pace, Permit, STEP_BYTES};
+use memory::IoVec;
 use nbd_wire::{Dialect, Selected};
 
 use crate::at_work::AtWork;

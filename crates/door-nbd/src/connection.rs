@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buffer::IoBytes;
 use export::repeats::{self, Level};
 use export::{Departure, Place, Seat, peer};
 use futures_util::future::{Either, select};
+use memory::IoBytes;
 use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
 use reactor::net::Stream;
 use tls::{TlsStream, Transport};

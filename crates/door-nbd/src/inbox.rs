@@ -2,8 +2,8 @@
 
 use std::io;
 
-use buffer::IoBuf;
 use export::Departure;
+use memory::IoBuf;
 use tls::Transport;
 
 use crate::limits::RECEIVE_BYTES;

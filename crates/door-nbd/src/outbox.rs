@@ -5,8 +5,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes, IoVec};
 use export::{LocalEvent, Permit, ReadKind};
+use memory::{IoBuf, IoBytes, IoVec};
 use tls::Transport;
 
 use crate::limits::{

@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
-use buffer::IoBuf;
 use io_uring::register::Restriction;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use memory::IoBuf;
 use parking_lot::Mutex;
 use reactor::CommandDevice;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use buffer::IoBuf;
 use export::{Error, ErrorKind, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use memory::IoBuf;
 use rustix::io::Errno;
 
 use crate::abi::{Op, Request};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buffer::IoBytes;
+use memory::IoBytes;
 use reactor::net::Stream;
 
 use crate::message;

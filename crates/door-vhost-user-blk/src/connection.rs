@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
 use export::{Departure, NoPlace, Place};
 use futures_util::future::{Either, select};
+use memory::{IoBuf, IoBytes};
 use reactor::net::Stream;
 
 use crate::aside::{Arriving, Aside, Passed};

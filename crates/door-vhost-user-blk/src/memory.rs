@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, MayLose};
+use memory::{ForeignBytes, MayLose};
 use smallvec::SmallVec;
 
 use crate::allowance::Allowance;

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use buffer::ForeignBytes;
 use export::merge::{self, Candidate, Direction, Group, Limits};
 use export::{Error, ErrorKind, Hints, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use memory::ForeignBytes;
 use smallvec::SmallVec;
 
 use crate::limits::{CHAIN_DESCRIPTORS_MAX, INLINE_BYTES_MAX, MERGED_BYTES_MAX};

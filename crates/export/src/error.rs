@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use buffer::CopyError;
+use memory::CopyError;
 
 use crate::repeats::{self, Level};
 

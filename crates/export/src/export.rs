@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use block::{Hints, ReadKind};
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 
 use crate::error::{Error, ErrorKind};
 use crate::turns::Pace;

@@ -5,8 +5,8 @@
 use std::sync::{Arc, OnceLock};
 
 use block::{Blame, Block, BlockFuture, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
 use futures_util::future::join;
+use memory::{IoBuf, IoVec};
 use storage::{Hints, RangeLocks, RangeMode};
 
 /// What is done first about a read that differs.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error};
-use buffer::IoVec;
+use memory::IoVec;
 use storage::Hints;
 
 /// The filter.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error, ZeroOptions};
-use buffer::IoVec;
+use memory::IoVec;
 use storage::Hints;
 
 use crate::snapshot::{Policy, Snapshot};

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Step, ZeroOptions};
-use buffer::{IoBuf, IoVec};
 use job::{Says, Scope};
+use memory::{IoBuf, IoVec};
 use storage::{Hints, RangeLocks, RangeMode};
 
 /// Bytes that are copied at a time at most, but for whole clusters.

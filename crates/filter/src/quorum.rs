@@ -8,8 +8,8 @@ mod vote;
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
 use futures_util::future::join_all;
+use memory::{IoBuf, IoBytes, IoVec};
 use storage::{Hints, RangeLocks, RangeMode};
 
 use self::report::Reports;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes};
 use job::Dirty;
+use memory::{IoBuf, IoBytes};
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind};
-use buffer::IoBuf;
+use memory::IoBuf;
 use storage::Hints;
 
 use crate::copy_before_write::CopyBeforeWrite;

@@ -1,7 +1,7 @@
 //! Numbers at places of a header.
 
 use block::{Blame, Error};
-use buffer::IoBuf;
+use memory::IoBuf;
 use storage::{Hints, Storage};
 
 /// Bytes of a header that were read.

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use block::{Blame, Error};
-use buffer::IoBuf;
+use memory::IoBuf;
 use parking_lot::Mutex;
 use storage::{Hints, Storage};
 

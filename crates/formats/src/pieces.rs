@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind};
-use buffer::{Filling, IoBuf};
+use memory::{Filling, IoBuf};
 use storage::{ExtentKind, Hints, Storage};
 
 use crate::Kind;

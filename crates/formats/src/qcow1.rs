@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use block::{Blame, Block, Error, SECTOR_BYTES};
-use buffer::IoBuf;
+use memory::IoBuf;
 use parking_lot::Mutex;
 use storage::{Hints, Storage};
 use zlib_rs::{Inflate, InflateFlush};

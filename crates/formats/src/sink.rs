@@ -13,7 +13,7 @@ mod vhd;
 use std::fmt;
 use std::io;
 
-use buffer::IoBytes;
+use memory::IoBytes;
 use thiserror::Error;
 
 use monolithic_sparse::MonolithicSparse;

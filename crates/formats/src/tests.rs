@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use block::ErrorKind;
-use buffer::IoBuf;
 use futures_executor::block_on;
+use memory::IoBuf;
 use storage::{Hints, MemoryStorage};
 
 use crate::{Kind, open};

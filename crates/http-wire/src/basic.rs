@@ -1,6 +1,6 @@
 //! User and password in a request (RFC 7617).
 
-use secret::Secret;
+use memory::secret::Secret;
 
 /// The value of `Authorization` for a user and a password.
 pub fn basic_authorization(user: &str, password: &[u8]) -> Secret {

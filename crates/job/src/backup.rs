@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, ZeroOptions};
-use buffer::IoVec;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use memory::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Event;
 use sync::Mutex;

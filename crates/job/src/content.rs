@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block::{Block, Hints, ZeroOptions};
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 
 use crate::counters::Counters;
 use crate::deliberate::{self, Bug};

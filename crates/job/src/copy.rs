@@ -4,9 +4,9 @@ use std::future::ready;
 use std::ops::Range;
 
 use block::{Block, Hints, Stored};
-use buffer::{IoBytes, IoVec};
 use futures_util::TryStreamExt;
 use futures_util::lock::Mutex;
+use memory::{IoBytes, IoVec};
 
 use crate::content::{self, Content, Zeroing};
 use crate::counters::Counters;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes};
-use buffer::IoBuf;
+use memory::IoBuf;
 
 /// Blocks one after the other.
 #[derive(Debug)]

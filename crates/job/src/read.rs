@@ -1,7 +1,7 @@
 //! Reading from the source, also from one that cannot be read everywhere.
 
 use block::{Block, Hints, ReadKind};
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 
 use crate::counters::{Counters, Report};
 use crate::error::{Action, Error, Side};

@@ -1,6 +1,6 @@
 //! Which parts of a piece have to be written.
 
-use buffer::IoBytes;
+use memory::IoBytes;
 
 /// What the target reads as before a piece is written.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, MovingBlock, ZeroOptions};
-use buffer::IoVec;
+use memory::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 
 use crate::base::Base;

@@ -11,8 +11,8 @@ use std::time::Instant;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Block, BlockFuture, Error, ZeroOptions};
-use buffer::IoVec;
 use futures_util::future::join;
+use memory::IoVec;
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
 use sync::{Event, EventListener};

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
 use futures_util::future::join;
 use job::{Backup, BackupPace, BeforeWrite, End, Ended, Guarded, Life, Mirror, Notice, Status, Stream};
 use job::{Terms, Tracked, What};
+use memory::{IoBuf, IoBytes, IoVec};
 use sync::explore::{block_on, explore, pause, thread};
 use sync::{Event, Mutex};
 

@@ -1,6 +1,6 @@
 //! Hashes that headers name.
 
-use secret::wiped_stack;
+use memory::secret::wiped_stack;
 
 use crate::error::shortened;
 use crate::{LuksError, Secret, primitives};

@@ -1,6 +1,6 @@
 //! Key slots: the disk's key, spread and ciphered with a key that is made of a password.
 
-use secret::wiped_stack;
+use memory::secret::wiped_stack;
 
 use crate::split::{merge, split};
 use crate::{

@@ -32,5 +32,5 @@ pub use hash::Hash;
 pub(crate) use header::PBKDF2_COST;
 pub use header::{DIGEST_BYTES, HEADER_BYTES, Header, MAGIC, PBKDF2_COST_MAX, SALT_BYTES, SLOTS, STRIPES};
 pub use key_slot::{KeySlot, NewHeader, NewSlot, area_bytes};
-pub use secret::Secret;
+pub use memory::secret::Secret;
 pub use sectors::SectorCipher;

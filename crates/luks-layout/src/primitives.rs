@@ -5,8 +5,8 @@
 mod sectors;
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
+use memory::secret::wiped_stack;
 use pbkdf2::pbkdf2_hmac;
-use secret::wiped_stack;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 use zeroize::Zeroize;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use secret::wiped_stack;
+use memory::secret::wiped_stack;
 
 use crate::primitives::keyed;
 use crate::{Cipher, LuksError, Secret, SectorSize};

@@ -40,7 +40,7 @@ impl Write for Stderr {
         // One call has a whole line.
         let text = String::from_utf8_lossy(bytes);
         let _ = io::stderr()
-            .write_all(control::text::shown_lines(&secret::without_credentials(&text)).as_bytes());
+            .write_all(control::text::shown_lines(&memory::secret::without_credentials(&text)).as_bytes());
         Ok(bytes.len())
     }
 

@@ -12,8 +12,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
+use memory::{IoBuf, IoBytes};
 use reactor::net::{Listener, Stream};
 use tool::failure::Failure;
 

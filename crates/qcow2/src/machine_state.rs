@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::BlockFuture;
-use buffer::Filling;
+use memory::Filling;
 use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use crate::Error;

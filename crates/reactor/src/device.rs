@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use rustix::io::Errno;
 
 use crate::op::{Op, Place};

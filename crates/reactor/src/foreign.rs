@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use buffer::ForeignBytes;
+use memory::ForeignBytes;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 use parking_lot::Mutex;
 
 use crate::backend::Backend;

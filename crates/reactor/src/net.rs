@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use rustix::io::Errno;
 
 use crate::fs::may_call_inline;

@@ -102,7 +102,7 @@ fn run_queued() {
 
 fn serve() {
     // Calculations end the life of what loops gave them: 8 MiB and more would stay with each thread.
-    buffer::keep_none_on_this_thread();
+    memory::keep_none_on_this_thread();
     let mut queue = QUEUE.lock();
     loop {
         if let Some(job) = queue.jobs.pop_front() {

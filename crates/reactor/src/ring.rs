@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
 use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use memory::{ForeignBytes, IoBuf, IoVec};
 
 use crate::foreign::addresses;
 use crate::rings;
@@ -302,7 +302,7 @@ fn transfer(len: usize) -> u32 {
 }
 
 fn address_list(data: &IoVec) -> Vectors {
-    let part = |part: &buffer::IoBytes| libc::iovec {
+    let part = |part: &memory::IoBytes| libc::iovec {
         iov_base: part.as_ptr().cast_mut().cast(),
         iov_len: part.len(),
     };

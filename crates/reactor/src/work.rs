@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use buffer::{IoBuf, IoBytes, IoVec};
+use memory::{IoBuf, IoBytes, IoVec};
 use reactor::fs::File;
 use reactor::net::{Listener, Stream};
 use reactor::{Backend, Look, Reactor, Seen, blocking, sleep, sleep_until, spawn, watch, within, yield_now};

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 use reactor::fs::File;
 use reactor::net::Stream;
 use reactor::{Backend, Reactor};

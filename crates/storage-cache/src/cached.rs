@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoBytes};
+use memory::{ForeignBytes, IoBuf, IoBytes};
 use qcow2::{Host, ReadKind};
 use storage::{Capabilities, Extent, Hints, IoFuture, Storage};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use qcow2::{Host, Work};
 use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
 use storage::{Capabilities, Hints, MemoryStorage, Storage};

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use buffer::IoBytes;
 use event_listener::Event;
+use memory::IoBytes;
 
 use crate::ahead::For;
 use crate::image::CLUSTER_BYTES;

@@ -7,8 +7,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buffer::IoBuf;
 use event_listener::Event;
+use memory::IoBuf;
 use parking_lot::Mutex;
 use qcow2::{Files, Host, Options, Qcow2};
 use storage::{Hints, Storage};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 use qcow2::{CreateOptions, Host, Repair, Work};
 use storage::{Hints, IoFuture, MemoryStorage, Storage};
 

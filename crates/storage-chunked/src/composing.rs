@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use buffer::IoBytes;
 use futures_util::future::{join_all, try_join};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use memory::IoBytes;
 use storage_s3::{Present, StoreError};
 
 use crate::chunk_name::ChunkName;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_lock::OnceCell;
-use buffer::IoBytes;
+use memory::IoBytes;
 use parking_lot::Mutex;
 use storage_s3::{Depth, Listed, Present, Store, StoreError, is_unique, unique};
 

@@ -6,11 +6,11 @@
 
 use std::fmt;
 
-use buffer::{IoBuf, IoBytes};
+use memory::secret::{Locked, wiped_stack};
+use memory::{IoBuf, IoBytes};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac::{self, HMAC_SHA256};
-use secret::{Locked, wiped_stack};
 
 use crate::chunk_name::ChunkName;
 

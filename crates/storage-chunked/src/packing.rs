@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use buffer::IoBytes;
 use futures_util::{StreamExt, stream};
+use memory::IoBytes;
 use storage_http::Reply;
 use storage_s3::Present;
 

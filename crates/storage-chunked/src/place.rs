@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buffer::IoBytes;
 use http_wire::{Fields, Get, Url};
+use memory::IoBytes;
 use storage_http::{Client, Reply, Sent};
 use storage_s3::{Present, Store, StoreError};
 

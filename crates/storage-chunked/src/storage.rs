@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
-use buffer::IoBuf;
 use futures_util::StreamExt;
 use futures_util::stream;
+use memory::IoBuf;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 
 use crate::ahead::Ahead;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::IoBytes;
+use memory::IoBytes;
 
 use crate::chunk_name::ChunkName;
 use crate::frame;

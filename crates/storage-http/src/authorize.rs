@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 
 use http_wire::{FieldError, Fields, Request, basic_authorization};
-use secret::Secret;
+use memory::secret::Secret;
 
 use crate::errors::Error;
 

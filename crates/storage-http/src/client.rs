@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::IoBytes;
 use http_wire::{Fields, Url};
+use memory::IoBytes;
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buffer::{IoBuf, IoBytes};
 use dial::{Address, Target};
 use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
+use memory::{IoBuf, IoBytes};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 use crate::proxy::Way;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_lock::OnceCell;
-use buffer::IoBuf;
 use futures_util::future::join_all;
 use http_wire::{Origin, Scheme, Url};
-use secret::Secret;
+use memory::IoBuf;
+use memory::secret::Secret;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
 use tls::ClientCredentials;
 

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use http_wire::{Fields, Origin, Scheme, Url, basic_authorization};
+use memory::secret::Secret;
 use percent_encoding::percent_decode_str;
-use secret::Secret;
 
 use crate::errors::Error;
 

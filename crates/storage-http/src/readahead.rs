@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_lock::OnceCell;
-use buffer::IoBytes;
+use memory::IoBytes;
 use parking_lot::Mutex;
 
 /// Windows that are kept: so many readers one after the other are followed.

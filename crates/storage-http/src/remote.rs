@@ -12,12 +12,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use async_lock::Semaphore;
-use buffer::{IoBuf, IoBytes};
 use dial::Reach;
 use dial::line::Backoff;
 use http_wire::{Origin, Scheme, Url};
+use memory::secret::Secret;
+use memory::{IoBuf, IoBytes};
 use parking_lot::Mutex;
-use secret::Secret;
 use tls::{ClientCredentials, ClientTls};
 
 use self::heads::failed_head;

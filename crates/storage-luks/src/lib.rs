@@ -27,7 +27,7 @@ pub use luks_layout::{
     Algorithm, Cipher, Hash, Header, Iv, KeySlot, LuksError, Mode, Secret, SectorCipher, SectorSize,
     area_bytes, base64, luks2,
 };
+pub use memory::secret::{read_key, why_unlocked};
 pub use new_volume::{ITER_TIME_DEFAULT, NewVolume};
-pub use secret::{read_key, why_unlocked};
 pub use unlock::{Unlocked, unlock};
 pub use volume::{DataPlace, OpenedVolume, VolumeHeader, open_volume, read_volume};

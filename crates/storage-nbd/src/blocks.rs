@@ -2,7 +2,7 @@
 
 use std::io;
 
-use buffer::{Filling, IoBuf, IoBytes, IoVec};
+use memory::{Filling, IoBuf, IoBytes, IoVec};
 use nbd_wire::{CommandFlags, ExportFlags};
 use storage::{RangeMode, Zeroing};
 

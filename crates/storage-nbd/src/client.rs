@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use buffer::IoBuf;
 use dial::line::{Backoff, End, Line, Redial, Unflushed};
+use memory::IoBuf;
 use nbd_wire::ExportFlags;
 use nbd_wire::client::Negotiated;
 

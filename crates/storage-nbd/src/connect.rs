@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::IoBytes;
 use dial::line::Unflushed;
 use dial::{Address, Target};
+use memory::IoBytes;
 use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};

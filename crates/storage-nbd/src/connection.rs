@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::thread::ThreadId;
 
-use buffer::{IoBuf, IoVec};
 use dial::line::{InFlight, Protocol, Unflushed};
+use memory::{IoBuf, IoVec};
 use nbd_wire::client::Negotiated;
 use nbd_wire::{Dialect, ExportFlags, HeaderBytes};
 

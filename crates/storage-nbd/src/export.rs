@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buffer::{IoBuf, IoVec};
 use dial::line::{Unflushed, UnflushedMode};
+use memory::{IoBuf, IoVec};
 use nbd_wire::{ErrorCode, ExportFlags};
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
 use tls::ClientTls;

@@ -1,6 +1,6 @@
 //! What arrives for a request that is on its way.
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use nbd_wire::{Chunk, Descriptor, ErrorCode};
 
 use crate::ask::{Ask, What};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::IoBytes;
+use memory::IoBytes;
 use nbd_wire::client::{self, Fact, GREETING_BYTES, HandshakeError};
 use nbd_wire::{BlockSizes, ExportFlags, InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
 use tls::{ClientTls, Inbox, Transport};

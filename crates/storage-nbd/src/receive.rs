@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
 use tls::{Inbox, Transport};
 

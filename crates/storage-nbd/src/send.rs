@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use nbd_wire::{CommandFlags, RequestHeader, command_number};
 use tls::Transport;
 
@@ -54,5 +54,5 @@ fn joined(requests: &[Outgoing]) -> IoVec {
 fn goodbye(connection: &Connection) -> IoVec {
     let number = command_number::DISCONNECT;
     let header = RequestHeader { flags: CommandFlags::NONE, number, cookie: 0, offset: 0, len: 0 };
-    buffer::IoBytes::copy_from(&header.encode(connection.negotiated.dialect)).into()
+    memory::IoBytes::copy_from(&header.encode(connection.negotiated.dialect)).into()
 }

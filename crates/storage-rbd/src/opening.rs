@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use secret::Secret;
+use memory::secret::Secret;
 use zeroize::Zeroizing;
 
 use crate::message::{Cursor, Malformed};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http_wire::{Fields, Payload, Request};
+use memory::secret::Secret;
 use parking_lot::Mutex;
 use reqsign_core::{Context, SignRequest};
-use secret::Secret;
 use storage_http::{Authorization, Authorize, Authorizing, Error};
 
 use crate::credentials::{Source, aws, azure, google};

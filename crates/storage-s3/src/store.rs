@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::IoBytes;
 use http_wire::hash::escaped;
 use http_wire::{Fields, Get, Url};
+use memory::IoBytes;
 use storage_http::{Client, ClientOptions, Reply, Sent};
 use tls::ClientCredentials;
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoBytes};
 use http_wire::Fields;
+use memory::{IoBuf, IoBytes};
 use reactor::Task;
 
 use crate::elements::{element, unescaped};

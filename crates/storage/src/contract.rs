@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 
 use crate::{Medium, Reach, StepWatcher};
 

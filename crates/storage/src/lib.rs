@@ -26,7 +26,7 @@ mod reach;
 mod sealed;
 mod steps;
 
-pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
+pub use ::memory::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
 pub use file_access::{FileAccess, create_beside, create_private};

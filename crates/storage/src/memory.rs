@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use memory::{ForeignBytes, IoBuf, IoVec};
 use parking_lot::RwLock;
 
 use crate::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 
 use crate::transport::Transport;
 

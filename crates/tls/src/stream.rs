@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoBytes, IoVec};
+use memory::{IoBuf, IoBytes, IoVec};
 use reactor::net::Stream;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use memory::secret::Secret;
 use pkcs8::EncryptedPrivateKeyInfo;
 use pkcs8::der::SecretDocument;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use secret::Secret;
 
 use crate::certificates::{ConfigError, authorities, private_key};
 use crate::priority::Priority;

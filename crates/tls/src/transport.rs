@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use reactor::net::Stream;
 
 use crate::stream::TlsStream;

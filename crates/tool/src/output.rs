@@ -47,7 +47,7 @@ pub fn tell(line: Arguments<'_>) {
 /// `text` for a terminal: control characters, which names of files and texts of images may contain, are shown
 /// as escapes, and credentials in names are removed.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    match secret::without_credentials(text) {
+    match memory::secret::without_credentials(text) {
         Cow::Borrowed(text) => control::text::shown(text),
         Cow::Owned(text) => Cow::Owned(control::text::shown(&text).into_owned()),
     }

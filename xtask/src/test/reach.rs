@@ -122,8 +122,11 @@ fn of_suite(suite: &Suite, files: &[&str], packages: &Packages) -> Option<Distan
     if files.iter().any(|file| is_own(file) || is_about(file)) {
         return Some(Distance::None);
     }
-    let about: Vec<&str> =
-        suite.about.iter().copied().filter(|about| packages.directory_of(about) == Some(about)).collect();
+    // A part of a crate counts as its crate; one of the program does not: every suite runs that.
+    let package = |about: &&'static str| {
+        packages.directory_of(about).filter(|package| *package != PROGRAM || package == about)
+    };
+    let about: Vec<&str> = suite.about.iter().filter_map(package).collect();
     let shared = |file: &&str| is_within(file, "tests/src") || *file == "tests/main.rs";
     let of_tests = files.iter().any(shared).then_some(Distance::Program(0));
     let by_arrows = arrows(&about, Built::Itself, files, packages).map(Distance::Arrows);
@@ -188,6 +191,7 @@ impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("changed itself"),
+            Self::Arrows(0) => f.write_str("another part of its crate changed"),
             Self::Arrows(count) => write!(f, "built of what changed, {count} arrows away"),
             Self::Program(count) => write!(f, "runs the program, which is {count} arrows away"),
             Self::Everything => f.write_str("everything is built of what changed"),
@@ -201,13 +205,13 @@ mod tests {
 
     fn packages() -> Packages {
         Packages::drawn(&[
-            ("crates/buffer", &[], &[]),
-            ("crates/storage", &["crates/buffer"], &[]),
+            ("crates/memory", &[], &[]),
+            ("crates/storage", &["crates/memory"], &[]),
             ("crates/sim", &["crates/storage"], &[]),
             ("crates/map-cache", &[], &[]),
             ("crates/job", &["crates/storage"], &[]),
             ("crates/qcow2", &["crates/storage", "crates/map-cache"], &["crates/sim"]),
-            ("crates/door-fuse", &["crates/buffer"], &[]),
+            ("crates/door-fuse", &["crates/memory"], &[]),
             ("crates/cowhand-cli", &["crates/qcow2", "crates/door-fuse", "crates/job"], &[]),
             ("tests", &[], &[]),
             ("fuzz", &["crates/qcow2"], &[]),

@@ -301,7 +301,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "credentials",
         takes: 15,
-        about: &["crates/secret"],
+        about: &["crates/memory/src/secret"],
         first: &["an_image_whose_backing_name_has_a_password_is_shown_without_it"],
     },
     Suite {

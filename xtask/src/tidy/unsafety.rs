@@ -5,7 +5,7 @@ use super::tree::Tree;
 
 /// Where it is, and why it cannot be elsewhere.
 const ROOMS: [(&str, &str); 17] = [
-    ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
+    ("crates/memory/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
     ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
     ("crates/door-fuse/src/cloned.rs", "an ioctl that no crate wraps"),
@@ -17,7 +17,10 @@ const ROOMS: [(&str, &str); 17] = [
     ("crates/adapters/src/", "memory of guests and functions of traits that are unsafe to call"),
     ("crates/adapters/tests/", "the same, in the shape of monitors that are in no registry"),
     ("crates/capi/src/", "functions that C calls, and what their pointers lead to"),
-    ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
+    (
+        "crates/memory/src/secret/",
+        "pages that are locked, registers that are cleared, and the kernel's keyrings",
+    ),
     ("crates/monitor/tests/sandbox/", "calls and rings of a program that attacks the sandbox from inside"),
     ("tests/src/libblkio.rs", "answers that libblkio leaves in memory of ours"),
     ("tests/src/virtio_driver.rs", "memory of a guest, mapped, for a driver of others"),

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Error, Hints, ReadKind, Step, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use parking_lot::Mutex;
 
 use super::bounded::{Bounded, Target};

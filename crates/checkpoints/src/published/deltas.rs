@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use buffer::IoBytes;
 use futures_util::stream::{self, Stream, TryStreamExt};
 use job::Dirty;
+use memory::IoBytes;
 use storage_chunked::{
     CHUNK_BYTES_MIN, ChunkName, Compression, DELTA_TABLES_MAX, Delta, DeltaObject, DeltaTable, DeltasOf,
     Manifest, NewDelta, ObjectKind, Published,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Block, BlockFuture, Capabilities, Error, ZeroOptions};
-use buffer::{IoBytes, IoVec};
 use filter::{CopyBeforeWrite, OnError, Policy, Snapshot, SnapshotAccess};
 use job::Dirty;
+use memory::{IoBytes, IoVec};
 use storage::Hints;
 use storage_chunked::{ChunkName, Manifest};
 use sync::{Event, Mutex};

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::pin::pin;
 
 use block::{Block, Hints};
-use buffer::{IoBuf, IoBytes};
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
+use memory::{IoBuf, IoBytes};
 use storage_chunked::{ChunkName, DeltaTable, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
 use super::deltas::{Deltas, SentChunk, batches};

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use parking_lot::Mutex;
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Medium, Storage, Zeroing};
 

@@ -54,7 +54,7 @@ impl Daemon {
         let signals =
             signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
         disks::allow_many_files();
-        buffer::keep_reserve();
+        memory::keep_reserve();
         let reactor = Reactor::new(Backend::Ring)
             .map_err(|error| Failure::because("cannot make an event loop", &error))?;
         let loops = Loops::new(available_parallelism().map_or(1, usize::from), Shutdown::new());

@@ -4,9 +4,9 @@ use std::io;
 use std::ops::Range;
 
 use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
-use buffer::{IoBytes, IoVec};
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
+use memory::{IoBytes, IoVec};
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
 use storage_s3::{Service, StoreError, Upload};
 use tool::failure::Failure;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
-use buffer::{IoBytes, IoVec};
 use graph::fd_sets::FdSets;
 use graph::probe::Format;
+use memory::{IoBytes, IoVec};
 use rustix::fs::{CWD, Mode, OFlags};
 use tool::failure::Failure;
 

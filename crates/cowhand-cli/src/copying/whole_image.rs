@@ -4,10 +4,10 @@ use std::io;
 use std::path::Path;
 
 use block::{Blame, Block, BlockFuture, Capabilities, Error, Hints, ZeroOptions};
-use buffer::{IoBytes, IoVec};
 use formats::sink::{Packing, Piece, Sink, SinkError};
 use futures_util::future::try_join_all;
 use futures_util::lock::Mutex;
+use memory::{IoBytes, IoVec};
 use storage::{FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
 use tool::failure::Failure;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use buffer::IoVec;
+use memory::IoVec;
 
 /// The kind of a request.
 pub trait Kind: Clone + Debug + PartialEq {

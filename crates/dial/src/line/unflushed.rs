@@ -202,7 +202,7 @@ async fn repeat_all<K: Kind, E>(
 
 #[cfg(test)]
 mod tests {
-    use buffer::IoBytes;
+    use memory::IoBytes;
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::path::Path;
 
-use buffer::{IoBuf, IoVec};
 use export::{
     Abilities, BlockSizes, Error, ErrorKind, Export, Extent, Hints, IoFuture, Pace, ReadKind, ZeroFlags,
 };
+use memory::{IoBuf, IoVec};
 use reactor::Backend;
 use reactor::fs::File as LoopFile;
 use rustix::io::ReadWriteFlags;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use nbd_wire::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
 use tls::Transport;
 

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use buffer::{IoBytes, IoVec};
 use export::merge::{self, Candidate, Direction, Limits, REQUESTS_MAX};
 use export::{Hints, Permit, STEP_BYTES};
+use memory::{IoBytes, IoVec};
 use nbd_wire::{ErrorCode, RequestHeader, done_reply};
 
 use super::{End, Transmission, asked};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use block::{Block, ZeroOptions};
-use buffer::IoBuf;
 use filter::{CopyBeforeWrite, CopyOnRead, OnError, Policy, SnapshotAccess};
 use futures_util::future::join_all;
+use memory::IoBuf;
 use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Rng, World};
 use storage::{Capabilities, Hints};
 
@@ -167,7 +167,7 @@ fn a_failed_copy_breaks_the_write_or_the_snapshot_and_never_gives_wrong_bytes() 
             for unit in 0..UNITS {
                 failed += u64::from(disk.write(unit * UNIT, bytes(99, 4096), Hints::NONE).await.is_err());
             }
-            let (result, buf) = snapshot.read(0, buffer::IoBuf::uninit(SIZE as usize), Hints::NONE).await;
+            let (result, buf) = snapshot.read(0, memory::IoBuf::uninit(SIZE as usize), Hints::NONE).await;
             match policy {
                 OnError::BreakGuestWrite => {
                     assert_eq!(failed, 1);

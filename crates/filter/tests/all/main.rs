@@ -8,7 +8,7 @@ mod crashes;
 use std::sync::Arc;
 
 use block::{Block, Raw};
-use buffer::{IoBuf, IoBytes, IoVec};
+use memory::{IoBuf, IoBytes, IoVec};
 use qcow2::{Host, Work};
 use sim::World;
 use storage::{Hints, Storage};

@@ -2,7 +2,7 @@
 //! so that each is written as soon as its grains are there, and none of them stays in memory.
 
 use block::SECTOR_BYTES;
-use buffer::IoBytes;
+use memory::IoBytes;
 
 use super::sparse_extent::{
     DESCRIPTOR_SECTOR, DESCRIPTOR_SECTORS, DISK_BYTES_MAX, FILE_BYTES_MAX, FORMAT, GRAIN_BYTES, Header,

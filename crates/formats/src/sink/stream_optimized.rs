@@ -5,7 +5,7 @@
 use std::io;
 
 use block::SECTOR_BYTES;
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 use zlib_rs::{Deflate, DeflateFlush, Status};
 
 use super::sparse_extent::{

@@ -3,9 +3,9 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoBytes};
 use flate2::read::ZlibDecoder;
 use futures_executor::block_on;
+use memory::{IoBuf, IoBytes};
 use storage::{Hints, MemoryStorage};
 
 use super::*;

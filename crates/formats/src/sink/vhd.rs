@@ -1,7 +1,7 @@
 //! `vpc` (VHD, specification 1.0): a fixed disk and its footer, or blocks of 2 MiB with a table in front of them. Numbers are big-endian.
 
 use block::SECTOR_BYTES;
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 
 use super::geometry::Geometry;
 use super::{Packing, Piece, Sink, SinkError, Stamp, VpcOptions, VpcSubformat};

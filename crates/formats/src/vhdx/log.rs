@@ -4,7 +4,7 @@
 //! it is ever written: [`super::replay`] shows the file as it is after the replay.
 
 use block::{Blame, Error};
-use buffer::IoBuf;
+use memory::IoBuf;
 use storage::{Hints, Storage};
 
 use super::crc::Crc;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use storage::{Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage};
 
 use super::log::{Change, Replay, SECTOR_BYTES, sector};

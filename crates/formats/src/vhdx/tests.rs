@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use block::{Block, Error, ErrorKind};
-use buffer::IoBuf;
 use futures_executor::block_on;
+use memory::IoBuf;
 use storage::{Hints, MemoryStorage};
 
 use super::crc::sum_but;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use block::{Blame, Error, SECTOR_BYTES};
-use buffer::IoBuf;
+use memory::IoBuf;
 use parking_lot::Mutex;
 use storage::{Hints, Storage};
 use zlib_rs::{Inflate, InflateFlush, Status};

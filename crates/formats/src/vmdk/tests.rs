@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::Arc;
 
 use block::{Block, Error, ErrorKind};
-use buffer::IoBuf;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use futures_executor::block_on;
+use memory::IoBuf;
 use storage::{Hints, MemoryStorage, Storage};
 
 use super::{Vmdk, check, describe, open};

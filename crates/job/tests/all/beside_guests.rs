@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use block::{Block, BlockFuture, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
 use futures_executor::block_on;
 use futures_util::future::{join, join_all};
 use job::{Backup, BackupPace, BeforeWrite, End, Ended, Life, Mirror, Terms, Tracked, What};
+use memory::{IoBuf, IoBytes, IoVec};
 
 use crate::made_up::{MadeUp, SECTOR, Sector};
 

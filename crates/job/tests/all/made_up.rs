@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use block::{
     Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
 };
-use buffer::{IoBuf, IoBytes, IoVec};
+use memory::{IoBuf, IoBytes, IoVec};
 
 pub const SECTOR: usize = 512;
 

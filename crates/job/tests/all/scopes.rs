@@ -50,7 +50,7 @@ proptest! {
         let through = mixed(&map, &source.bytes(), &through, |sector| matches!(sector, Sector::Data | Sector::Zero));
         let target = MadeUp::blank("target", map.len());
         block_on(async {
-            let whole = block::Block::write(&target, 0, buffer::IoVec::from(buffer::IoBytes::copy_from(&through)), Hints::NONE);
+            let whole = block::Block::write(&target, 0, memory::IoVec::from(memory::IoBytes::copy_from(&through)), Hints::NONE);
             whole.await.unwrap();
             let copy = Copy {
                 source: &source, from: 0..through.len() as u64, target: &target, to: 0, scope: Scope::BelowTop,

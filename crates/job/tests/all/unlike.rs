@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex};
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoBytes, IoVec};
 use futures_executor::block_on;
 use futures_util::future::join;
 use job::{
     Content, Copy, CopyOptions, Counters, Dirty, End, Ended, Life, Marked, Mirror, Scope, Terms, Tracked,
     What,
 };
+use memory::{IoBuf, IoBytes, IoVec};
 use proptest::prelude::*;
 
 use crate::beside_guests::yield_now;

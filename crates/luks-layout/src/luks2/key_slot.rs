@@ -1,6 +1,6 @@
 //! Key slots of LUKS2 (specification, 3.2.2): what they need, and the disk's key that a password gets out of one.
 
-use secret::wiped_stack;
+use memory::secret::wiped_stack;
 
 use super::kdf::Kdf;
 use super::member::Member;

@@ -7,7 +7,7 @@ use aes::cipher::array::Array;
 use aes::cipher::consts::U16;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit};
 use aes::{Aes128, Aes192, Aes256};
-use secret::{Locked, wiped_stack};
+use memory::secret::{Locked, wiped_stack};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::sectors::Keyed;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use block::{Block, SECTOR_BYTES};
 use graph::{present_image, raw_of};
+use memory::secret::without_credentials;
 use qcow2::Qcow2;
 use qcow2_layout::{CryptMethod, Incompatible};
-use secret::without_credentials;
 use serde_json::{Map, Value, json};
 use storage::Storage;
 use tool::info::name::is_same_file;

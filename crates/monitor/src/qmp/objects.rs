@@ -43,7 +43,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             ObjectKind::ThrottleGroup(group)
         }
         kind @ ("secret" | "secret_keyring") => {
-            secret::leave_no_core_dump().map_err(|error| {
+            memory::secret::leave_no_core_dump().map_err(|error| {
                 QmpError::generic(format!("cannot keep passwords out of core dumps: {error}"))
             })?;
             // The schema has bounded it.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 use reactor::net::Stream;
 
 use super::message::Message;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use secret::Secret;
+use memory::secret::Secret;
 use storage::Storage;
 use storage_http::{Fixed, HttpStorage, Options};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use black_box::Nginx;
-use secret::Secret;
+use memory::secret::Secret;
 use storage::Storage;
 use storage_http::{Fixed, HttpStorage, Options};
 use tls::{ClientCredentials, ClientFiles};

@@ -1,5 +1,6 @@
 //! Credentials for S3, from where AWS's tools look for them.
 
+use memory::secret::Secret;
 use reqsign_aws_v4::{
     AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
     IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
@@ -7,7 +8,6 @@ use reqsign_aws_v4::{
 };
 use reqsign_core::time::Timestamp;
 use reqsign_core::{Context, Error, ProvideCredential, Result};
-use secret::Secret;
 
 use super::context::context;
 use super::role::{RoleOfProfile, chosen, path_of};

@@ -1,11 +1,11 @@
 //! Credentials for Azure Blob Storage, from where Azure's tools look for them.
 
+use memory::secret::Secret;
 use reqsign_azure_storage::{
     AzureCliCredentialProvider, ClientSecretCredentialProvider, Credential, EnvCredentialProvider,
     ImdsCredentialProvider, StaticCredentialProvider, WorkloadIdentityCredentialProvider,
 };
 use reqsign_core::time::Timestamp;
-use secret::Secret;
 
 use super::context::context;
 use super::{Ending, Provider, Source};

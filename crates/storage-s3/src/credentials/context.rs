@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::IoBytes;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST};
 use http_wire::{Fields, Scheme, Url};
+use memory::IoBytes;
 use parking_lot::Mutex;
 use reqsign_core::{CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result};
 use storage_http::{Client, ClientOptions, Fixed, Sent};

@@ -1,12 +1,12 @@
 //! Credentials for Google Cloud Storage, from where Google's tools look for them.
 
+use memory::secret::Secret;
 use reqsign_core::time::Timestamp;
 use reqsign_core::{Context, Error, ProvideCredential, Result};
 use reqsign_google::{
     Credential, EnvCredentialProvider, ServiceAccountTokenCredentialProvider, StaticCredentialProvider,
     Token, VmMetadataCredentialProvider, WellKnownCredentialProvider,
 };
-use secret::Secret;
 
 use super::context::context;
 use super::{Ending, Provider, Source};

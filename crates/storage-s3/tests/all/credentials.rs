@@ -1,7 +1,7 @@
 //! Where credentials come from, and that they are renewed.
 
 use black_box::{Cloud, FakeCloud};
-use buffer::IoBytes;
+use memory::IoBytes;
 use storage_s3::{Present, StoreError};
 
 use crate::{run, store};

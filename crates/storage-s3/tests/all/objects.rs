@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use black_box::{Cloud, FakeCloud};
-use buffer::IoBytes;
+use memory::IoBytes;
 use storage_s3::{Depth, Listed, Present, StoreError, Upload, UploadSize};
 
 use crate::{run, store};

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
-use buffer::{ALIGNMENT, IoBuf};
+use memory::{ALIGNMENT, IoBuf};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::ReadWriteFlags;
 

@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-use buffer::IoBuf;
+use memory::IoBuf;
 use reactor::fs::may_call_inline;
 use rustix::io::ReadWriteFlags;
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use buffer::{IoBuf, IoVec};
+use memory::{IoBuf, IoVec};
 use reactor::Task;
 
 use super::Shared;

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf};
+use memory::{ForeignBytes, IoBuf};
 use reactor::fs::{File, may_call_inline};
 
 use super::Shared;
@@ -133,7 +133,7 @@ impl Shared {
 /// Whether the kernel takes the request beside the page cache as it is.
 fn admits(alignment: DirectAlignment, offset: u64, memory: &ForeignBytes) -> bool {
     let memory_mask = alignment.memory as usize - 1;
-    let fits = |part: &buffer::ForeignPart| {
+    let fits = |part: &memory::ForeignPart| {
         part.start().addr().get() & memory_mask == 0 && part.len().is_multiple_of(alignment.offset as usize)
     };
     alignment.floor(offset) == offset && memory.parts().iter().all(fits)

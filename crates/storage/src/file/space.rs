@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use buffer::{IoBytes, IoVec};
+use memory::{IoBytes, IoVec};
 
 use super::Shared;
 use super::kind::Kind;

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use buffer::{ForeignBytes, IoVec};
+use memory::{ForeignBytes, IoVec};
 use reactor::fs::may_call_inline;
 use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
@@ -168,7 +168,7 @@ const PARTS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
-    use buffer::IoBytes;
+    use memory::IoBytes;
     use reactor::{Backend, Reactor};
 
     use super::*;

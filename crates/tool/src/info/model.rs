@@ -52,14 +52,14 @@ pub struct ImageInfo {
 }
 
 fn without_credentials<S: serde::Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&secret::without_credentials(name))
+    serializer.serialize_str(&memory::secret::without_credentials(name))
 }
 
 fn without_credentials_in<S: serde::Serializer>(
     name: &Option<String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    name.as_deref().map(secret::without_credentials).serialize(serializer)
+    name.as_deref().map(memory::secret::without_credentials).serialize(serializer)
 }
 
 impl ImageInfo {

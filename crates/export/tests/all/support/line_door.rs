@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes};
 use export::{
     Door, Error, ErrorKind, Exports, Hints, InFlight, Loops, NoPlace, Pace, Place, ReadKind, RequestCount,
     RequestKind, Seat, Served,
 };
 use futures_util::future::select;
+use memory::{IoBuf, IoBytes};
 use reactor::net::Stream;
 
 /// A test that waits longer has found a door that hangs.

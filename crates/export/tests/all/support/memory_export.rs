@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buffer::{IoBuf, IoVec};
 use event_listener::Event;
 use export::{
     Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, Hints, IoFuture, Pace,
     ReadKind, ZeroFlags,
 };
+use memory::{IoBuf, IoVec};
 use parking_lot::{Mutex, RwLock};
 
 /// Granularity of holes and of the bitmap.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use buffer::IoBuf;
 use http_wire::Url;
+use memory::IoBuf;
 use reactor::Reactor;
 use storage::{Hints, Storage};
 use storage_http::{Error, Fixed, HttpStorage, Options};

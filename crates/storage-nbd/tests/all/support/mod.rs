@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use buffer::{IoBuf, IoBytes};
+use memory::{IoBuf, IoBytes};
 use reactor::Reactor;
 use storage::{Hints, Storage};
 use storage_nbd::{NbdStorage, Options, Server};

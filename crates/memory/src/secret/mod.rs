@@ -1,4 +1,5 @@
 //! Memory for passwords and keys: it is not swapped, is in no core dump, and is overwritten when it is no longer used.
+
 //!
 //! [`Secret`] has bytes and [`Locked`] a value in pages of their own. [`wiped_stack`] clears what a calculation left on the stack and in registers.
 //! [`without_credentials`] is the last gate before a message, a log or an answer.

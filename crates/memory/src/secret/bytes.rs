@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroize;
 
-use crate::pages::Pages;
+use crate::secret::pages::Pages;
 
 /// A password or a key, in locked pages of its own. Overwritten when it is dropped; `Debug` does not show it, and there is no `Display`.
 /// Costs a page at least, and four system calls.
@@ -104,7 +104,7 @@ mod tests {
             inside = range.map_or(inside, |range| range.contains(&start));
             if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
                 assert!(flags.contains(" dd"), "{flags}");
-                assert!(flags.contains(" lo") || crate::why_unlocked().is_some(), "{flags}");
+                assert!(flags.contains(" lo") || crate::secret::why_unlocked().is_some(), "{flags}");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! Bytes that an I/O owns while it is in flight.
+//! Bytes that an I/O owns while it is in flight, and memory for passwords and keys ([`secret`]).
 //!
 //! A kernel that reads into memory after the caller has forgotten it is a use-after-free, so an
 //! operation takes its bytes by value: [`IoBuf`] for bytes to be filled (one owner, splittable),
@@ -15,6 +15,7 @@ mod bytes;
 mod filling;
 mod foreign;
 mod reserve;
+pub mod secret;
 mod vec;
 
 pub use allocation::{ALIGNMENT, keep_none_on_this_thread};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use crate::pages::{PAGE_BYTES, Pages};
-use crate::stack::wiped_stack;
+use crate::secret::pages::{PAGE_BYTES, Pages};
+use crate::secret::stack::wiped_stack;
 
 /// What making a value may leave on the stack: the value itself, and what it is made of.
 const STACK_BYTES: usize = 32 << 10;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::Secret;
+use crate::secret::Secret;
 
 /// The payload of the key with the number `serial`, as `keyctl print` shows it: at most `bytes_max`. Costs two system calls at least.
 ///
