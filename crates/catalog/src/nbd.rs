@@ -8,12 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use net::tls::{ClientFiles, ClientTls};
 use serde_json::{Map, Value, json};
 use storage::{IoFuture, Storage};
 use storage_nbd::{
     AbstractName, Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server,
 };
-use tls::{ClientFiles, ClientTls};
 
 use self::families::Families;
 use self::options::AddressType;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_wire::{Scheme, Url};
+use net::tls::{ClientCredentials, ClientFiles, Terms};
 use storage::Storage;
 use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
 use storage_luks::Secret;
-use tls::{ClientCredentials, ClientFiles, Terms};
 
 use super::cached::{self, Caching, Remote};
 use super::remote::OnRemoteError;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use net::tls::{ClientCredentials, ClientFiles, ConfigError, Priority, PriorityError, Terms};
 use parking_lot::Mutex;
 use thiserror::Error;
-use tls::{ClientCredentials, ClientFiles, ConfigError, Priority, PriorityError, Terms};
 
 use graph::{SecretError, Secrets};
 

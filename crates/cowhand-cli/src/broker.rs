@@ -18,10 +18,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dial::broker::End;
-use dial::{Address, Allowed, Target};
 use monitor::brokers::words;
 use monitor::sandbox::{self, LOOKUP_FILES};
+use net::dial::broker::End;
+use net::dial::{Address, Allowed, Target};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tool::failure::Failure;
@@ -116,7 +116,9 @@ fn connect(allowed: &Allowed) -> std::io::Result<ExitCode> {
     let known = identities();
     let is_abstract = |target: &Target| matches!(target, Target::Abstract(_));
     sandbox::enter_as_broker(&ports, allowed.targets.iter().any(is_abstract));
-    match dial::broker::serve_while(&socket, allowed, || !looks_names_up(allowed) || identities() == known)? {
+    match net::dial::broker::serve_while(&socket, allowed, || {
+        !looks_names_up(allowed) || identities() == known
+    })? {
         End::Unused => Ok(ExitCode::SUCCESS),
         End::Outdated => Ok(ExitCode::from(OUTDATED)),
     }

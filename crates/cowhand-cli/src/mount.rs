@@ -5,11 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use dial::Target;
 use door_fuse::mount::AllowOther;
 use graph::probe::Format;
 use monitor::endpoint::absolute;
 use monitor::sandbox::Sandbox;
+use net::dial::Target;
 use tool::failure::Failure;
 
 use crate::background::{Background, Side};

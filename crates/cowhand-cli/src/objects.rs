@@ -10,8 +10,8 @@ use std::sync::Once;
 use catalog::{TlsCredentials, tls_terms};
 use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets};
+use net::tls::ClientFiles;
 use storage_luks::Secret;
-use tls::ClientFiles;
 use tool::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets and are not here.

@@ -28,7 +28,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use dial::Allowed;
 use door_nbd::TlsPolicy;
 use monitor::inventory::Inventory;
 use monitor::log_filter::DEFAULT_LEVEL;
@@ -41,6 +40,7 @@ use monitor::systemd::{self, Inherited};
 use monitor::take_over::successor::Successor;
 use monitor::take_over::{Estate, sockets};
 use monitor::{brokers, log, signals};
+use net::dial::Allowed;
 use reactor::{Backend, Reactor};
 use tool::create::options;
 use tool::failure::Failure;
@@ -176,14 +176,14 @@ fn confine(options: &Args) {
     if options.sandbox == Sandbox::On {
         // Without commands no disk comes later.
         let directories = if options.qmp.is_some() { options.allow_path.clone() } else { Vec::new() };
-        dial::confine(Allowed { targets: options.allow_connect.iter().cloned().collect(), directories });
+        net::dial::confine(Allowed { targets: options.allow_connect.iter().cloned().collect(), directories });
     }
 }
 
 /// Reads the authorities that commands may need, while there are files: a disk, a copy or a checkpoint may lead to a server with TLS.
 fn read_authorities(options: &Args) {
     let connects = options.qmp.is_some() && !options.allow_connect.is_empty();
-    if connects && let Err(error) = tls::ClientCredentials::of_machine() {
+    if connects && let Err(error) = net::tls::ClientCredentials::of_machine() {
         tracing::info!("no server is reached by https: {error}");
     }
 }
@@ -244,7 +244,7 @@ fn list_options(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-fn required_tls(files: &tls::ServerFiles) -> Result<TlsPolicy, Failure> {
+fn required_tls(files: &net::tls::ServerFiles) -> Result<TlsPolicy, Failure> {
     let config = files.config().map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))
 }

@@ -10,8 +10,8 @@ use export::{Departure, Place, Seat, peer};
 use futures_util::future::{Either, select};
 use memory::IoBytes;
 use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
+use net::tls::{TlsStream, Transport};
 use reactor::net::Stream;
-use tls::{TlsStream, Transport};
 
 use crate::catalogue::Offered;
 use crate::handed::HandedClient;

@@ -4,7 +4,7 @@ use std::io;
 
 use export::Departure;
 use memory::IoBuf;
-use tls::Transport;
+use net::tls::Transport;
 
 use crate::limits::RECEIVE_BYTES;
 

@@ -14,9 +14,9 @@ pub enum TlsPolicy {
     #[default]
     Off,
     /// If the client asks for it.
-    Allowed(Arc<tls::ServerConfig>),
+    Allowed(Arc<net::tls::ServerConfig>),
     /// Always: nothing is reported to a client before.
-    Required(Arc<tls::ServerConfig>),
+    Required(Arc<net::tls::ServerConfig>),
 }
 
 /// Which clients that come in at one listener are admitted.
@@ -25,7 +25,7 @@ pub struct Admission {
     /// Whether they are encrypted.
     pub tls: TlsPolicy,
     /// Which of those with a certificate; `None`: all.
-    pub authorization: Option<tls::Authorization>,
+    pub authorization: Option<net::tls::Authorization>,
     /// Clients of the whole server at a time: the next one waits until one has left.
     pub clients_max: usize,
     /// How long each may take to choose an export; `None`: as long as there is room for it ([`crate::limits::HANDSHAKES_MAX`]).

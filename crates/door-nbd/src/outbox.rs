@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use export::{LocalEvent, Permit, ReadKind};
 use memory::{IoBuf, IoBytes, IoVec};
-use tls::Transport;
+use net::tls::Transport;
 
 use crate::limits::{
     BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SEND_BYTES_MAX,

@@ -10,7 +10,7 @@ use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, Shutdown, 
 use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
 use nbd_wire::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
-use tls::Transport;
+use net::tls::Transport;
 
 use crate::client::{Client, PendingRequest, What};
 use crate::gone::Gone;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use dial::{Allowed, Target};
+use net::dial::{Allowed, Target};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tool::failure::Failure;
 
@@ -20,12 +20,12 @@ const ENVIRONMENT: [&str; 3] = ["RES_OPTIONS", "LOCALDOMAIN", "LD_LIBRARY_PATH"]
 /// # Errors
 /// When no process can be started.
 pub fn start() -> Result<(), Failure> {
-    let allowed = dial::allowed();
+    let allowed = net::dial::allowed();
     let count = if allowed.is_empty() { 0 } else { BROKERS };
     let started: io::Result<Vec<OwnedFd>> = (0..count).map(|_| spawn(&allowed)).collect();
     let failed =
         |error: io::Error| Failure::because("cannot start the process that makes connections", &error);
-    dial::through(started.map_err(failed)?);
+    net::dial::through(started.map_err(failed)?);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use control::{Arguments, QmpError};
-use dial::AbstractName;
+use net::dial::AbstractName;
 use tool::failure::Failure;
 
 /// A place to listen.

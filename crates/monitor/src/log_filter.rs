@@ -6,7 +6,7 @@ use tool::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 40] = [
+const PARTS: [&str; 39] = [
     "bench",
     "block",
     "catalog",
@@ -14,7 +14,6 @@ const PARTS: [&str; 40] = [
     "control",
     "cowhand",
     "cowhand_cli",
-    "dial",
     "door_fuse",
     "door_nbd",
     "door_ublk",
@@ -32,6 +31,7 @@ const PARTS: [&str; 40] = [
     "monitor",
     "nbd_wire",
     "nearest",
+    "net",
     "qcow2",
     "qcow2_layout",
     "reactor",
@@ -45,7 +45,6 @@ const PARTS: [&str; 40] = [
     "storage_s3",
     "sync",
     "throttle",
-    "tls",
     "tool",
 ];
 

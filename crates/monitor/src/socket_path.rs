@@ -137,7 +137,7 @@ fn remove_dead(path: &Path) -> io::Result<()> {
             "the name belongs to a file that is no socket",
         ));
     }
-    match dial::connect_now(path) {
+    match net::dial::connect_now(path) {
         // A server that was killed may be answered for a moment longer, by the kernel alone.
         Ok(stream) if is_gone(&stream) => fs::remove_file(path),
         Ok(stream) => Err(io::Error::new(io::ErrorKind::AddrInUse, in_use(&stream))),

@@ -95,7 +95,7 @@ pub fn until_asked(
         own.run(running.hand_over());
     } else {
         systemd::stopping();
-        dial::end_within(LOST_SERVER_PATIENCE);
+        net::dial::end_within(LOST_SERVER_PATIENCE);
         tracing::info!("ending: requests in flight are answered, new ones are not taken");
         own.run(running.end(asked));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http_wire::{Fields, Url};
 use memory::IoBytes;
-use tls::ClientCredentials;
+use net::tls::ClientCredentials;
 
 use crate::authorize::Authorize;
 use crate::errors::Error;

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dial::{Address, Target};
 use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 use memory::{IoBuf, IoBytes};
-use tls::{ClientTls, Inbox, TlsStream, Transport};
+use net::dial::{Address, Target};
+use net::tls::{ClientTls, Inbox, TlsStream, Transport};
 
 use crate::proxy::Way;
 
@@ -51,10 +51,10 @@ impl Connection {
     /// Connects to a server, or to `proxy` on the way there. Each step of it, and of what is asked later, takes `timeout` at most.
     pub(crate) async fn open(origin: &Origin, proxy: Option<Way>, timeout: Duration) -> Result<Self, Ended> {
         // A proxy leads nowhere that this process may not connect to.
-        dial::check(&address_of(origin).map_err(Ended::Lost)?).map_err(Ended::Lost)?;
+        net::dial::check(&address_of(origin).map_err(Ended::Lost)?).map_err(Ended::Lost)?;
         let address =
             address_of(proxy.as_ref().map_or(origin, |way| &way.proxy.origin)).map_err(Ended::Lost)?;
-        let connected = dial::connect(&address, timeout).await;
+        let connected = net::dial::connect(&address, timeout).await;
         let stream = connected.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => Ended::Silent,
             _ => Ended::Lost(error),
@@ -196,9 +196,9 @@ impl Connection {
 /// Whether this process may connect to the server of `url`. Nothing is connected.
 ///
 /// # Errors
-/// A [`dial::Forbidden`], which names the option that allows it; when the host's name is none.
+/// A [`net::dial::Forbidden`], which names the option that allows it; when the host's name is none.
 pub fn check_reachable(url: &Url) -> io::Result<()> {
-    dial::check(&address_of(url.origin())?)
+    net::dial::check(&address_of(url.origin())?)
 }
 
 /// Where a server listens.

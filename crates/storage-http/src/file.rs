@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use http_wire::{Origin, Scheme, Url};
 use memory::IoBuf;
 use memory::secret::Secret;
+use net::tls::ClientCredentials;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
-use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
 use crate::connection::address_of;
@@ -147,13 +147,13 @@ impl HttpStorage {
 pub(crate) fn name_addresses(url: &Url) -> Result<(), Error> {
     let origin = url.origin();
     let wrong = |error: io::Error| Error::Broken { url: url.clone(), what: error.to_string() };
-    dial::name(address_of(origin).map_err(wrong)?);
+    net::dial::name(address_of(origin).map_err(wrong)?);
     if let Some(proxy) = proxy::of(origin)? {
-        dial::name(address_of(&proxy.origin).map_err(wrong)?);
+        net::dial::name(address_of(&proxy.origin).map_err(wrong)?);
     }
     let encrypted = Origin { scheme: Scheme::Https, port: Scheme::Https.port_default(), ..origin.clone() };
     if origin.port == Scheme::Http.port_default() {
-        dial::name(address_of(&encrypted).map_err(wrong)?);
+        net::dial::name(address_of(&encrypted).map_err(wrong)?);
     }
     Ok(())
 }

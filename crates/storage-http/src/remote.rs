@@ -12,13 +12,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use async_lock::Semaphore;
-use dial::Reach;
-use dial::line::Backoff;
 use http_wire::{Origin, Scheme, Url};
 use memory::secret::Secret;
 use memory::{IoBuf, IoBytes};
+use net::dial::Reach;
+use net::dial::line::Backoff;
+use net::tls::{ClientCredentials, ClientTls};
 use parking_lot::Mutex;
-use tls::{ClientCredentials, ClientTls};
 
 use self::heads::failed_head;
 use crate::authorize::Authorize;
@@ -127,7 +127,7 @@ impl Remote {
             reactor::within(waited, attempts).await.ok_or(waited)
         };
         let server = || self.url.origin().clone();
-        match dial::unless_ended(in_time).await {
+        match net::dial::unless_ended(in_time).await {
             Some(Ok(done)) => Ok(done),
             Some(Err(waited)) => {
                 let last = last.take().map(Box::new);
@@ -193,7 +193,7 @@ impl Remote {
             return refused(format!("it leads to {to}, which is not encrypted as {} is", from.origin()));
         }
         // A server that may connect to named addresses only is not led elsewhere.
-        match address_of(to.origin()).and_then(|address| dial::check(&address)) {
+        match address_of(to.origin()).and_then(|address| net::dial::check(&address)) {
             Ok(()) => Ok(to),
             Err(error) => refused(format!("it leads to {to}, and {error}")),
         }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dial::line::{Backoff, End, Line, Redial, Unflushed};
 use memory::IoBuf;
 use nbd_wire::ExportFlags;
 use nbd_wire::client::Negotiated;
+use net::dial::line::{Backoff, End, Line, Redial, Unflushed};
 
 use crate::ask::{Ask, What};
 use crate::connect::{ExportInfo, block_sizes, shares};

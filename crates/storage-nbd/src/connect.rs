@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dial::line::Unflushed;
-use dial::{Address, Target};
 use memory::IoBytes;
 use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
+use net::dial::line::Unflushed;
+use net::dial::{Address, Target};
+use net::tls::{ClientTls, Inbox, TlsStream, Transport};
 use reactor::net::Stream;
-use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 use crate::ask::What;
 use crate::connection::Connection;
@@ -51,10 +51,10 @@ enum Place {
 /// Whether this process may connect to `server`. Nothing is connected.
 ///
 /// # Errors
-/// A [`dial::Forbidden`], which names the option that allows it; when the host's name is none.
+/// A [`net::dial::Forbidden`], which names the option that allows it; when the host's name is none.
 pub fn check_reachable(server: &Server) -> io::Result<()> {
     match place_of(server)? {
-        Place::Made(target) => dial::check(&target),
+        Place::Made(target) => net::dial::check(&target),
         Place::Passed(_) => Ok(()),
     }
 }
@@ -85,7 +85,7 @@ impl ExportInfo {
         let name = server.to_string();
         let place = place_of(server).map_err(|error| connect_error(&name, &error))?;
         if let Place::Made(target) = &place {
-            dial::name(target.clone());
+            net::dial::name(target.clone());
         }
         Ok(Self { name, place, export: export.to_owned(), bitmap, tls })
     }
@@ -103,9 +103,9 @@ impl ExportInfo {
     pub(crate) async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
         let target = match &self.place {
             Place::Made(target) => target,
-            Place::Passed(name) => return Ok(Stream::from_fd(dial::take_passed(name)?)),
+            Place::Passed(name) => return Ok(Stream::from_fd(net::dial::take_passed(name)?)),
         };
-        let stream = dial::connect(target, timeout).await?;
+        let stream = net::dial::connect(target, timeout).await?;
         if target.address().is_some() {
             notice_silence(&stream)?;
         }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::thread::ThreadId;
 
-use dial::line::{InFlight, Protocol, Unflushed};
 use memory::{IoBuf, IoVec};
 use nbd_wire::client::Negotiated;
 use nbd_wire::{Dialect, ExportFlags, HeaderBytes};
+use net::dial::line::{InFlight, Protocol, Unflushed};
 
 use crate::ask::{Ask, What, header};
 use crate::errors::Error;

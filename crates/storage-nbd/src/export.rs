@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dial::line::{Unflushed, UnflushedMode};
 use memory::{IoBuf, IoVec};
 use nbd_wire::{ErrorCode, ExportFlags};
+use net::dial::line::{Unflushed, UnflushedMode};
+use net::tls::ClientTls;
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
-use tls::ClientTls;
 
 use crate::ask::{Ask, What};
 use crate::blocks::CHANGE_BYTES_MAX;

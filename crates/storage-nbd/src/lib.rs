@@ -45,8 +45,8 @@ mod receive;
 mod send;
 
 pub use connect::check_reachable;
-pub use dial::AbstractName;
 pub use errors::Error;
 pub use export::{NbdStorage, Options};
 pub use list::{ListedExport, Listing, list_exports};
 pub use name::{Credentials, ExportName, NameError, NamedTls, PORT_DEFAULT, Server};
+pub use net::dial::AbstractName;

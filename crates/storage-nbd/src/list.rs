@@ -6,7 +6,7 @@ use std::time::Duration;
 use memory::IoBytes;
 use nbd_wire::client::{self, Fact, GREETING_BYTES, HandshakeError};
 use nbd_wire::{BlockSizes, ExportFlags, InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
-use tls::{ClientTls, Inbox, Transport};
+use net::tls::{ClientTls, Inbox, Transport};
 
 use crate::connect::{ExportInfo, connect_error};
 use crate::errors::Error;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use dial::AbstractName;
+use net::dial::AbstractName;
 use percent_encoding::percent_decode_str;
 
 /// The port of a server that is named without one.
@@ -23,7 +23,7 @@ pub enum Server {
         /// The port.
         port: u16,
     },
-    /// A connection that was handed over under this name ([`dial::pass`]). When it is lost it does not come back.
+    /// A connection that was handed over under this name ([`net::dial::pass`]). When it is lost it does not come back.
     Passed(String),
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memory::IoBuf;
 use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
-use tls::{Inbox, Transport};
+use net::tls::{Inbox, Transport};
 
 use crate::ask::{Ask, What};
 use crate::connection::Connection;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memory::{IoBuf, IoVec};
 use nbd_wire::{CommandFlags, RequestHeader, command_number};
-use tls::Transport;
+use net::tls::Transport;
 
 use crate::connection::{Connection, Outgoing, ToSend};
 

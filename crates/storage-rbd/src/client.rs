@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dial::line::{Backoff, End, Line, Redial, Unflushed, UnflushedMode};
+use net::dial::line::{Backoff, End, Line, Redial, Unflushed, UnflushedMode};
 
 use crate::connection::Connection;
 use crate::errors::Error;
@@ -66,7 +66,7 @@ impl Client {
             let answer = reactor::within(patience, asked).await;
             answer.unwrap_or_else(|| Err(self.silent(patience)))
         };
-        dial::unless_ended(in_time).await.unwrap_or_else(|| Err(self.ends()))
+        net::dial::unless_ended(in_time).await.unwrap_or_else(|| Err(self.ends()))
     }
 
     fn silent(&self, patience: Duration) -> Error {

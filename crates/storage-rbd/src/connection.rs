@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use dial::line::{InFlight, Protocol, Table, Unflushed};
 use memory::IoBuf;
+use net::dial::line::{InFlight, Protocol, Table, Unflushed};
 use parking_lot::MutexGuard;
 use reactor::net::Stream;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dial::line::UnflushedMode;
 use futures_util::future::{join_all, try_join_all};
 use memory::{IoBuf, IoVec};
+use net::dial::line::UnflushedMode;
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 
 use crate::client::Client;

@@ -3,7 +3,7 @@
 //! The first message of each side is another one ([`crate::opening`]). Then the parent sends [`Request`]s and the worker one [`Answer`] to each,
 //! in any order. Bytes go through a memory file that both have: request number `slot` has [`SLOT_BYTES`] of it for itself.
 
-use dial::line;
+use net::dial::line;
 use thiserror::Error;
 
 /// Requests on their way at a time. librbd splits them by objects; more would only wait there.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http_wire::hash::escaped;
 use http_wire::{Fields, Get, Url};
 use memory::IoBytes;
+use net::tls::ClientCredentials;
 use storage_http::{Client, ClientOptions, Reply, Sent};
-use tls::ClientCredentials;
 
 use crate::name::{NameError, ObjectName};
 use crate::place::{Place, PlaceError};

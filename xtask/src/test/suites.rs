@@ -217,13 +217,13 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "remote",
         takes: 8,
-        about: &["crates/storage-http", "crates/http-wire", "crates/storage-s3", "crates/tls"],
+        about: &["crates/storage-http", "crates/http-wire", "crates/storage-s3", "crates/net/src/tls"],
         first: &["tools_read_a_disk_over_http_and_https_as_they_read_its_file"],
     },
     Suite {
         name: "rbd",
         takes: 50,
-        about: &["crates/storage-rbd", "crates/dial/src/line"],
+        about: &["crates/storage-rbd", "crates/net/src/dial/line"],
         first: &["qemu_and_cowhand_read_what_the_other_wrote_raw_and_qcow2_and_below_overlays"],
     },
     Suite {
@@ -295,7 +295,7 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "confined",
         takes: 25,
-        about: &["crates/dial", "crates/storage-nbd", "crates/monitor/src/sandbox.rs"],
+        about: &["crates/net/src/dial", "crates/storage-nbd", "crates/monitor/src/sandbox.rs"],
         first: &["a_disk_over_a_unix_socket_comes_back_in_the_sandbox"],
     },
     Suite {
@@ -313,7 +313,12 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "under_faults",
         takes: 15,
-        about: &["crates/storage-nbd", "crates/storage-http", "crates/storage-rbd", "crates/dial/src/line"],
+        about: &[
+            "crates/storage-nbd",
+            "crates/storage-http",
+            "crates/storage-rbd",
+            "crates/net/src/dial/line",
+        ],
         first: &["over_nbd_where_it_is_written"],
     },
     Suite {

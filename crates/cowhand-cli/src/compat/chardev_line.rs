@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use control::Form;
-use dial::AbstractName;
 use monitor::endpoint::{Endpoint, absolute};
 use monitor::inventory::chardevs::Place;
+use net::dial::AbstractName;
 use serde_json::{Map, Value};
 use tool::failure::Failure;
 

@@ -13,8 +13,8 @@ use monitor::inventory::exports::ExportRecord;
 use monitor::inventory::vhost_user::VhostDoor;
 use monitor::listening::Address;
 use monitor::steering::Sockets;
+use net::tls::ServerFiles;
 use qcow2::cache_sizes::CacheSizes;
-use tls::ServerFiles;
 use tool::output::printable;
 
 use super::machine_lines;
@@ -141,7 +141,7 @@ fn client_tls(address: &Address, files: &ServerFiles) -> ClientTls {
         names.push(ip.to_string());
     }
     names.push(rustix::system::uname().nodename().to_string_lossy().into_owned());
-    let host = names.into_iter().find(|name| tls::certificate_names(&files.certificate, name));
+    let host = names.into_iter().find(|name| net::tls::certificate_names(&files.certificate, name));
     let needed = client_files(files);
     let directories = [Some(&files.certificate), files.client_ca.as_ref()].into_iter().flatten();
     let mut directories =

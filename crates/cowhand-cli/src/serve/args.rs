@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 use clap::ArgAction;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use dial::Target;
 use graph::probe::Format;
 use monitor::endpoint::parse_listen;
 use monitor::sandbox::Sandbox;
 use monitor::socket_mode::SocketMode;
+use net::dial::Target;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::drive_options::{self, ListFormat};

@@ -14,7 +14,7 @@ use graph::size::parse_size;
 use monitor::endpoint::{Endpoint, Protection, check_tcp};
 use monitor::exports::{export_names, stable_path};
 use monitor::socket_path::private_name;
-use tls::{ServerFiles, Terms};
+use net::tls::{ServerFiles, Terms};
 use tool::create::options::NewImage;
 use tool::failure::Failure;
 

@@ -4,7 +4,7 @@ use std::io;
 
 use memory::IoBuf;
 use nbd_wire::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
-use tls::Transport;
+use net::tls::Transport;
 
 use super::{End, Transmission, asked};
 use crate::block_status::Question;

@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 
 use door_nbd::{Server, ServerOptions, TlsPolicy};
 use export::{Export, Exports, Loops, Shutdown};
+use net::tls::ServerFiles;
 use reactor::net::Listener;
 use support::memory_export::MemoryExport;
 use support::{peer, peer_succeeds};
-use tls::ServerFiles;
 
 const SIZE: u64 = 32 << 20;
 
@@ -27,7 +27,7 @@ fn files(client_ca: bool) -> ServerFiles {
         certificate: at.join("server-cert.pem"),
         key: at.join("server-key.pem"),
         client_ca: client_ca.then(|| at.join("ca.pem")),
-        terms: tls::Terms::default(),
+        terms: net::tls::Terms::default(),
     }
 }
 

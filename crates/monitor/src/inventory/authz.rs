@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
+use net::tls::Authorization;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tls::Authorization;
 
 /// A file of rules that is larger is something else. 64 KiB are a thousand names.
 const FILE_BYTES_MAX: u64 = 64 << 10;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use control::QmpError;
 use graph::front::ThrottleGroup;
-use tls::Terms;
+use net::tls::Terms;
 
 use super::authz::{Authorizations, Rules};
 use super::monitors::Monitor;

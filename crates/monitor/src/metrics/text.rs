@@ -90,7 +90,7 @@ async fn collected(inventory: &Inventory, wanted: &Scrape) -> Collection {
         limits(&mut all, &disk.name(), &disk, histograms);
         map_cache(&mut all, &disk.name(), &disk);
     }
-    dial::servers().iter().for_each(|server| remote_server(&mut all, server));
+    net::dial::servers().iter().for_each(|server| remote_server(&mut all, server));
     catalog::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
     for export in inventory.exports() {
         let disk_name = export.disk.name();
@@ -188,7 +188,7 @@ fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
 }
 
 /// Whether the server of a remote disk answers.
-fn remote_server(all: &mut Collection, server: &dial::Server) {
+fn remote_server(all: &mut Collection, server: &net::dial::Server) {
     let mut add = |name, value: u64| all.add(name, &[server.name.as_str()], value as f64);
     add("cowhand_remote_reachable", u64::from(server.lost.is_none()));
     add("cowhand_remote_losses", server.losses);

@@ -38,14 +38,14 @@ pub fn get(arguments: Arguments<'_>, passed: &Passed) -> Result<Value, QmpError>
             "argument 'fdname' is {name:?}; allowed: 1 to {NAME_BYTES_MAX} bytes, the first one no digit"
         )));
     }
-    dial::pass(name, taken(passed)?).map_err(|error| QmpError::generic(error.to_string()))?;
+    net::dial::pass(name, taken(passed)?).map_err(|error| QmpError::generic(error.to_string()))?;
     Ok(json!({}))
 }
 
 /// Closes a connection that no disk uses yet.
 pub fn close(arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let name = arguments.text("fdname")?;
-    match dial::forget_passed(name) {
+    match net::dial::forget_passed(name) {
         true => Ok(json!({})),
         false => Err(QmpError::generic(format!("there is no descriptor {name:?} that waits to be used"))),
     }

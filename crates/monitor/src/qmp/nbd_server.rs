@@ -8,9 +8,9 @@ use control::{Arguments, QmpError};
 use door_nbd::{Admission, TlsPolicy};
 use export::Removal;
 use graph::Change;
+use net::tls::ServerFiles;
 use rustix::net::sockopt;
 use serde_json::{Value, json};
-use tls::ServerFiles;
 
 use crate::endpoint::{Endpoint, check_tcp};
 use crate::inventory::Inventory;

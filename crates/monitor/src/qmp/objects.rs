@@ -7,10 +7,10 @@ use std::sync::Arc;
 use catalog::{TlsCredentials, tls_terms};
 use control::{Arguments, Class, Form, QmpError};
 use graph::SecretOptions;
+use net::tls::ClientFiles;
 use serde_json::{Map, Value, json};
 use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};
-use tls::ClientFiles;
 
 use crate::inventory::Inventory;
 use crate::inventory::authz::Rules;

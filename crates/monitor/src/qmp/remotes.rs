@@ -35,7 +35,7 @@ impl Reported {
     /// has none.
     pub fn tell(&self, nodes: &Nodes) {
         let mut before = self.0.borrow_mut();
-        let servers = dial::servers();
+        let servers = net::dial::servers();
         for server in &servers {
             match (before.get(&server.name), &server.lost) {
                 (None, Some(lost)) => {
@@ -76,12 +76,12 @@ Of each cache:
 
 /// All servers of remote disks, and all caches of them, of this process.
 pub fn query() -> Value {
-    let servers: Vec<Value> = dial::servers().into_iter().map(|server| server_value(&server)).collect();
+    let servers: Vec<Value> = net::dial::servers().into_iter().map(|server| server_value(&server)).collect();
     let caches: Vec<Value> = catalog::caches().iter().map(cache_value).collect();
     json!({ "servers": servers, "caches": caches })
 }
 
-fn server_value(server: &dial::Server) -> Value {
+fn server_value(server: &net::dial::Server) -> Value {
     let mut value = json!({
         "name": server.name,
         "reachable": server.lost.is_none(),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use dial::AbstractName;
+use net::dial::AbstractName;
 use parking_lot::Mutex;
 
 use super::message::Place;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use black_box::Nginx;
 use memory::secret::Secret;
+use net::tls::{ClientCredentials, ClientFiles};
 use storage::Storage;
 use storage_http::{Fixed, HttpStorage, Options};
-use tls::{ClientCredentials, ClientFiles};
 
 use crate::support::{SIZE, content, options, read, run};
 
@@ -91,7 +91,7 @@ fn over_tls_a_server_is_read_whose_certificate_is_believed_and_no_other() {
     let (_files, nginx) = nginx();
     let believes = |authority: Option<&str>| {
         let authority = authority.map(|file| certificates().join(file));
-        ClientFiles { authority, identity: None, terms: tls::Terms::default() }.read().unwrap()
+        ClientFiles { authority, identity: None, terms: net::tls::Terms::default() }.read().unwrap()
     };
     let https = |tls: ClientCredentials| Options { tls: Some(tls), ..options(&nginx.tls_url("/disk")) };
     run(async {

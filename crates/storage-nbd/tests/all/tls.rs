@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use net::tls::{ClientFiles, ClientTls};
 use storage::Storage;
 use storage_nbd::{NbdStorage, Options, Server};
-use tls::{ClientFiles, ClientTls};
 
 use crate::support::{Line, Place, open, options, read, run, write};
 
@@ -85,7 +85,7 @@ fn client(authority: Option<&str>, who: Option<&str>, name: &str) -> ClientTls {
     let files = ClientFiles {
         authority: authority.map(at),
         identity: who.map(|who| (at(&format!("{who}-cert.pem")), at(&format!("{who}-key.pem")))),
-        terms: tls::Terms::default(),
+        terms: net::tls::Terms::default(),
     };
     ClientTls::new(&files.read().unwrap(), name).unwrap()
 }

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST};
 use http_wire::{Fields, Scheme, Url};
 use memory::IoBytes;
+use net::tls::ClientCredentials;
 use parking_lot::Mutex;
 use reqsign_core::{CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result};
 use storage_http::{Client, ClientOptions, Fixed, Sent};
-use tls::ClientCredentials;
 
 use crate::known::Environment;
 

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use crate::address::{Address, HOST_BYTES_MAX};
-use crate::target::Target;
+use crate::dial::address::{Address, HOST_BYTES_MAX};
+use crate::dial::target::Target;
 
 /// A question has so many bytes at most, and more are read, so that a longer one is seen.
 pub(crate) const ASK_BYTES_MAX: usize = 6 + HOST_BYTES_MAX + 1;
@@ -104,7 +104,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abstract_name::AbstractName;
+    use crate::dial::abstract_name::AbstractName;
 
     #[test]
     fn what_was_sent_is_what_is_received() {

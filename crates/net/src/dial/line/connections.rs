@@ -11,8 +11,8 @@ use event_listener::Event;
 use parking_lot::Mutex;
 
 use super::backoff::Backoff;
-use crate::ending::unless_ended;
-use crate::reach::Reach;
+use crate::dial::ending::unless_ended;
+use crate::dial::reach::Reach;
 
 /// Why a connection is of no use any more.
 #[derive(Debug)]

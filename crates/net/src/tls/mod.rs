@@ -1,9 +1,9 @@
 //! TLS over a stream of the event loop, and the certificates of servers and clients.
+
 //!
 //! A connection begins as [`Transport::Plain`] and becomes [`Transport::Tls`] when both sides have agreed to it; it never goes back.
 //! Sessions are TLS 1.2 or 1.3. Clients verify servers by their name and one authority, servers verify clients by one
 //! authority where they are asked to.
-#![forbid(unsafe_code)]
 
 mod authorization;
 mod certificates;

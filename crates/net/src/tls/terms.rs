@@ -10,8 +10,8 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 
-use crate::certificates::{ConfigError, authorities, private_key};
-use crate::priority::Priority;
+use crate::tls::certificates::{ConfigError, authorities, private_key};
+use crate::tls::priority::Priority;
 
 /// The heading of a key that a password encrypts.
 const ENCRYPTED: &str = "ENCRYPTED PRIVATE KEY";

@@ -8,8 +8,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::certificates::{ConfigError, authorities, certificates};
-use crate::terms::{Side, Terms};
+use crate::tls::certificates::{ConfigError, authorities, certificates};
+use crate::tls::terms::{Side, Terms};
 
 /// Where a client's certificate comes from, and the authority that servers' are signed by.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::abstract_name::AbstractName;
-use crate::address::{Address, AddressError};
+use crate::dial::abstract_name::AbstractName;
+use crate::dial::address::{Address, AddressError};
 
 /// Shown and read before the path of a unix socket.
 const UNIX: &str = "unix:";

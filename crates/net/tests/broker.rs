@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use dial::{Address, Allowed, Target, broker, connect};
+use net::dial::{Address, Allowed, Target, broker, connect};
 use reactor::{Backend, Reactor};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
@@ -30,16 +30,16 @@ fn listener() -> (TcpListener, Target) {
 fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_reported() {
     let (listener, allowed) = listener();
     let (_other_listener, other) = self::listener();
-    dial::name(allowed.clone());
+    net::dial::name(allowed.clone());
     // Named, and unknown to the broker: a list that was closed before.
-    dial::name(other.clone());
+    net::dial::name(other.clone());
     let (own, theirs) = pair();
     let serving = std::thread::spawn({
         let allowed = only(&allowed);
         move || broker::serve(&theirs, &allowed)
     });
     let (spare, spare_theirs) = pair();
-    dial::through(vec![own.try_clone().unwrap(), spare]);
+    net::dial::through(vec![own.try_clone().unwrap(), spare]);
     let reactor = Reactor::new(Backend::Threads).unwrap();
     // A deadline that no answer misses, whatever else the machine does.
     let in_time = Duration::from_secs(60);

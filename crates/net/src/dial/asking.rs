@@ -15,10 +15,10 @@ use rustix::net::{
     socketpair,
 };
 
-use crate::address::Address;
-use crate::message::{ANSWER_BYTES_MAX, Answer, Ask};
-use crate::state::{self, Delivery};
-use crate::target::Target;
+use crate::dial::address::Address;
+use crate::dial::message::{ANSWER_BYTES_MAX, Answer, Ask};
+use crate::dial::state::{self, Delivery};
+use crate::dial::target::Target;
 
 /// Until a broker that had too much to do is asked again.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 use reactor::net::Stream;
 
-use crate::target::{Allowed, Target};
+use crate::dial::target::{Allowed, Target};
 
 static STATE: Mutex<State> = Mutex::new(State {
     allowed: Allowed { targets: BTreeSet::new(), directories: Vec::new() },
@@ -75,7 +75,7 @@ pub(crate) fn forbidden(target: &Target) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, Forbidden { target: target.clone() })
 }
 
-/// From here on `brokers` make all connections, each the peer of one that [`crate::broker::serve`]s what is [`allowed`]; the list is closed.
+/// From here on `brokers` make all connections, each the peer of one that [`crate::dial::broker::serve`]s what is [`allowed`]; the list is closed.
 /// The first is asked, the next ones when it has ended. Without any, no connection is made.
 pub fn through(brokers: Vec<OwnedFd>) {
     let mut state = STATE.lock();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 
-use crate::certificates::{ConfigError, authorities, certificates};
-use crate::terms::{Side, Terms};
+use crate::tls::certificates::{ConfigError, authorities, certificates};
+use crate::tls::terms::{Side, Terms};
 
 /// Where a server's certificate comes from.
 #[derive(Clone, Debug)]

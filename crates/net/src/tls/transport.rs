@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memory::{IoBuf, IoVec};
 use reactor::net::Stream;
 
-use crate::stream::TlsStream;
+use crate::tls::stream::TlsStream;
 
 /// A connection's bytes. One receive and one send at a time; they may overlap each other.
 #[derive(Debug)]

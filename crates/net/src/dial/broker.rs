@@ -13,9 +13,9 @@ use rustix::net::{
     SendFlags, recv, recvmsg, sendmsg,
 };
 
-use crate::asking::reach;
-use crate::message::{ASK_BYTES_MAX, Answer, Ask};
-use crate::target::Allowed;
+use crate::dial::asking::reach;
+use crate::dial::message::{ASK_BYTES_MAX, Answer, Ask};
+use crate::dial::target::Allowed;
 
 /// Connections that are being made at a time, each by a thread: a caller that requests more is asked to come again.
 const AT_ONCE_MAX: usize = 64;

@@ -10,7 +10,6 @@
 //!
 //! # Spare brokers
 //! A process in a sandbox starts no other. So several brokers are started in advance; when one has ended, the next one is asked.
-#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod abstract_name;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Decides by the distinguished name of a certificate, as [`crate::TlsStream::peer_name`] gives it.
+/// Decides by the distinguished name of a certificate, as [`crate::tls::TlsStream::peer_name`] gives it.
 #[derive(Clone)]
 pub struct Authorization(Arc<dyn Fn(&str) -> bool + Send + Sync>);
 

@@ -8,8 +8,8 @@ use memory::{IoBuf, IoBytes, IoVec};
 use reactor::net::Stream;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use crate::client::ClientTls;
-use crate::distinguished_name::subject;
+use crate::tls::client::ClientTls;
+use crate::tls::distinguished_name::subject;
 
 /// Received ciphertext is taken in pieces of this many bytes: four records of the largest size.
 const WIRE_BYTES: usize = 64 << 10;

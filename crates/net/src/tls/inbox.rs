@@ -4,7 +4,7 @@ use std::io;
 
 use memory::IoBuf;
 
-use crate::transport::Transport;
+use crate::tls::transport::Transport;
 
 /// Received at a time: many small replies, or the start of a large one.
 const INBOX_BYTES: usize = 64 << 10;
