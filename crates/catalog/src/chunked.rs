@@ -6,7 +6,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_wire::Url;
 use storage::{IoFuture, Storage};
 use storage_cache::CachedStorage;
 use storage_chunked::{
@@ -16,6 +15,7 @@ use storage_chunked::{
 use storage_http::{Client, ClientOptions, Fixed};
 use storage_luks::Secret;
 use storage_s3::{ObjectName, Service};
+use wire::http::Url;
 
 use super::cached::{self, Remote};
 use super::http::Hidden;
@@ -41,7 +41,7 @@ pub(super) const CHUNKED: StorageDriver = StorageDriver {
         options_of,
         shown: |name| {
             let (key, url) = split_key(without_prefix(name));
-            named(key, http_wire::shown(url))
+            named(key, wire::http::shown(url))
         },
         read,
         is_within_process: false,
@@ -217,7 +217,7 @@ impl Chunked {
         let url: Option<String> = self.url.clone().into();
         let url = url.ok_or_else(|| wrong("driver chunked needs a url"))?;
         Image::parse(&url).map_err(|allowed| {
-            wrong(format!("option file.url is {:?}; allowed: {allowed}", http_wire::shown(&url)))
+            wrong(format!("option file.url is {:?}; allowed: {allowed}", wire::http::shown(&url)))
         })
     }
 

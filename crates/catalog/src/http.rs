@@ -5,10 +5,10 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use http_wire::{Scheme, Url, basic_authorization};
 use storage::{IoFuture, Storage};
 use storage_http::{Authorize, Fixed};
 use storage_luks::Secret;
+use wire::http::{Scheme, Url, basic_authorization};
 
 use super::not_built::prefixes;
 use super::over_http::{self, Reading, Trust};
@@ -25,7 +25,7 @@ pub(super) const HTTP: StorageDriver = StorageDriver {
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || HTTP_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
-        shown: http_wire::shown,
+        shown: wire::http::shown,
         read: |reader| read(HTTP_OPTIONS, Scheme::Http, reader),
         is_within_process: false,
     }),
@@ -37,7 +37,7 @@ pub(super) const HTTPS: StorageDriver = StorageDriver {
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || HTTPS_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
-        shown: http_wire::shown,
+        shown: wire::http::shown,
         read: |reader| read(HTTPS_OPTIONS, Scheme::Https, reader),
         is_within_process: false,
     }),
@@ -252,7 +252,7 @@ impl Http {
         let driver = self.scheme.name();
         let given = self.url.0.as_deref().ok_or_else(|| wrong(format!("driver {driver} needs a url")))?;
         let refused = |allowed: String| {
-            wrong(format!("option file.url is {:?}; allowed: {allowed}", http_wire::shown(given)))
+            wrong(format!("option file.url is {:?}; allowed: {allowed}", wire::http::shown(given)))
         };
         let url = Url::parse(given).map_err(|allowed| refused(allowed.to_string()))?;
         match url.origin().scheme == self.scheme {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use export::{Error, ErrorKind, Export, Pace};
-use nbd_wire::{
+use wire::nbd::{
     ALLOCATION_HOLE, ALLOCATION_ZERO, BITMAP_DIRTY, Context, ContextId, Descriptor, Dialect, Selected,
     block_status,
 };

@@ -1,8 +1,8 @@
 //! What the handshake may see of a server: the exports, in the words of the protocol.
 
 use export::{Export, ExportEntry, NoPlace, Place, UnknownExport};
-use nbd_wire::server::{Catalogue, Refusal};
-use nbd_wire::{BlockSizes, ExportFlags, ExportInfo, limits};
+use wire::nbd::server::{Catalogue, Refusal};
+use wire::nbd::{BlockSizes, ExportFlags, ExportInfo, limits};
 
 use crate::server::Server;
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use export::{ExportEntry, Hints, InFlight, Landing, Pace, Permit, STEP_BYTES};
 use memory::IoVec;
-use nbd_wire::{Dialect, Selected};
+use wire::nbd::{Dialect, Selected};
 
 use crate::at_work::AtWork;
 use crate::block_status::Question;

@@ -9,9 +9,9 @@ use export::repeats::{self, Level};
 use export::{Departure, Place, Seat, peer};
 use futures_util::future::{Either, select};
 use memory::IoBytes;
-use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
 use net::tls::{TlsStream, Transport};
 use reactor::net::Stream;
+use wire::nbd::server::{Handshake, HandshakeError, Session, Step, Tls};
 
 use crate::catalogue::Offered;
 use crate::handed::HandedClient;

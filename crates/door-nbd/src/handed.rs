@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use export::{ExportEntry, NoPlace, Place, UnknownExport};
-use nbd_wire::server::Session;
-use nbd_wire::{Context, Dialect, ExportFlags, ExportInfo, Selected};
 use reactor::net::Stream;
+use wire::nbd::server::Session;
+use wire::nbd::{Context, Dialect, ExportFlags, ExportInfo, Selected};
 
 /// A client that no process serves at this moment. It has no request in flight, and every reply was sent. Dropping it hangs up, unless
 /// another process has its socket.

@@ -5,7 +5,7 @@
 //! fewest. There it receives into one large buffer, handles all requests that are
 //! there, answers what needs no waiting at once and gives every other request a task.
 //!
-//! The way of a request: `inbox` (bytes) -> `nbd_wire::Command::check` -> `transmission`
+//! The way of a request: `inbox` (bytes) -> `wire::nbd::Command::check` -> `transmission`
 //! (dispatch) -> `line` (memory) -> `requests` (one future each) -> [`export::Export`] -> `outbox` (replies, in batches).
 //!
 //! What one client can cost is bounded in [`limits`] and [`export::limits`]: memory by [`export::limits::CLIENT_BYTES_MAX`]
@@ -33,6 +33,6 @@ mod server;
 mod transmission;
 
 pub use handed::{HandedClient, NotResumed};
-pub use nbd_wire::{Dialect, ExportFlags};
 pub use options::{Admission, ServerOptions, TlsPolicy};
 pub use server::Server;
+pub use wire::nbd::{Dialect, ExportFlags};

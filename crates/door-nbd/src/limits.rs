@@ -1,4 +1,4 @@
-//! Every bound of the server, with its reason. Those of the protocol are in [`nbd_wire::limits`], those that hold for
+//! Every bound of the server, with its reason. Those of the protocol are in [`wire::nbd::limits`], those that hold for
 //! the clients of every door in [`export::limits`].
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The protocol's word for a failure.
 
 use export::{ErrorKind, RequestKind};
-use nbd_wire::ErrorCode;
+use wire::nbd::ErrorCode;
 
 /// What a client receives whose request, of this kind, has failed.
 pub(crate) fn nbd_error(failed: ErrorKind, request: RequestKind) -> ErrorCode {

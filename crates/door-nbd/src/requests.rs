@@ -6,7 +6,7 @@ use std::rc::Rc;
 use export::merge::Direction;
 use export::{Error, ErrorKind, Hints, Pace, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use memory::{IoBuf, IoBytes, IoVec};
-use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, part_head, part_hole, read_head};
+use wire::nbd::{Dialect, done_reply, error_reply, hole_reply, part_head, part_hole, read_head};
 
 use crate::block_status::{self, Question};
 use crate::client::Client;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, Shutdown, ZeroFlags};
 use futures_util::future::{Either, select};
-use nbd_wire::server::Session;
-use nbd_wire::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
 use net::tls::Transport;
+use wire::nbd::server::Session;
+use wire::nbd::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
 
 use crate::client::{Client, PendingRequest, What};
 use crate::gone::Gone;

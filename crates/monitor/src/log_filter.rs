@@ -6,7 +6,7 @@ use tool::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 39] = [
+const PARTS: [&str; 38] = [
     "bench",
     "block",
     "catalog",
@@ -22,14 +22,12 @@ const PARTS: [&str; 39] = [
     "filter",
     "formats",
     "graph",
-    "http_wire",
     "job",
     "lineage",
     "luks_layout",
     "map_cache",
     "memory",
     "monitor",
-    "nbd_wire",
     "nearest",
     "net",
     "qcow2",
@@ -46,6 +44,7 @@ const PARTS: [&str; 39] = [
     "sync",
     "throttle",
     "tool",
+    "wire",
 ];
 
 /// The level of what is not named.

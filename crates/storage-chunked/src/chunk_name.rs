@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http_wire::hash::hash;
+use wire::http::hash::hash;
 
 use crate::key::ImageKey;
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http_wire::{Fields, Get, Url};
 use memory::IoBytes;
 use storage_http::{Client, Reply, Sent};
 use storage_s3::{Present, Store, StoreError};
+use wire::http::{Fields, Get, Url};
 
 use crate::checkpoint::is_id;
 use crate::chunk_name::ChunkName;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
 
-use http_wire::{FieldError, Fields, Request, basic_authorization};
 use memory::secret::Secret;
+use wire::http::{FieldError, Fields, Request, basic_authorization};
 
 use crate::errors::Error;
 

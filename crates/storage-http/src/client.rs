@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_wire::{Fields, Url};
 use memory::IoBytes;
 use net::tls::ClientCredentials;
+use wire::http::{Fields, Url};
 
 use crate::authorize::Authorize;
 use crate::errors::Error;

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http_wire::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 use memory::{IoBuf, IoBytes};
 use net::dial::{Address, Target};
 use net::tls::{ClientTls, Inbox, TlsStream, Transport};
+use wire::http::{Answer, AnswerError, Length, Origin, Scheme, Url, next_piece};
 
 use crate::proxy::Way;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use http_wire::{Origin, Url};
+use wire::http::{Origin, Url};
 
 /// Why a file cannot be used, or a read of it failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -114,7 +114,7 @@ pub enum Error {
     },
     /// A credential that no request can have.
     #[error("{0}")]
-    Field(#[from] http_wire::FieldError),
+    Field(#[from] wire::http::FieldError),
     /// It is only read.
     #[error("{url} is only read: open it with read-only=on, or as the backing file of an overlay")]
     ReadOnly {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use async_lock::OnceCell;
 use futures_util::future::join_all;
-use http_wire::{Origin, Scheme, Url};
 use memory::IoBuf;
 use memory::secret::Secret;
 use net::tls::ClientCredentials;
 use storage::{Extent, ExtentKind, Hints, IoFuture, Storage};
+use wire::http::{Origin, Scheme, Url};
 
 use crate::authorize::Authorize;
 use crate::connection::address_of;
@@ -39,7 +39,7 @@ pub struct Options {
     /// Credentials.
     pub authorize: Arc<dyn Authorize>,
     /// What a proxy is shown instead of the user and password that the environment names: a value of `Proxy-Authorization`
-    /// ([`http_wire::basic_authorization`]).
+    /// ([`wire::http::basic_authorization`]).
     pub proxy_login: Option<Arc<Secret>>,
     /// How long a server may be silent in an attempt.
     pub timeout: Duration,

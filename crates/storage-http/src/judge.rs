@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_wire::{Answer, ContentRange, Length, Url, UrlError, Validator};
+use wire::http::{Answer, ContentRange, Length, Url, UrlError, Validator};
 
 use crate::errors::Error;
 

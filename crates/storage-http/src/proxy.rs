@@ -7,9 +7,9 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use http_wire::{Fields, Origin, Scheme, Url, basic_authorization};
 use memory::secret::Secret;
 use percent_encoding::percent_decode_str;
+use wire::http::{Fields, Origin, Scheme, Url, basic_authorization};
 
 use crate::errors::Error;
 

@@ -12,13 +12,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use async_lock::Semaphore;
-use http_wire::{Origin, Scheme, Url};
 use memory::secret::Secret;
 use memory::{IoBuf, IoBytes};
 use net::dial::Reach;
 use net::dial::line::Backoff;
 use net::tls::{ClientCredentials, ClientTls};
 use parking_lot::Mutex;
+use wire::http::{Origin, Scheme, Url};
 
 use self::heads::failed_head;
 use crate::authorize::Authorize;
@@ -269,7 +269,7 @@ impl Remote {
     }
 
     /// What the server says of a refusal.
-    async fn refusal(&self, connection: Connection, answer: &http_wire::Answer) -> String {
+    async fn refusal(&self, connection: Connection, answer: &wire::http::Answer) -> String {
         let body = self.pass_body(connection, answer).await.unwrap_or_default();
         let region = answer.bucket_region.as_deref().map(|region| format!("; the bucket is in {region}"));
         let code = code(&body).unwrap_or_else(|| words(answer.status).to_owned());
@@ -277,7 +277,7 @@ impl Remote {
     }
 
     /// Receives a body that is not of the file, and keeps the connection if that is possible.
-    async fn pass_body(&self, mut connection: Connection, answer: &http_wire::Answer) -> Option<Vec<u8>> {
+    async fn pass_body(&self, mut connection: Connection, answer: &wire::http::Answer) -> Option<Vec<u8>> {
         let body = connection.short_body(answer.length).await?;
         self.keep(connection, answer.closes);
         Some(body)

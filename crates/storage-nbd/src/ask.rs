@@ -1,7 +1,7 @@
 //! What is asked of a server.
 
-use nbd_wire::{CommandFlags, RequestHeader, command_number};
 use net::dial::line::{self, Kind};
+use wire::nbd::{CommandFlags, RequestHeader, command_number};
 
 /// A request. Its range is inside the export and fits into one message.
 pub(crate) type Ask = line::Ask<What>;

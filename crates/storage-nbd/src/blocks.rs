@@ -3,8 +3,8 @@
 use std::io;
 
 use memory::{Filling, IoBuf, IoBytes, IoVec};
-use nbd_wire::{CommandFlags, ExportFlags};
 use storage::{RangeMode, Zeroing};
+use wire::nbd::{CommandFlags, ExportFlags};
 
 use crate::ask::{Ask, What};
 use crate::errors::Error;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use memory::IoBuf;
-use nbd_wire::ExportFlags;
-use nbd_wire::client::Negotiated;
 use net::dial::line::{Backoff, End, Line, Redial, Unflushed};
+use wire::nbd::ExportFlags;
+use wire::nbd::client::Negotiated;
 
 use crate::ask::{Ask, What};
 use crate::connect::{ExportInfo, block_sizes, shares};

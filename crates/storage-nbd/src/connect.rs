@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::IoBytes;
-use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
-use nbd_wire::limits::REQUEST_BYTES_MAX;
-use nbd_wire::{BlockSizes, Dialect, ExportFlags};
 use net::dial::line::Unflushed;
 use net::dial::{Address, Target};
 use net::tls::{ClientTls, Inbox, TlsStream, Transport};
 use reactor::net::Stream;
+use wire::nbd::client::{ExportRequest, Handshake, Negotiated, Step};
+use wire::nbd::limits::REQUEST_BYTES_MAX;
+use wire::nbd::{BlockSizes, Dialect, ExportFlags};
 
 use crate::ask::What;
 use crate::connection::Connection;

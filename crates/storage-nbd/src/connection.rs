@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 use std::thread::ThreadId;
 
 use memory::{IoBuf, IoVec};
-use nbd_wire::client::Negotiated;
-use nbd_wire::{Dialect, ExportFlags, HeaderBytes};
 use net::dial::line::{InFlight, Protocol, Unflushed};
+use wire::nbd::client::Negotiated;
+use wire::nbd::{Dialect, ExportFlags, HeaderBytes};
 
 use crate::ask::{Ask, What, header};
 use crate::errors::Error;

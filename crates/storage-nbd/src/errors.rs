@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use nbd_wire::ErrorCode;
-use nbd_wire::client::HandshakeError;
+use wire::nbd::ErrorCode;
+use wire::nbd::client::HandshakeError;
 
 /// Why an export cannot be used, or a request of it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

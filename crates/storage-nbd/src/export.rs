@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::{IoBuf, IoVec};
-use nbd_wire::{ErrorCode, ExportFlags};
 use net::dial::line::{Unflushed, UnflushedMode};
 use net::tls::ClientTls;
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
+use wire::nbd::{ErrorCode, ExportFlags};
 
 use crate::ask::{Ask, What};
 use crate::blocks::CHANGE_BYTES_MAX;
@@ -149,7 +149,7 @@ impl NbdStorage {
         }
         let changes = self.extents.changes();
         let start = offset - offset % self.block;
-        let is_long = self.client.negotiated.dialect == nbd_wire::Dialect::Extended;
+        let is_long = self.client.negotiated.dialect == wire::nbd::Dialect::Extended;
         let asked = if is_long { length - start } else { (length - start).min(STATUS_BYTES_MAX) };
         let reply = self.client.run(&Ask::new(What::Status, start, asked), None).await;
         match reply.result {

@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use nbd_wire::{ALLOCATION_ZERO, Descriptor};
 use parking_lot::Mutex;
 use storage::{Extent, ExtentKind};
+use wire::nbd::{ALLOCATION_ZERO, Descriptor};
 
 /// How long an answer is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -122,7 +122,7 @@ fn ends(start: u64, end: u64, said: &[Descriptor], meaning: Meaning) -> Vec<(u64
 
 #[cfg(test)]
 mod tests {
-    use nbd_wire::ALLOCATION_HOLE;
+    use wire::nbd::ALLOCATION_HOLE;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What arrives for a request that is on its way.
 
 use memory::IoBuf;
-use nbd_wire::{Chunk, Descriptor, ErrorCode};
+use wire::nbd::{Chunk, Descriptor, ErrorCode};
 
 use crate::ask::{Ask, What};
 use crate::coverage::Coverage;

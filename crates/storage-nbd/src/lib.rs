@@ -25,7 +25,7 @@
 //!
 //! # A server that lies
 //! What a server sends is checked where it arrives. Anything out of order ends the connection with a reason; memory is bounded by
-//! what was asked for and by the limits of [`nbd_wire::limits`].
+//! what was asked for and by the limits of [`wire::nbd::limits`].
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::IoBytes;
-use nbd_wire::client::{self, Fact, GREETING_BYTES, HandshakeError};
-use nbd_wire::{BlockSizes, ExportFlags, InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
 use net::tls::{ClientTls, Inbox, Transport};
+use wire::nbd::client::{self, Fact, GREETING_BYTES, HandshakeError};
+use wire::nbd::{BlockSizes, ExportFlags, InfoKind, OptionKind, OptionReplyHeader, OptionReplyKind};
 
 use crate::connect::{ExportInfo, connect_error};
 use crate::errors::Error;

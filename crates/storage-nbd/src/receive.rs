@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::IoBuf;
-use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
 use net::tls::{Inbox, Transport};
+use wire::nbd::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
 
 use crate::ask::{Ask, What};
 use crate::connection::Connection;
@@ -86,7 +86,7 @@ impl Receiver<'_> {
     }
 
     /// A reply without chunks; a read that succeeded brings its data that way in the simple dialect only.
-    async fn simple(&mut self, cookie: u64, result: Result<(), nbd_wire::ErrorCode>) -> Result<(), End> {
+    async fn simple(&mut self, cookie: u64, result: Result<(), wire::nbd::ErrorCode>) -> Result<(), End> {
         match result {
             Err(code) => self.connection.arrived(cookie, |_, incoming| {
                 incoming.fail(code, b"");
@@ -97,7 +97,7 @@ impl Receiver<'_> {
                     Ok((ask.kind == What::Read).then_some((ask.offset, ask.len)))
                 })?;
                 match data {
-                    Some(_) if self.connection.negotiated.dialect != nbd_wire::Dialect::Simple => {
+                    Some(_) if self.connection.negotiated.dialect != wire::nbd::Dialect::Simple => {
                         Err("data outside of a chunk".to_owned())?;
                     }
                     Some((offset, len)) => self.payload(cookie, offset, len).await?,

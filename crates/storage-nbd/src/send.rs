@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::{IoBuf, IoVec};
-use nbd_wire::{CommandFlags, RequestHeader, command_number};
 use net::tls::Transport;
+use wire::nbd::{CommandFlags, RequestHeader, command_number};
 
 use crate::connection::{Connection, Outgoing, ToSend};
 

@@ -1,7 +1,7 @@
 //! Lists of the objects of a bucket (ListObjectsV2, which Google has too, and Azure's List Blobs).
 
-use http_wire::{Fields, Url, date};
 use memory::IoBytes;
+use wire::http::{Fields, Url, date};
 
 use crate::elements::{elements, inside, unescaped};
 use crate::service::Service;

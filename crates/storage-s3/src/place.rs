@@ -1,7 +1,7 @@
 //! Where an object is.
 
-use http_wire::hash::escaped;
-use http_wire::{Scheme, Url, UrlError};
+use wire::http::hash::escaped;
+use wire::http::{Scheme, Url, UrlError};
 
 use crate::name::ObjectName;
 use crate::service::Service;
@@ -101,7 +101,7 @@ impl Place {
             Service::Azure => String::new(),
         };
         let endpoint = self.endpoint.clone().unwrap_or_else(own);
-        let refused = |allowed| PlaceError::Endpoint { found: http_wire::shown(&endpoint), allowed };
+        let refused = |allowed| PlaceError::Endpoint { found: wire::http::shown(&endpoint), allowed };
         let server = Url::parse(&endpoint).map_err(refused)?;
         let has_path = server.path() != "/" && self.service != Service::Azure;
         if has_path || server.query().is_some() {

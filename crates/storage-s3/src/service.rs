@@ -37,7 +37,7 @@ impl Service {
 
     /// The field in which an object keeps which upload made it.
     pub(crate) fn upload_field(self) -> &'static str {
-        let [s3, google, azure] = http_wire::UPLOAD_FIELDS;
+        let [s3, google, azure] = wire::http::UPLOAD_FIELDS;
         match self {
             Self::S3 => s3,
             Self::Google => google,

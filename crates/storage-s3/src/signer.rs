@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http_wire::{Fields, Payload, Request};
 use memory::secret::Secret;
 use parking_lot::Mutex;
 use reqsign_core::{Context, SignRequest};
 use storage_http::{Authorization, Authorize, Authorizing, Error};
+use wire::http::{Fields, Payload, Request};
 
 use crate::credentials::{Source, aws, azure, google};
 use crate::known::{Environment, KnownError};

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_wire::hash::escaped;
-use http_wire::{Fields, Get, Url};
 use memory::IoBytes;
 use net::tls::ClientCredentials;
 use storage_http::{Client, ClientOptions, Reply, Sent};
+use wire::http::hash::escaped;
+use wire::http::{Fields, Get, Url};
 
 use crate::name::{NameError, ObjectName};
 use crate::place::{Place, PlaceError};

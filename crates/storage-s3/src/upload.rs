@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use http_wire::Fields;
 use memory::{IoBuf, IoBytes};
 use reactor::Task;
+use wire::http::Fields;
 
 use crate::elements::{element, unescaped};
 use crate::service::Service;

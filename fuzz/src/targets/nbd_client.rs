@@ -1,7 +1,7 @@
 //! The client's half of NBD against any server: handshake, then replies.
 
-use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
-use nbd_wire::{Chunk, Decoded, Dialect, ReplyHead, decode_chunk, decode_reply};
+use wire::nbd::client::{ExportRequest, Handshake, Negotiated, Step};
+use wire::nbd::{Chunk, Decoded, Dialect, ReplyHead, decode_chunk, decode_reply};
 
 use crate::input::Input;
 

@@ -1,7 +1,7 @@
 //! The server's half of NBD against any client: handshake, then requests.
 
-use nbd_wire::server::{Catalogue, Handshake, Refusal, Session, Step, Tls};
-use nbd_wire::{
+use wire::nbd::server::{Catalogue, Handshake, Refusal, Session, Step, Tls};
+use wire::nbd::{
     BlockSizes, BlockStatusFilter, Command, Decoded, Dialect, ErrorCode, ExportFlags, ExportInfo,
     RequestHeader, Served, Targeted, done_reply, error_reply, read_head,
 };
@@ -91,7 +91,7 @@ fn request(input: &mut Input<'_>, stream: &mut Vec<u8>) {
     let how = input.byte();
     let dialect = if how & 1 == 1 { Dialect::Extended } else { Dialect::Structured };
     let header = RequestHeader {
-        flags: nbd_wire::CommandFlags::from_wire(u16::from(input.byte() & 0x3f)),
+        flags: wire::nbd::CommandFlags::from_wire(u16::from(input.byte() & 0x3f)),
         number: u16::from(input.byte() % 9),
         cookie: u64::from(input.byte()),
         offset: if how & 2 == 2 { input.number(8) } else { input.number(3) },
@@ -162,7 +162,7 @@ fn answer(command: Command, head: &RequestHeader, served: &Served, session: &Ses
         Command::Read { offset, len, .. } => {
             inside(offset, u64::from(len));
             let _ = read_head(served.dialect, head.cookie, offset, len);
-            let _ = nbd_wire::hole_reply(served.dialect, head.cookie, offset, len);
+            let _ = wire::nbd::hole_reply(served.dialect, head.cookie, offset, len);
         }
         Command::Write { offset, len, .. } => inside(offset, u64::from(len)),
         Command::Trim { offset, len, .. }

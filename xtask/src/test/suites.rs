@@ -211,13 +211,13 @@ pub const SUITES: [Suite; 43] = [
     Suite {
         name: "neighbours",
         takes: 12,
-        about: &["crates/door-nbd", "crates/nbd-wire"],
+        about: &["crates/door-nbd", "crates/wire/src/nbd"],
         first: &["nbdcopy_brings_a_disk_in_and_out", "maps_over_nbd_are_those_of_qemu_nbd"],
     },
     Suite {
         name: "remote",
         takes: 8,
-        about: &["crates/storage-http", "crates/http-wire", "crates/storage-s3", "crates/net/src/tls"],
+        about: &["crates/storage-http", "crates/wire/src/http", "crates/storage-s3", "crates/net/src/tls"],
         first: &["tools_read_a_disk_over_http_and_https_as_they_read_its_file"],
     },
     Suite {

@@ -1,7 +1,7 @@
 //! Reads that are answered at once, because nothing has to be waited for.
 
 use export::{Hints, ReadKind};
-use nbd_wire::{RequestHeader, hole_reply, read_head};
+use wire::nbd::{RequestHeader, hole_reply, read_head};
 
 use super::Transmission;
 use crate::client::Client;

@@ -3,8 +3,8 @@
 use std::io;
 
 use memory::IoBuf;
-use nbd_wire::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
 use net::tls::Transport;
+use wire::nbd::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
 
 use super::{End, Transmission, asked};
 use crate::block_status::Question;

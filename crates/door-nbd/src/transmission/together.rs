@@ -8,7 +8,7 @@ use std::rc::Rc;
 use export::merge::{self, Candidate, Direction, Limits, REQUESTS_MAX};
 use export::{Hints, Permit, STEP_BYTES};
 use memory::{IoBytes, IoVec};
-use nbd_wire::{ErrorCode, RequestHeader, done_reply};
+use wire::nbd::{ErrorCode, RequestHeader, done_reply};
 
 use super::{End, Transmission, asked};
 use crate::client::{Client, PendingRequest, What};

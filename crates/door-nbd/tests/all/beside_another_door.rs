@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use door_nbd::ServerOptions;
 use export::{Export, Exports, Loops, Shutdown};
-use nbd_wire::Dialect;
+use wire::nbd::Dialect;
 
 use crate::support::TestServer;
 use crate::support::client::{Client, read_to_end};

@@ -11,7 +11,7 @@ use crate::support::client::{Client, read_to_end};
 use crate::support::memory_export::{MemoryExport, PAGE};
 use door_nbd::ServerOptions;
 use export::limits::{FIRST_REQUEST_BYTES_MAX, PROCESS_BYTES_MAX};
-use nbd_wire::{CommandFlags, Dialect, command_number as n};
+use wire::nbd::{CommandFlags, Dialect, command_number as n};
 
 const MIB: u64 = 1 << 20;
 const LARGE: u64 = 32 * MIB;

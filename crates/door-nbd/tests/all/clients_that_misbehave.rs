@@ -9,11 +9,11 @@ use std::time::Duration;
 use door_nbd::ServerOptions;
 use door_nbd::limits::HANDSHAKES_MAX;
 use export::{Loops, Shutdown};
-use nbd_wire::client::{ExportRequest, HandshakeError};
-use nbd_wire::{CommandFlags, Dialect, OptionReplyKind, command_number as n};
 use support::TestServer;
 use support::client::{Client, connect_raw, read_to_end};
 use support::memory_export::{MemoryExport, PAGE};
+use wire::nbd::client::{ExportRequest, HandshakeError};
+use wire::nbd::{CommandFlags, Dialect, OptionReplyKind, command_number as n};
 
 const MIB: u64 = 1 << 20;
 

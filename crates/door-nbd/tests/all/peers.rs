@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nbd_wire::client::ExportRequest;
-use nbd_wire::{CommandFlags, Dialect, ErrorCode, command_number as n};
 use support::client::Client;
 use support::memory_export::PAGE;
 use support::{TestServer, peer, peer_succeeds};
+use wire::nbd::client::ExportRequest;
+use wire::nbd::{CommandFlags, Dialect, ErrorCode, command_number as n};
 
 const MIB: u64 = 1 << 20;
 

@@ -3,12 +3,12 @@
 use crate::support;
 
 use export::Hints;
-use nbd_wire::{
-    BlockStatusFilter, CommandFlags, Descriptor, Dialect, ErrorCode, ExportFlags, command_number as n,
-};
 use support::TestServer;
 use support::client::{Client, Reply};
 use support::memory_export::{MemoryExport, PAGE};
+use wire::nbd::{
+    BlockStatusFilter, CommandFlags, Descriptor, Dialect, ErrorCode, ExportFlags, command_number as n,
+};
 
 const ALL: [Dialect; 3] = [Dialect::Simple, Dialect::Structured, Dialect::Extended];
 const MIB: u64 = 1 << 20;

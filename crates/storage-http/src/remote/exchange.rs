@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 
-use http_wire::hash::hash_of_parts;
-use http_wire::{Answer, Length, Payload, Request, Scheme, UrlError};
+use wire::http::hash::hash_of_parts;
+use wire::http::{Answer, Length, Payload, Request, Scheme, UrlError};
 
 use super::heads::failed_head;
 use super::{Ended, Failure, PAUSES, Remote, pause};
@@ -119,7 +119,7 @@ impl Remote {
         };
         self.keep(connection, answer.closes);
         let Answer { status, version, date_s, upload, length, generation, .. } = answer;
-        let modified_s = version.last_modified.as_deref().and_then(http_wire::date::of_field);
+        let modified_s = version.last_modified.as_deref().and_then(wire::http::date::of_field);
         let bytes = match length {
             Length::Bytes(bytes) => Some(bytes),
             Length::Pieces | Length::UntilClosed => None,

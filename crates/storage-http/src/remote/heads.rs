@@ -1,6 +1,6 @@
 //! Heads of requests: with credentials, and as the way to the server wants them.
 
-use http_wire::{Get, Payload, Request};
+use wire::http::{Get, Payload, Request};
 
 use super::{Failure, Remote};
 use crate::authorize::Authorization;

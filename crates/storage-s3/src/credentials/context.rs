@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST};
-use http_wire::{Fields, Scheme, Url};
 use memory::IoBytes;
 use net::tls::ClientCredentials;
 use parking_lot::Mutex;
 use reqsign_core::{CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result};
 use storage_http::{Client, ClientOptions, Fixed, Sent};
+use wire::http::{Fields, Scheme, Url};
 
 use crate::known::Environment;
 
@@ -161,7 +161,7 @@ impl Servers {
         }
         .unwrap_or_else(|| uri.to_owned());
         Url::parse(&uri).map_err(|allowed| {
-            Error::config_invalid(format!("{}; allowed: {allowed}", http_wire::shown(&uri)))
+            Error::config_invalid(format!("{}; allowed: {allowed}", wire::http::shown(&uri)))
         })
     }
 }

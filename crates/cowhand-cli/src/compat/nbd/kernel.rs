@@ -8,9 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nbd_wire::Dialect;
-use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
 use tool::failure::Failure;
+use wire::nbd::Dialect;
+use wire::nbd::client::{ExportRequest, Handshake, Negotiated, Step};
 
 use super::netlink::{Attributes, Netlink};
 

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use nbd_wire::client::{ExportRequest, Handshake, Negotiated, Step};
-use nbd_wire::{
+use wire::nbd::client::{ExportRequest, Handshake, Negotiated, Step};
+use wire::nbd::{
     Chunk, CommandFlags, Decoded, Descriptor, Dialect, ErrorCode, ReplyHead, RequestHeader, command_number,
     decode_chunk, decode_reply,
 };
@@ -55,7 +55,10 @@ impl Client {
         Self::negotiate(socket, wanted).expect("the server to agree")
     }
 
-    pub fn negotiate(socket: &Path, wanted: ExportRequest) -> Result<Self, nbd_wire::client::HandshakeError> {
+    pub fn negotiate(
+        socket: &Path,
+        wanted: ExportRequest,
+    ) -> Result<Self, wire::nbd::client::HandshakeError> {
         let mut socket = connect_raw(socket);
         let mut handshake = Handshake::new(wanted);
         let (mut received, mut out) = (Vec::new(), Vec::new());

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_wire::Url;
 use memory::IoBuf;
 use reactor::Reactor;
 use storage::{Hints, Storage};
 use storage_http::{Error, Fixed, HttpStorage, Options};
+use wire::http::Url;
 
 /// Bytes of the file that tests serve.
 pub const SIZE: u64 = 8 << 20;
