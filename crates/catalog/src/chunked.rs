@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use luks::Secret;
 use storage::{IoFuture, Storage};
 use storage_cache::CachedStorage;
 use storage_chunked::{
@@ -13,7 +14,6 @@ use storage_chunked::{
     split_key, without_prefix,
 };
 use storage_http::{Client, ClientOptions, Fixed};
-use storage_luks::Secret;
 use storage_s3::{ObjectName, Service};
 use wire::http::Url;
 

@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use luks::Secret;
 use storage::{IoFuture, Storage};
 use storage_http::{Authorize, Fixed};
-use storage_luks::Secret;
 use wire::http::{Scheme, Url, basic_authorization};
 
 use super::not_built::prefixes;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Blame, Block, Raw};
-use storage_luks::{DataPlace, open_volume, read_volume};
+use luks::{DataPlace, open_volume, read_volume};
 
 use super::format_options::LUKS_OPTIONS;
 use graph::OpenError;
@@ -15,7 +15,7 @@ use graph::options::OptionError;
 pub(super) const LUKS: FormatDriver = FormatDriver {
     name: "luks",
     title: "a LUKS file",
-    header: Some(FormatHeader { name: "LUKS", begins: storage_luks::is_luks, required: false }),
+    header: Some(FormatHeader { name: "LUKS", begins: luks::is_luks, required: false }),
     options: LUKS_OPTIONS,
     open: |opening| Box::pin(async move { Ok(Arc::new(open(opening).await?) as Arc<dyn Block>) }),
 };

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use luks::Secret;
 use net::tls::{ClientCredentials, ClientFiles, Terms};
 use storage::Storage;
 use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
-use storage_luks::Secret;
 use wire::http::{Scheme, Url};
 
 use super::cached::{self, Caching, Remote};

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use storage_luks::Secret;
+use luks::Secret;
 
 use super::remote::OnRemoteError;
 use graph::Secrets;

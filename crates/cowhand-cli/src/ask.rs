@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal, Read, Write, stdin};
 use std::sync::Arc;
 
 use graph::{Ask, Secrets};
+use luks::Secret;
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
-use storage_luks::Secret;
 use tool::output::printable;
 use tool::voice;
 

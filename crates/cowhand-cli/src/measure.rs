@@ -243,7 +243,7 @@ fn measure(
         }
         _ => {
             // Of a LUKS file the header and the key material stand before the disk.
-            let before = options.encrypt.map_or(0, storage_luks::area_bytes);
+            let before = options.encrypt.map_or(0, luks::area_bytes);
             let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
             let size = size.and_then(|size| size.checked_add(before));
             let size = size.filter(|size| i64::try_from(*size).is_ok());

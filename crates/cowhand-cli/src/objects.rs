@@ -10,8 +10,8 @@ use std::sync::Once;
 use catalog::{TlsCredentials, tls_terms};
 use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets};
+use luks::Secret;
 use net::tls::ClientFiles;
-use storage_luks::Secret;
 use tool::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets and are not here.
@@ -81,7 +81,7 @@ pub fn leave_no_core_dump() -> Result<(), Failure> {
 /// Says, once, if passwords or keys could not be locked in memory. They are used all the same.
 pub fn warn_of_swap() {
     static SAID: Once = Once::new();
-    if let Some(why) = storage_luks::why_unlocked() {
+    if let Some(why) = luks::why_unlocked() {
         SAID.call_once(|| {
             warn(&format!(
                 "passwords and keys are not locked in memory ({why}): they may be swapped; allow more with ulimit -l, or LimitMEMLOCK= of \

@@ -9,6 +9,7 @@ use graph::OpenError;
 use graph::drive::place_of;
 use graph::names::directory_of;
 use graph::probe::Format;
+use luks::{Cipher, Hash, ITER_TIME_DEFAULT, NewVolume, Secret};
 use qcow2::{CreateOptions, Preallocation};
 use reactor::Backend;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -16,7 +17,6 @@ use rustix::io::Errno;
 use storage::{
     Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing, part_of,
 };
-use storage_luks::{Cipher, Hash, ITER_TIME_DEFAULT, NewVolume, Secret};
 
 use crate::error::Error;
 use crate::in_flight::HOME;

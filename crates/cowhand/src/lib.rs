@@ -168,10 +168,10 @@ pub use block::ZeroOptions;
 pub use graph::front::{Kind, KindStatistics, Statistics};
 pub use graph::options::Aio;
 pub use graph::probe::Format;
+pub use luks::NewVolume;
 pub use memory::{ForeignBytes, ForeignPart};
 pub use qcow2::{CreateOptions, Preallocation, ResizeOptions};
 pub use qcow2_layout::{Compression, Version};
-pub use storage_luks::NewVolume;
 
 pub use crate::buffer::Buffer;
 #[cfg(feature = "checkpoints")]

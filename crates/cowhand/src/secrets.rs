@@ -1,7 +1,7 @@
 //! Passwords and keys that options name by an id.
 
 use graph::{SecretError, SecretOptions, Secrets};
-use storage_luks::Secret;
+use luks::Secret;
 
 use crate::error::{Error, ErrorKind};
 

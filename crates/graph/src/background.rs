@@ -62,8 +62,8 @@ impl Host for BackgroundTasks {
     }
 }
 
-impl storage_luks::Around for BackgroundTasks {
-    fn spawn(&self, work: storage_luks::Work) {
+impl luks::Around for BackgroundTasks {
+    fn spawn(&self, work: luks::Work) {
         Host::spawn(self, work);
     }
 
@@ -76,8 +76,8 @@ impl storage_luks::Around for BackgroundTasks {
 #[derive(Clone, Copy, Debug)]
 pub struct OnLoop;
 
-impl storage_luks::Around for OnLoop {
-    fn spawn(&self, work: storage_luks::Work) {
+impl luks::Around for OnLoop {
+    fn spawn(&self, work: luks::Work) {
         reactor::spawn(work).detach();
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+use luks::{Secret, base64, read_key};
 use parking_lot::Mutex;
-use storage_luks::{Secret, base64, read_key};
 use thiserror::Error;
 
 /// Bytes of a secret at most: passwords are short, and a wrong file is not read whole.

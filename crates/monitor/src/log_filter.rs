@@ -6,7 +6,7 @@ use tool::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 38] = [
+const PARTS: [&str; 37] = [
     "bench",
     "block",
     "catalog",
@@ -24,7 +24,7 @@ const PARTS: [&str; 38] = [
     "graph",
     "job",
     "lineage",
-    "luks_layout",
+    "luks",
     "map_cache",
     "memory",
     "monitor",
@@ -37,7 +37,6 @@ const PARTS: [&str; 38] = [
     "storage_cache",
     "storage_chunked",
     "storage_http",
-    "storage_luks",
     "storage_nbd",
     "storage_rbd",
     "storage_s3",

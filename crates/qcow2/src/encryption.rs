@@ -8,11 +8,9 @@
 use std::sync::Arc;
 
 use block::{Blame, SECTOR_BYTES};
+use luks::{Algorithm, Area, Around, Cipher, CipherStorage, Iv, Mode, Part, Secret, SectorCipher, unlock};
 use qcow2_layout::{CryptMethod, Header, HostOffset};
 use storage::{Hints, IoBuf, Storage};
-use storage_luks::{
-    Algorithm, Area, Around, Cipher, CipherStorage, Iv, Mode, Part, Secret, SectorCipher, unlock,
-};
 
 use crate::Error;
 use crate::host::{Calculation, Host, Work};
@@ -100,7 +98,7 @@ pub(crate) async fn guest_data(
 
 /// The cipher of images from before LUKS: AES-128 in CBC mode, the first 16 bytes of the password being the key, or as many as there are and
 /// zeroes (qcow2 specification, `crypt_method` 1).
-fn before_luks(password: &Secret) -> Result<SectorCipher, storage_luks::LuksError> {
+fn before_luks(password: &Secret) -> Result<SectorCipher, luks::LuksError> {
     let cipher = Cipher { algorithm: Algorithm::Aes128, mode: Mode::Cbc, iv: Iv::Plain64 };
     let mut key = Secret::zeroed(cipher.key_bytes());
     let len = password.bytes().len().min(cipher.key_bytes());

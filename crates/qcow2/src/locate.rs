@@ -1,10 +1,10 @@
 //! Guest range -> where its bytes are, through all layers of a chain.
 
 use block::Block;
+use luks::SectorCipher;
 use map_cache::SliceKey;
 use qcow2_layout::{CompressedCluster, HostOffset};
 use storage::Storage;
-use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use block::Blame;
+use luks::{CipherStorage, SectorCipher};
 use qcow2_layout::{Geometry, HostOffset};
 use storage::{Step, Storage, about_to};
-use storage_luks::{CipherStorage, SectorCipher};
 
 use crate::Error;
 use crate::health::{Contradiction, Corruption, Health};

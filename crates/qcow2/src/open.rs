@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use block::Block;
 use block::{Blame, BlockFuture};
+use luks::Secret;
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
 };
 use storage::{Hints, IoBuf, Storage};
-use storage_luks::Secret;
 use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 

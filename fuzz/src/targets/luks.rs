@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, LazyLock};
 
-use luks_layout::{Cipher, Hash, Header, NewHeader, NewSlot, Secret, luks2};
+use luks::layout::{Cipher, Hash, Header, NewHeader, NewSlot, Secret, luks2};
+use luks::{Around, Calculation, DataPlace, VolumeHeader, Work, open_volume, read_volume};
 use serde_json::json;
 use storage::{Hints, IoBuf, MemoryStorage, Storage};
-use storage_luks::{Around, Calculation, DataPlace, VolumeHeader, Work, open_volume, read_volume};
 
 use crate::executor::block_on;
 use crate::input::Input;
 
-#[path = "../../../crates/luks-layout/tests/all/luks2_sample.rs"]
+#[path = "../../../crates/luks/tests/all/layout/luks2_sample.rs"]
 mod sample;
 
 use sample::{COPY_BYTES, PASSWORD, Sample};

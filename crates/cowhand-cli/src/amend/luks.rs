@@ -6,7 +6,7 @@ use graph::OnLoop;
 use graph::options::{DiskOptions, OptionError};
 use graph::probe::Format;
 use graph::{OpenError, Secrets, open_bare, open_luks_header};
-use storage_luks::{Area, VolumeHeader, read_volume, unlock};
+use luks::{Area, VolumeHeader, read_volume, unlock};
 use tool::amend::keys::{Change, KeyOptions};
 
 /// Whether `options` mean a LUKS file: they say so, or its first bytes do.

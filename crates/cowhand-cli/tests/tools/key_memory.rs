@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use luks_layout::{Header, MAGIC, SECTOR_BYTES, Secret};
+use luks::layout::{Header, MAGIC, SECTOR_BYTES, Secret};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::peer::Bench;

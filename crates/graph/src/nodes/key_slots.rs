@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use block::{Blame, Error};
+use luks::{Area, VolumeHeader, read_volume};
 use storage::Storage;
-use storage_luks::{Area, VolumeHeader, read_volume};
 
 use super::disk_node::DiskNode;
 use crate::layers::Layer;

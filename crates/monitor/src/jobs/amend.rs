@@ -6,8 +6,8 @@ use control::{Arguments, QmpError};
 use graph::OnLoop;
 use graph::{DiskNode, Secrets};
 use job::{Error, Life};
+use luks::unlock;
 use serde_json::{Map, Value};
-use storage_luks::unlock;
 use tool::amend::keys::{Change, ENCRYPT, KeyOptions};
 
 use super::failed::Failed;

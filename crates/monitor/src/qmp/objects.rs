@@ -7,9 +7,9 @@ use std::sync::Arc;
 use catalog::{TlsCredentials, tls_terms};
 use control::{Arguments, Class, Form, QmpError};
 use graph::SecretOptions;
+use luks::Secret;
 use net::tls::ClientFiles;
 use serde_json::{Map, Value, json};
-use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};
 
 use crate::inventory::Inventory;

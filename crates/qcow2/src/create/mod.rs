@@ -7,8 +7,8 @@ mod options;
 mod plan;
 
 use block::BlockFuture;
+use luks::{Around, NewVolume};
 use storage::{Allocation, Hints, IoBuf, Storage, Zeroing};
-use storage_luks::{Around, NewVolume};
 
 pub use error::CreateError;
 pub use in_order::{InOrder, InOrderCluster, Packer};

@@ -2,7 +2,7 @@
 
 use qcow2_layout::{Compression, Geometry, Version};
 
-use storage_luks::Cipher;
+use luks::Cipher;
 
 use super::CreateError;
 

@@ -1,12 +1,12 @@
 //! Where everything in a new image goes.
 
 use block::SECTOR_BYTES;
+use luks::area_bytes;
 use qcow2_layout::{
     Autoclear, Compatible, Compression, CryptMethod, CryptoExtension, Extensions, FeatureName, Geometry,
     HOST_OFFSET_LIMIT, Header, HostOffset, Incompatible, L1_BYTES_MAX, REFCOUNT_TABLE_BYTES_MAX, Version,
 };
 use storage::Storage;
-use storage_luks::area_bytes;
 
 use super::{CreateError, CreateOptions, Preallocation};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use block::BlockFuture;
+use luks::Secret;
 use qcow2_layout::CryptMethod;
 use storage::Storage;
-use storage_luks::Secret;
 
 use super::read_header;
 use crate::encryption::guest_data;

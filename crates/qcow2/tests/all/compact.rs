@@ -16,6 +16,7 @@ use common::faulty::Faulty;
 use common::{load, qemu, qemu_check, qemu_img, run, save};
 use harness::compacting::contents;
 use harness::{Qcow2Target, config};
+use luks::Secret;
 use on_reactor::{Loop, reactor_run};
 use qcow2::{
     CheckReport, CompactError, CompactOptions, CompactReport, Files, Host, Options, Progress, Qcow2, Repair,
@@ -25,7 +26,6 @@ use qcow2_layout::L1Entry;
 use sim::campaign::{Setup, run_workload};
 use sim::{Content, Durability, Op, Shape, Step, Target, Workload};
 use storage::{Hints, IoBuf, MemoryStorage, Storage};
-use storage_luks::Secret;
 
 const OPTIONS: CompactOptions = CompactOptions { detect_zeroes: false, defragment: false, dry_run: false };
 const ORDERED: CompactOptions = CompactOptions { detect_zeroes: false, defragment: true, dry_run: false };

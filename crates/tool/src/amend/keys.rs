@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use graph::OnLoop;
 use graph::Secrets;
+use luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key, replace_key};
 use storage::Storage;
-use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key, replace_key};
 
 use super::options::{OptionDef, each};
 use crate::create::options::BadOption;

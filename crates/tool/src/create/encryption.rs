@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use graph::probe::Format;
 use graph::{SecretError, Secrets};
-use storage_luks::{Algorithm, Cipher, Hash, ITER_TIME_DEFAULT, Iv, Mode, NewVolume};
+use luks::{Algorithm, Cipher, Hash, ITER_TIME_DEFAULT, Iv, Mode, NewVolume};
 
 use super::options::{BadOption, NewImage};
 

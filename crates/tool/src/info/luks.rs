@@ -5,8 +5,8 @@ use std::path::Path;
 use block::SECTOR_BYTES;
 use graph::FoundImage;
 use graph::probe::Format;
-use storage_luks::luks2::{self, Argon2Kind, Kdf, Place};
-use storage_luks::{DataPlace, VolumeHeader, read_volume};
+use luks::luks2::{self, Argon2Kind, Kdf, Place};
+use luks::{DataPlace, VolumeHeader, read_volume};
 
 use super::model::{FormatSpecific, ImageInfo, Luks2Info, LuksInfo, Slot2Info, SlotInfo, TriedSlot};
 use super::read::{cannot_open, child};
@@ -43,8 +43,8 @@ pub async fn file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Fa
 }
 
 /// What is shown of a header of version 1.
-pub fn luks1(header: storage_luks::Header, detached_header: bool) -> LuksInfo {
-    let slot = |slot: &storage_luks::KeySlot| SlotInfo {
+pub fn luks1(header: luks::Header, detached_header: bool) -> LuksInfo {
+    let slot = |slot: &luks::KeySlot| SlotInfo {
         active: slot.active,
         iters: slot.active.then_some(slot.iterations),
         key_offset: u64::from(slot.material_sector) * SECTOR_BYTES,

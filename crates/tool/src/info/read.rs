@@ -138,7 +138,7 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
     let mut specific = specific(header, &bitmaps);
     if let (Some(encrypt), Some(area)) = (&mut specific.encrypt, qcow2::luks_area(header)) {
         // No key is looked for.
-        let luks = storage_luks::read_header(&**image.storage(), area).await;
+        let luks = ::luks::read_header(&**image.storage(), area).await;
         let luks = luks.map_err(|error| unreadable("LUKS header", &error))?;
         encrypt.luks = Some(luks::luks1(luks, false));
     }

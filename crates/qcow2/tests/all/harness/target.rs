@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Block, Raw};
+use luks::Secret;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
@@ -17,7 +18,6 @@ use sim::{
     Subject, Target, World,
 };
 use storage::{Capabilities, Hints, IoBuf, IoVec, Role, Storage, Zeroing, open_locked};
-use storage_luks::Secret;
 
 use super::base::{Base, base};
 use super::config::{Below, CHAIN_FILES, Config, DataIn, Discard};

@@ -1,8 +1,8 @@
 //! What `-o` takes and refuses.
 
+use luks::Hash;
 use qcow2::Preallocation;
 use qcow2_layout::{Compression, Version};
-use storage_luks::Hash;
 
 use graph::drivers::format_called;
 

@@ -1,7 +1,7 @@
 //! Options of images that are written after they are made: qcow2, raw, luks. Those of all formats are among them.
 
 use graph::drivers::format_of_backing;
-use storage_luks::{Algorithm, Hash, Iv, Mode};
+use luks::{Algorithm, Hash, Iv, Mode};
 
 use super::definition::{Formats, OptionDef, Sets, known};
 use super::foreign::SWITCH;
