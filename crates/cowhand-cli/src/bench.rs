@@ -1,12 +1,12 @@
 //! `cowhand bench`: what an image costs to use, in process.
 
 mod args;
+pub mod load;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bench::Report;
 use graph::options::{Aio, DiskOptions};
 use graph::{Disk, OpenRules};
 use reactor::{Backend, Reactor};
@@ -15,6 +15,7 @@ use tool::output::write_json;
 use tool::voice;
 
 pub use self::args::Args;
+use self::load::Report;
 use crate::output::OutputFormat;
 
 /// Runs `cowhand bench`.
@@ -60,7 +61,7 @@ async fn measure(args: &Args, disk: &Arc<Disk>, out: &mut dyn Write) -> Result<R
         writeln!(out, "{}", args.announcement(&workload))?;
         out.flush()?;
     }
-    bench::run(disk, workload).await.map_err(|error| Failure::because("a request failed", &error))
+    load::run(disk, workload).await.map_err(|error| Failure::because("a request failed", &error))
 }
 
 fn show(report: &Report, format: OutputFormat, out: &mut dyn Write) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bench::{Access, Barrier, Operation, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use graph::cache_mode::CacheMode;
@@ -11,6 +10,7 @@ use graph::size::parse_size;
 use tool::failure::Failure;
 use tool::numbers::{between, whole};
 
+use crate::bench::load::{Access, Barrier, Operation, Workload};
 use crate::drive::DRIVE_HELP;
 use crate::drive::{DriveArgs, cache_modes};
 use crate::output::{OutputFormat, with_json};
@@ -25,7 +25,7 @@ const COUNT_DEFAULT: u64 = 75_000;
 /// discard, warm-up, a time limit, latencies and CPU time per request.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = DRIVE_HELP,
-    after_long_help = with_json(DRIVE_HELP, &[bench::REPORT_JSON]))]
+    after_long_help = with_json(DRIVE_HELP, &[crate::bench::load::REPORT_JSON]))]
 pub struct Args {
     /// The image.
     #[command(flatten)]

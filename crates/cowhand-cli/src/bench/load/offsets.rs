@@ -1,6 +1,6 @@
 //! Where the next request goes.
 
-use crate::permutation::{Permutation, scramble};
+use crate::bench::load::permutation::{Permutation, scramble};
 
 /// The order of offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use graph::Disk;
 use storage::{Hints, IoBuf, IoBytes, IoVec};
 use thiserror::Error;
 
-use crate::cost::{CpuTimes, resident_bytes};
-use crate::latency::Latencies;
-use crate::offsets::{Access, Offsets, Places, Random};
-use crate::report::{MapReport, Report};
-use crate::workload::{Operation, Workload};
+use crate::bench::load::cost::{CpuTimes, resident_bytes};
+use crate::bench::load::latency::Latencies;
+use crate::bench::load::offsets::{Access, Offsets, Places, Random};
+use crate::bench::load::report::{MapReport, Report};
+use crate::bench::load::workload::{Operation, Workload};
 
 /// A run that did not end.
 #[derive(Debug, Error)]

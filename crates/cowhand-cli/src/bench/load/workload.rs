@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::offsets::Access;
+use crate::bench::load::offsets::Access;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! Workloads on an opened disk, and what they cost.
 
-#![forbid(unsafe_code)]
-
 mod cost;
 mod latency;
 mod offsets;
