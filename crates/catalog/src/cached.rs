@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_lock::Mutex as AsyncMutex;
 use parking_lot::Mutex;
 use qcow2::Budget;
+use remote::cache::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
-use storage_cache::{BYTES_MAX_LEAST, CacheFile, CacheState, CachedStorage, Figures, Identity};
 
 use super::store::wrong;
 use graph::BackgroundTasks;
@@ -225,7 +225,7 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
     if place_of(path)? != Some(place) {
         return Ok(Look::Again);
     }
-    match storage_cache::look(&storage, identity).await.map_err(io::Error::other)? {
+    match remote::cache::look(&storage, identity).await.map_err(io::Error::other)? {
         CacheState::Usable => Ok(Look::Opened(cache_file(storage, lock, bytes_max), place)),
         CacheState::Outdated(why) => {
             tracing::warn!("{}: {why}; the cache of {} begins anew", path.display(), identity.name);
@@ -238,7 +238,7 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
 /// Makes an empty cache, which gets its name when it is whole: a crash leaves nothing.
 async fn make(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Look> {
     let empty =
-        async |file: &FileStorage| storage_cache::create(file, identity).await.map_err(io::Error::other);
+        async |file: &FileStorage| remote::cache::create(file, identity).await.map_err(io::Error::other);
     Ok(match make_file(path, 0o600, empty).await? {
         None => Look::Again,
         Some(MadeFile { storage, lock, place }) => Look::Opened(cache_file(storage, lock, bytes_max), place),

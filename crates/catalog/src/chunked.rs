@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use luks::Secret;
-use storage::{IoFuture, Storage};
-use storage_cache::CachedStorage;
-use storage_chunked::{
+use remote::cache::CachedStorage;
+use remote::chunked::{
     ChunkedStorage, ImageKey, KeyId, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, PREFIX, Place,
     split_key, without_prefix,
 };
-use storage_http::{Client, ClientOptions, Fixed};
-use storage_s3::{ObjectName, Service};
+use remote::http::{Client, ClientOptions, Fixed};
+use remote::s3::{ObjectName, Service};
+use storage::{IoFuture, Storage};
 use wire::http::Url;
 
 use super::cached::{self, Remote};

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use luks::Secret;
+use remote::http::{Authorize, Fixed};
 use storage::{IoFuture, Storage};
-use storage_http::{Authorize, Fixed};
 use wire::http::{Scheme, Url, basic_authorization};
 
 use super::not_built::prefixes;
@@ -305,7 +305,7 @@ impl Target for Http {
     }
 
     fn check(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { storage_http::check_reachable(&self.url()?) })
+        Box::pin(async { remote::http::check_reachable(&self.url()?) })
     }
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::tls::{ClientFiles, ClientTls};
-use serde_json::{Map, Value, json};
-use storage::{IoFuture, Storage};
-use storage_nbd::{
+use remote::nbd::{
     AbstractName, Credentials, ExportName, Listing, NamedTls, NbdStorage, PORT_DEFAULT, Server,
 };
+use serde_json::{Map, Value, json};
+use storage::{IoFuture, Storage};
 
 use self::families::Families;
 use self::options::AddressType;
@@ -188,7 +188,7 @@ pub async fn nbd_exports(name: ExportName) -> io::Result<Listing> {
         Some(named) => Some(client_tls(named, &name.server).await?),
         None => None,
     };
-    Ok(storage_nbd::list_exports(&name.server, tls, LISTED_WITHIN).await?)
+    Ok(remote::nbd::list_exports(&name.server, tls, LISTED_WITHIN).await?)
 }
 
 /// Finds the certificates, and the name that the server's must have.
@@ -262,7 +262,7 @@ impl Target for Nbd {
     }
 
     fn check(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { storage_nbd::check_reachable(&self.export_name()?.server) })
+        Box::pin(async { remote::nbd::check_reachable(&self.export_name()?.server) })
     }
 
     fn is_overwritable(&self) -> bool {
@@ -289,7 +289,7 @@ impl Target for Nbd {
                 None => None,
             };
             let server = self.families().choose(server).await?;
-            let storage = NbdStorage::open(storage_nbd::Options {
+            let storage = NbdStorage::open(remote::nbd::Options {
                 name: self.name(),
                 server,
                 export,

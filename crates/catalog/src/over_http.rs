@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use luks::Secret;
 use net::tls::{ClientCredentials, ClientFiles, Terms};
+use remote::http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
 use storage::Storage;
-use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
 use wire::http::{Scheme, Url};
 
 use super::cached::{self, Caching, Remote};
@@ -126,7 +126,7 @@ pub(super) async fn open(
     let tls = trust.credentials(url.origin().scheme).await?;
     let (timeout, remote_timeout) = reading.times();
     let full_name = url.name();
-    let storage = HttpStorage::open(storage_http::Options {
+    let storage = HttpStorage::open(remote::http::Options {
         name,
         url,
         tls,

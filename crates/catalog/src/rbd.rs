@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use remote::rbd::{Encryption, EncryptionFormat, ImageName, Opening, RbdStorage};
 use storage::{IoFuture, Storage};
-use storage_rbd::{Encryption, EncryptionFormat, ImageName, Opening, RbdStorage};
 
 use super::not_built::prefixes;
 use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
@@ -22,7 +22,7 @@ pub(super) const RBD: StorageDriver = StorageDriver {
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || RBD_OPTIONS.iter().map(Entry::spec).collect(),
         options_of,
-        shown: storage_rbd::shown,
+        shown: remote::rbd::shown,
         read,
         is_within_process: false,
     }),
@@ -274,7 +274,7 @@ impl Target for Rbd {
     fn name(&self) -> String {
         let [pool, namespace, image, snapshot] = [&self.pool, &self.namespace, &self.image, &self.snapshot]
             .map(|text| text.as_deref().unwrap_or_default());
-        storage_rbd::name_of([pool, namespace, image, snapshot])
+        remote::rbd::name_of([pool, namespace, image, snapshot])
     }
 
     fn first_difference(&self, other: &dyn Target) -> Option<String> {
@@ -300,7 +300,7 @@ impl Target for Rbd {
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
-            let storage = RbdStorage::open(storage_rbd::Options {
+            let storage = RbdStorage::open(remote::rbd::Options {
                 name: self.name(),
                 opening: self.opening(access)?,
                 no_flush: access.no_flush,

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use storage::{IoFuture, Storage};
-use storage_s3::{
+use remote::s3::{
     Addressing, Credentials, Environment, KnownError, ObjectName, Place, Service, Settings, Signer, Store,
     StoreOptions, account, azure_endpoint,
 };
+use storage::{IoFuture, Storage};
 
 use super::not_built::prefixes;
 use super::over_http::{self, Reading, Trust};
@@ -308,7 +308,7 @@ impl Target for S3 {
             // Missing credentials are reported when it is opened.
             let Ok((place, _)) = self.store().await else { return Ok(()) };
             let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
-            storage_http::check_reachable(&url)
+            remote::http::check_reachable(&url)
         })
     }
 

@@ -140,9 +140,9 @@ pub enum Command {
     Completion(Deferred<completion::Args>),
     #[command(about = "Make connections for a server", hide = true)]
     Broker(Deferred<broker::Args>),
-    #[command(name = storage_rbd::starter::STARTER, about = "Start processes for RBD images", hide = true)]
+    #[command(name = remote::rbd::starter::STARTER, about = "Start processes for RBD images", hide = true)]
     RbdStarter,
-    #[command(name = storage_rbd::starter::WORKER, about = "Serve an RBD image to a server", hide = true)]
+    #[command(name = remote::rbd::starter::WORKER, about = "Serve an RBD image to a server", hide = true)]
     RbdWorker,
     #[command(about = "Run under the names of QEMU's programs")]
     #[command(subcommand, arg_required_else_help = true)]

@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = door_fuse::watcher::run_if_asked() {
         return code;
     }
-    storage_rbd::starter::start_with("/proc/self/exe");
+    ::remote::rbd::starter::start_with("/proc/self/exe");
     let words: Vec<OsString> = std::env::args_os().collect();
     let mut out = BufWriter::new(stdout().lock());
     let outcome = match compat::program_of(&words) {
@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
         }
         None => run_own(&words, &mut out),
     };
-    storage_rbd::settle(RBD_CLOSES_WITHIN);
+    ::remote::rbd::settle(RBD_CLOSES_WITHIN);
     objects::warn_of_swap();
     let outcome = outcome.and_then(|code| {
         out.flush()?;

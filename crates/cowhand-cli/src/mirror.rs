@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use cowhand::Existing;
 use graph::drivers::elsewhere;
 use graph::probe::Format;
+use remote::nbd::{Credentials, ExportName, Server};
 use serde_json::{Value, json};
-use storage_nbd::{Credentials, ExportName, Server};
 use tool::create::options::NewImage;
 use tool::failure::Failure;
 

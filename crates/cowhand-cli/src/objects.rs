@@ -47,7 +47,7 @@ const STORE_KEYS: [&str; 11] = [
 /// For the first that is of another type, or cannot be read. Its text is not shown: it may hold a password.
 pub fn add_all(objects: &[OsString]) -> Result<(), Failure> {
     // Those of services are fetched when a store is opened.
-    storage_s3::when_read(|| {
+    remote::s3::when_read(|| {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             if let Err(failure) = leave_no_core_dump() {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use catalog::object_store;
 use graph::size::human_size;
 use graph::trace::{Plan, PlanRequest, ReadError, disks, plan};
+use remote::chunked::{Error, Packed, Place, split_key, without_prefix};
 use serde::Serialize;
-use storage_chunked::{Error, Packed, Place, split_key, without_prefix};
 use tool::failure::{Failure, warn};
 use tool::output::{printable, write_json};
 

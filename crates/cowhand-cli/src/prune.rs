@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use catalog::object_store;
 use graph::size::human_size;
+use remote::chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};
 use serde::Serialize;
-use storage_chunked::{Error, Folder, Removal, Survey, Unused, without_prefix};
 use tool::failure::{Failure, warn};
 use tool::output::write_json;
 

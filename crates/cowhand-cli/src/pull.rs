@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use graph::probe::Format;
-use storage_chunked::{PREFIX, split_key, without_prefix};
+use remote::chunked::{PREFIX, split_key, without_prefix};
 use tool::failure::Failure;
 
 use crate::convert;

@@ -17,7 +17,7 @@ use tool::failure::Failure;
 /// # Errors
 /// When standard input is no socket.
 pub fn start() -> Result<ExitCode, Failure> {
-    let serve = || storage_rbd::starter::serve(&socket()?);
+    let serve = || remote::rbd::starter::serve(&socket()?);
     serve().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
@@ -26,7 +26,7 @@ pub fn start() -> Result<ExitCode, Failure> {
 /// # Errors
 /// When standard input is no socket, or the image cannot be closed.
 pub fn work() -> Result<ExitCode, Failure> {
-    let serve = || storage_rbd::worker::serve(socket()?, sandbox::enter_as_rbd_worker);
+    let serve = || remote::rbd::worker::serve(socket()?, sandbox::enter_as_rbd_worker);
     serve().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 

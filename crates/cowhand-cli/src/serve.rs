@@ -207,7 +207,7 @@ fn give_up_rights(inventory: &Inventory, options: &Args, sockets: &Sockets) {
     let reach: &[PathBuf] = if options.qmp.is_some() { &options.allow_path } else { &[] };
     let disks = if next.is_some() { files_of_disks(inventory) } else { Vec::new() };
     let lineages = if options.qmp.is_some() { lineages_of_disks(inventory) } else { Vec::new() };
-    let (names, credentials) = (names.collect::<Vec<_>>(), storage_s3::files_read());
+    let (names, credentials) = (names.collect::<Vec<_>>(), remote::s3::files_read());
     let (names, disks, lineages, credentials) = (&names[..], &disks[..], &lineages[..], &credentials[..]);
     sandbox::enter(sandbox::Allowed { names, reach, disks, lineages, credentials });
 }

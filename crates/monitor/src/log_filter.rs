@@ -6,7 +6,7 @@ use tool::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 36] = [
+const PARTS: [&str; 31] = [
     "block",
     "catalog",
     "checkpoints",
@@ -32,13 +32,8 @@ const PARTS: [&str; 36] = [
     "qcow2",
     "qcow2_layout",
     "reactor",
+    "remote",
     "storage",
-    "storage_cache",
-    "storage_chunked",
-    "storage_http",
-    "storage_nbd",
-    "storage_rbd",
-    "storage_s3",
     "sync",
     "throttle",
     "tool",

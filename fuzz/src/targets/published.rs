@@ -1,7 +1,7 @@
 //! Published disks: a manifest, table of deltas or start list that is accepted is written down and read again; tables and chunks of a manifest cover the disk once, and a
 //! start list asks for no more than it may.
 
-use storage_chunked::{
+use remote::chunked::{
     ChunkSize, DISK_BYTES_MAX, DeltaTable, Manifest, PACK_BYTES_MAX, START_CHUNKS_MAX, StartList, Table,
 };
 

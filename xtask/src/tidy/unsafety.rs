@@ -13,7 +13,7 @@ const ROOMS: [(&str, &str); 17] = [
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
     ("crates/storage/src/page_cache.rs", "what the page cache has of a file, which no crate wraps"),
-    ("crates/storage-rbd/src/librbd/", "functions of Ceph's library, in a process of its own"),
+    ("crates/remote/src/rbd/librbd/", "functions of Ceph's library, in a process of its own"),
     ("crates/adapters/src/", "memory of guests and functions of traits that are unsafe to call"),
     ("crates/adapters/tests/", "the same, in the shape of monitors that are in no registry"),
     ("crates/capi/src/", "functions that C calls, and what their pointers lead to"),

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 
-use storage_nbd::Server;
+use remote::nbd::Server;
 
 /// Families of addresses, of which one at least is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

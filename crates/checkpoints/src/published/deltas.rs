@@ -6,7 +6,7 @@ use std::ops::Range;
 use futures_util::stream::{self, Stream, TryStreamExt};
 use job::Dirty;
 use memory::IoBytes;
-use storage_chunked::{
+use remote::chunked::{
     CHUNK_BYTES_MIN, ChunkName, Compression, DELTA_TABLES_MAX, Delta, DeltaObject, DeltaTable, DeltasOf,
     Manifest, NewDelta, ObjectKind, Published,
 };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use storage_chunked::{Error as ImageError, ManifestError};
+use remote::chunked::{Error as ImageError, ManifestError};
 
 use crate::error::Error;
 

@@ -6,7 +6,7 @@ use block::Block;
 use graph::{Change, Disk, DiskNode, Graph};
 use job::{Dirty, Host, take_filter_off};
 use qcow2::bitmap::Bitmap;
-use storage_chunked::{Place, Published};
+use remote::chunked::{Place, Published};
 
 use super::deltas;
 use super::error::PublishError;

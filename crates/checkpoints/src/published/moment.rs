@@ -12,8 +12,8 @@ use block::{Blame, Block, BlockFuture, Capabilities, Error, ZeroOptions};
 use filter::{CopyBeforeWrite, OnError, Policy, Snapshot, SnapshotAccess};
 use job::Dirty;
 use memory::{IoBytes, IoVec};
+use remote::chunked::{ChunkName, Manifest};
 use storage::Hints;
-use storage_chunked::{ChunkName, Manifest};
 use sync::{Event, Mutex};
 
 /// Bytes of chunks that were about to be overwritten and are not sent yet, in memory. One request more is kept than fits.

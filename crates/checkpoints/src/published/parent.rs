@@ -6,7 +6,7 @@ use block::Block;
 use graph::{Disk, OpenRules};
 use job::{Above, Dirty, Says};
 use lineage::LayerId;
-use storage_chunked::{Error, Of, Place, Published};
+use remote::chunked::{Error, Of, Place, Published};
 
 use super::deltas::marks;
 use crate::difference::Differences;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use graph::{Disk, OpenRules};
 use lineage::LayerId;
+use remote::chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Of, Place, Published};
+use remote::s3::StoreError;
 use serde::Serialize;
-use storage_chunked::{CHECKPOINTS_MAX, Checkpoint, Error, Manifest, Of, Place, Published};
-use storage_s3::StoreError;
 
 use super::error::{NoParent, PublishError};
 use super::follow::Follow;

@@ -9,10 +9,10 @@ use catalog::{image_key, object_store};
 use futures_util::future::{Either, select};
 use graph::Disk;
 use job::Dirty;
-use serde::{Deserialize, Serialize};
-use storage_chunked::{
+use remote::chunked::{
     ChunkSize, Compression, Error, Manifest, Place, Published, WithoutConditions, Writing, without_prefix,
 };
+use serde::{Deserialize, Serialize};
 
 use super::error::PublishError;
 use super::follow::Follow;

@@ -1,7 +1,7 @@
 //! A published checkpoint, of which a disk is to begin.
 
 use catalog::chunked_place;
-use storage_chunked::{Error, KeyId, PREFIX, Place, Published, without_prefix};
+use remote::chunked::{Error, KeyId, PREFIX, Place, Published, without_prefix};
 
 use super::error::PublishError;
 

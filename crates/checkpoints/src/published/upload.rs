@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
 use memory::{IoBuf, IoBytes};
-use storage_chunked::{ChunkName, DeltaTable, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
+use remote::chunked::{ChunkName, DeltaTable, Error, Manifest, ObjectKind, Place, Published, Table, Writing};
 
 use super::deltas::{Deltas, SentChunk, batches};
 use super::follow::Follow;

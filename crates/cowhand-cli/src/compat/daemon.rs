@@ -114,7 +114,7 @@ impl Daemon {
             brokers::start()?;
             systemd::connect();
             reactor::prepare_rings(self.inventory.loops.count());
-            let (names, credentials) = (names.collect::<Vec<_>>(), storage_s3::files_read());
+            let (names, credentials) = (names.collect::<Vec<_>>(), remote::s3::files_read());
             sandbox::enter(Allowed { names: &names, credentials: &credentials, ..Allowed::default() });
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));

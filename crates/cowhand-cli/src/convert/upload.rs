@@ -11,7 +11,7 @@ use graph::probe::Format;
 use job::{Copy, CopyOptions, Counters, Order};
 use qcow2::{CreateOptions, DataClusters, InOrder};
 use reactor::Reactor;
-use storage_s3::{Present, Service, Upload, UploadSize};
+use remote::s3::{Present, Service, Upload, UploadSize};
 use tool::failure::{Failure, warn};
 
 use super::args::Args;
@@ -23,7 +23,7 @@ use crate::drive::disk_options;
 use crate::measure::add_data;
 
 /// Less does not hold three parts.
-const MEMORY_BYTES_MIN: u64 = 3 * storage_s3::PART_BYTES_MIN as u64;
+const MEMORY_BYTES_MIN: u64 = 3 * remote::s3::PART_BYTES_MIN as u64;
 
 /// The name of an object that is to be made.
 pub fn object_name<'a>(args: &Args, target: &'a OsStr) -> Option<&'a str> {

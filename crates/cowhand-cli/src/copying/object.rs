@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use memory::{IoBytes, IoVec};
 use qcow2::{CreateError, InOrder, InOrderCluster, Packer};
-use storage_s3::{Service, StoreError, Upload};
+use remote::s3::{Service, StoreError, Upload};
 use tool::failure::Failure;
 
 /// Zeroes that are appended at a time.

@@ -6,7 +6,7 @@ use std::path::Path;
 use catalog::chunked_place;
 use checkpoints::{Part, Says};
 use graph::drivers::elsewhere;
-use storage_chunked::{Comparison, Content, Difference, Place, without_prefix};
+use remote::chunked::{Comparison, Content, Difference, Place, without_prefix};
 use tool::failure::Failure;
 use tool::output::printable;
 

@@ -3,8 +3,8 @@
 use checkpoints::{Sent, Target};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use graph::size::human_size;
+use remote::chunked::{ChunkSize, Compression};
 use serde_json::{Value, json};
-use storage_chunked::{ChunkSize, Compression};
 
 use crate::drive::parse_bytes;
 

@@ -50,8 +50,8 @@ impl Error {
 
 /// The kind of what a store says, or an image there.
 #[cfg(feature = "s3")]
-fn kind_of_store(error: &storage_chunked::Error) -> ErrorKind {
-    use storage_chunked::Error as Image;
+fn kind_of_store(error: &remote::chunked::Error) -> ErrorKind {
+    use remote::chunked::Error as Image;
     match error {
         Image::NoImage { .. } | Image::NoCheckpoint { .. } => ErrorKind::NotFound,
         Image::Removing { .. } | Image::Pushing { .. } => ErrorKind::InUse,

@@ -7,7 +7,7 @@ use ::checkpoints::{Publication, PublishError, PushTarget, Sealed, Source, Targe
 use graph::Change as GraphChange;
 use graph::DiskNode;
 use graph::probe::Format;
-use storage_chunked::{ChunkSize, Compression};
+use remote::chunked::{ChunkSize, Compression};
 
 use super::{invalid, named};
 use crate::create::{NewImage, apart, make_whole};

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use checkpoints::{Publication, PublishError, Sealed, Target};
 use control::{Arguments, Kind, QmpError, optional, required};
+use remote::chunked::{ChunkSize, Compression};
 use serde_json::{Value, json};
-use storage_chunked::{ChunkSize, Compression};
 use tool::failure::Failure;
 
 use super::checkpoints::{NODE, OF_CHECKPOINT, checkpoint_of, disk_of, refused};

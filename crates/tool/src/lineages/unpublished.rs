@@ -1,8 +1,8 @@
 //! Why nothing was uploaded, and what the user can do about it.
 
 use checkpoints::PublishError;
-use storage_chunked::Error;
-use storage_s3::StoreError;
+use remote::chunked::Error;
+use remote::s3::StoreError;
 
 use crate::failure::Failure;
 

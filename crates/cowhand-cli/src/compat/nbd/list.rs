@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use catalog::nbd_exports;
-use storage_nbd::{Credentials, ExportName, ListedExport, Listing, NamedTls, Server};
+use remote::nbd::{Credentials, ExportName, ListedExport, Listing, NamedTls, Server};
 use tool::failure::Failure;
 use tool::output::printable;
 
