@@ -65,7 +65,7 @@ fn a_level_of_logging_that_does_not_exist_is_refused() {
     // What one part logs does not silence the others.
     let mut server = Server::start(["--log", "qcow2=debug,info", &path]);
     server.signal(rustix::process::Signal::TERM);
-    assert!(server.outcome().stderr.contains("INFO cowhand"));
+    assert!(server.outcome().stderr.contains("INFO monitor"));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_log_in_a_file_has_no_colours() {
     let mut server = Server::start(["--log", "debug", &path]);
     server.signal(rustix::process::Signal::TERM);
     let said = server.outcome().stderr;
-    assert!(said.contains("INFO cowhand") && !said.contains('\u{1b}'), "{said}");
+    assert!(said.contains("INFO monitor") && !said.contains('\u{1b}'), "{said}");
 }
 
 #[test]

@@ -40,6 +40,27 @@ const PARTS: [&str; 31] = [
     "wire",
 ];
 
+/// Parts that had other names in earlier releases, and what those names mean now.
+const FORMER: [(&str, &[&str]); 17] = [
+    ("bench", &["cowhand_cli::bench"]),
+    ("buffer", &["memory"]),
+    ("cowhand_cli::serve", &["monitor"]),
+    ("cowhand_cli", &["cowhand_cli", "monitor", "tool"]),
+    ("dial", &["net::dial"]),
+    ("http_wire", &["wire::http"]),
+    ("luks_layout", &["luks::layout"]),
+    ("nbd_wire", &["wire::nbd"]),
+    ("secret", &["memory::secret"]),
+    ("storage_cache", &["remote::cache"]),
+    ("storage_chunked", &["remote::chunked"]),
+    ("storage_http", &["remote::http"]),
+    ("storage_luks", &["luks"]),
+    ("storage_nbd", &["remote::nbd"]),
+    ("storage_rbd", &["remote::rbd"]),
+    ("storage_s3", &["remote::s3"]),
+    ("tls", &["net::tls"]),
+];
+
 /// The level of what is not named.
 pub const DEFAULT_LEVEL: &str = "warn";
 
@@ -57,9 +78,9 @@ pub fn parse(filter: &str) -> Result<String, Failure> {
         match word.split_once('=') {
             None => everything = level(word).ok_or_else(|| refused(filter, word))?,
             Some((part, level_name)) => {
-                let part = known(part).ok_or_else(|| unknown(filter, part))?;
+                let named = known(part).ok_or_else(|| unknown(filter, part))?;
                 let level = level(level_name).ok_or_else(|| refused(filter, level_name))?;
-                parts.push(format!(",{part}={level}"));
+                parts.extend(named.iter().map(|part| format!(",{part}={level}")));
             }
         }
     }
@@ -70,12 +91,18 @@ fn level(word: &str) -> Option<&'static str> {
     LEVELS.into_iter().find(|level| level.eq_ignore_ascii_case(word))
 }
 
-/// A part, or something in it, such as `qcow2::commit`.
-fn known(path: &str) -> Option<String> {
+/// The parts that a name means: a part, or something in it, such as `qcow2::commit`; also by a former name.
+fn known(path: &str) -> Option<Vec<String>> {
     let path = path.trim().replace('-', "_");
-    let name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+    let is_name = path.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+    let behind =
+        |name: &str| path.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with("::"));
+    let former = FORMER.iter().find_map(|(name, now)| Some((behind(name)?, now)));
+    if let Some((rest, now)) = former.filter(|_| is_name) {
+        return Some(now.iter().map(|part| format!("{part}{rest}")).collect());
+    }
     let part = path.split("::").next().unwrap_or_default();
-    (PARTS.contains(&part) && name(&path)).then_some(path)
+    (PARTS.contains(&part) && is_name).then(|| vec![path.clone()])
 }
 
 fn refused(filter: &str, word: &str) -> Failure {
@@ -98,6 +125,9 @@ mod tests {
         let table = [
             ("info", "info"),
             ("WARN", "warn"),
+            ("storage-nbd=debug,buffer=info", "warn,remote::nbd=debug,memory=info"),
+            ("cowhand_cli=info", "warn,cowhand_cli=info,monitor=info,tool=info"),
+            ("cowhand_cli::serve::qmp=info", "warn,monitor::qmp=info"),
             ("qcow2=debug", "warn,qcow2=debug"),
             ("error, door-nbd=trace,qcow2::commit=off", "error,door_nbd=trace,qcow2::commit=off"),
         ];

@@ -228,7 +228,8 @@ pub(super) fn hand_in(filters: Filters) {
 
 fn handed_in() -> Filters {
     #[cfg(test)]
-    super::hand_in(crate::catalog::DRIVERS);
+    return crate::catalog::DRIVERS.filters;
+    #[cfg(not(test))]
     HANDED_IN.get().copied().unwrap_or_default()
 }
 

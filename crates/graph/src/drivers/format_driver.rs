@@ -86,7 +86,8 @@ pub(super) fn hand_in(list: &'static [&'static FormatDriver]) {
 /// All drivers of formats, in the order of the documentation.
 pub fn format_drivers() -> &'static [&'static FormatDriver] {
     #[cfg(test)]
-    super::hand_in(crate::catalog::DRIVERS);
+    return crate::catalog::DRIVERS.formats;
+    #[cfg(not(test))]
     HANDED_IN.get().copied().unwrap_or_default()
 }
 

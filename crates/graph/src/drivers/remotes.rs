@@ -54,6 +54,7 @@ pub(super) fn hand_in(remotes: Remotes) {
 /// What this process does beside requests.
 pub(crate) fn remotes() -> Remotes {
     #[cfg(test)]
-    super::hand_in(crate::catalog::DRIVERS);
+    return crate::catalog::DRIVERS.remotes;
+    #[cfg(not(test))]
     HANDED_IN.get().copied().unwrap_or(Remotes::NONE)
 }

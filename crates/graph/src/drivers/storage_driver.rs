@@ -86,7 +86,8 @@ pub(super) fn hand_in(list: &'static [&'static StorageDriver]) {
 /// All drivers of storage, in the order of the documentation.
 pub fn storage_drivers() -> &'static [&'static StorageDriver] {
     #[cfg(test)]
-    super::hand_in(crate::catalog::DRIVERS);
+    return crate::catalog::DRIVERS.storage;
+    #[cfg(not(test))]
     HANDED_IN.get().copied().unwrap_or_default()
 }
 
