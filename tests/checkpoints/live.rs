@@ -1,6 +1,7 @@
 //! A disk that is being served.
 
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +9,7 @@ use black_box::bytes::are_all;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::{Client, Holder, Random, Run, cowhand};
+use rustix::fs::inotify;
 use serde_json::json;
 
 use super::Lineage;
@@ -110,16 +112,13 @@ fn a_client_that_connects_before_the_switch_of_a_rollback_refuses_it() {
     cowhand(["checkpoint", "-q", &socket, "one"]).ok();
     let lock = lineage.scratch.file("layers/lock");
     let holder = Holder::of_raw(&lock);
+    let opened = inotify::init(inotify::CreateFlags::CLOEXEC).expect("an inotify");
+    inotify::add_watch(&opened, &lock, inotify::WatchFlags::OPEN).expect("a watch");
     let mut client = std::thread::scope(|scope| {
         let rollback = scope.spawn(|| cowhand(["rollback", &socket, "@first"]).fails());
-        // The first look for clients is over when the server waits for the lineage.
-        let descriptors = format!("/proc/{}/fd", server.pid());
-        let waits =
-            |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).is_ok_and(|path| path == lock);
-        while !rollback.is_finished()
-            && !std::fs::read_dir(&descriptors).expect("a list").flatten().any(|entry| waits(&entry))
-        {
-        }
+        // The first look for clients is over when the server tries to lock the lineage.
+        let mut event = [MaybeUninit::uninit(); 512];
+        inotify::Reader::new(&opened, &mut event).next().expect("an event");
         let mut client = server.client("");
         assert!(are_all(&client.read(0, 8192).expect("a read"), 1));
         holder.finish(&[]);
