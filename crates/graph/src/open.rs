@@ -54,11 +54,11 @@ impl OpenDisk for Described {
     }
 }
 
-/// Says of the disks that `options` describe in the place of files how they are opened.
-fn say_how_disks_open(options: &DiskOptions, rules: &OpenRules) {
+/// Says of the disks that `options` describe in the place of files how they are opened: by `rules`, which are asked for where there is one.
+fn say_how_disks_open(options: &DiskOptions, rules: impl Fn() -> OpenRules) {
     for disk in options.layer.all_files().into_iter().filter_map(FileOptions::disk) {
         if let Some(described) = disk.description() {
-            let (options, rules) = (described.clone(), rules.clone());
+            let (options, rules) = (described.clone(), rules());
             disk.is_opened_by(Arc::new(Described { options, rules }));
         }
     }
@@ -74,7 +74,7 @@ impl<'a> ChainWalk<'a> {
         rules: &'a OpenRules,
         data_files: DataFiles,
     ) -> Result<Self, OpenError> {
-        say_how_disks_open(options, rules);
+        say_how_disks_open(options, || rules.clone());
         Self::from(options, rules, data_files)
     }
 }
@@ -84,7 +84,7 @@ impl<'a> ChainWalk<'a> {
 /// Costs one or two descriptors an image, but for layers that other disks under the same rules read, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     check_group(options, rules)?;
-    say_how_disks_open(options, rules);
+    say_how_disks_open(options, || rules.clone());
     if options.filters.is_empty() {
         return open_images(options, rules).await;
     }
@@ -269,7 +269,7 @@ pub struct BareImage {
 /// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
 pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     options.check_without_filters()?;
-    say_how_disks_open(options, &OpenRules::default());
+    say_how_disks_open(options, OpenRules::default);
     let layer = &options.layer;
     let writable = !layer.read_only;
     let source = Source::by_options(&layer.file, &FdSets::default(), writable)?;
@@ -286,7 +286,7 @@ pub async fn open_luks_header(options: &DiskOptions) -> Result<BareImage, OpenEr
     let layer = &options.layer;
     let refused = |source| OpenError::Options { path: options.filename.clone(), source };
     layer.check_format(Format::Luks).map_err(refused)?;
-    say_how_disks_open(options, &OpenRules::default());
+    say_how_disks_open(options, OpenRules::default);
     let writable = !layer.read_only;
     let Some(source) = Source::by_options(&layer.luks_header, &FdSets::default(), writable)? else {
         return open_bare(options).await;
