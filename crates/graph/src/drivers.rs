@@ -1,6 +1,6 @@
 //! Drivers: what storage, formats and filters are, and which of them there are.
 //!
-//! The graph knows no driver but paths: a program hands in the list of those that it was built with ([`hand_in`]). A storage driver says what
+//! The graph knows no driver but paths: a program hands in the drivers that it was built with ([`hand_in`]). A storage driver says what
 //! `driver` of a file can be: a path on this machine, or something elsewhere ([`Elsewhere`]) that its own options describe, or file names
 //! with its prefix. A format driver makes a block of a file, and a filter driver a disk over others. Names that stand in images lead to local
 //! files, and elsewhere only where the user allowed just that ([`crate::names`]).

@@ -92,7 +92,7 @@ pub fn format_drivers() -> &'static [&'static FormatDriver] {
 }
 
 /// The driver of a format; `None` where the program has none.
-pub(crate) fn driver_of(format: Format) -> Option<&'static FormatDriver> {
+fn driver_of(format: Format) -> Option<&'static FormatDriver> {
     format_drivers().iter().find(|driver| driver.name == format.name()).copied()
 }
 

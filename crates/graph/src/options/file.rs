@@ -209,13 +209,8 @@ const LOCKING: [(&str, Locking); 3] = [("auto", Locking::Auto), ("on", Locking::
 pub const FILE: &[Entry<FileOptions>] = &in_group(
     Group::File,
     [
-        Entry::driver(
-            "driver",
-            Kind::Storage,
-            |file: &FileOptions| Some(file.driver?.name),
-            "what the file is",
-        )
-        .default_follows("what it is"),
+        Entry::driver("driver", Kind::Storage, FileOptions::named_driver, "what the file is")
+            .default_follows("what it is"),
         Entry::text("node-name", at!(FileOptions, node_name), "the file's name among the nodes")
             .default_follows("none"),
         Entry::path("filename", at!(FileOptions, filename), "its path").needed(),
@@ -249,6 +244,11 @@ impl FileOptions {
     /// All options of a file elsewhere, where its name leaves some out that say which file it is.
     pub fn beyond_name(&self) -> Option<serde_json::Map<String, serde_json::Value>> {
         self.target.as_ref()?.beyond_name()
+    }
+
+    /// The driver's name; none of a node, which is named by another option.
+    fn named_driver(&self) -> Option<&'static str> {
+        self.driver.map(|driver| driver.name).filter(|name| *name != NODE_OPTION)
     }
 
     pub(super) fn defaults(cache: CacheMode, aio: Option<Aio>) -> Self {

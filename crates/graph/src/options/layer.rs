@@ -13,7 +13,7 @@ use super::spec::{Changes, Group, Kind, Qmp};
 use super::table;
 use crate::cache_mode::CacheMode;
 use crate::drive::OptionTree;
-use crate::drivers::{FormatDriver, format_drivers};
+use crate::drivers::{FormatDriver, format_drivers, formats};
 use crate::format::Format;
 
 /// How one image of a chain is opened.
@@ -336,7 +336,7 @@ impl LayerOptions {
             Some((Format::called(driver.name), first_given(&reader, driver.options)?))
         };
         layer.of_formats = format_drivers().iter().filter_map(first_of).collect();
-        let names: Vec<_> = format_drivers().iter().map(|driver| driver.name).collect();
+        let names: Vec<_> = formats().map(Format::name).collect();
         let place = reader.either(["driver", "format"], |reader, name| reader.choice(name, &names))?;
         layer.format = place.map(|place| Format::called(names[place]));
         read_all(LAYER, &mut reader, &mut layer)?;

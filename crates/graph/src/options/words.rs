@@ -1,7 +1,8 @@
 //! What help and messages say of an option.
 
 use super::spec::{Group, Kind, Spec};
-use crate::drivers::{format_drivers, storage_drivers};
+use crate::drivers::{format_drivers, formats, storage_drivers};
+use crate::format::Format;
 
 impl Group {
     /// Whose options they are.
@@ -24,7 +25,7 @@ impl Kind {
     pub fn choices(self) -> Vec<&'static str> {
         match self {
             Self::Choice(names) => names.to_vec(),
-            Self::Format => format_drivers().iter().map(|driver| driver.name).collect(),
+            Self::Format => formats().map(Format::name).collect(),
             Self::Storage => storage_drivers().iter().map(|driver| driver.name).collect(),
             _ => Vec::new(),
         }
