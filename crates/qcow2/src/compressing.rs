@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Stored, Takes};
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry, compressed_end_max};
 use storage::{Hints, IoBytes, IoVec, Step};
 use sync::{AsyncMutex, Semaphore};
@@ -22,6 +22,14 @@ use tail::Tail;
 /// What compressed entries count the bytes of a cluster in (specification, "Compressed clusters descriptor").
 const SECTOR_BYTES: u64 = 512;
 
+/// Bytes that a thread compresses at a time at most: for a cluster alone, waking it costs a tenth of the work.
+const JOB_BYTES_MAX: usize = 256 << 10;
+/// What a copy has under way, in whole: two jobs for each processor.
+const UNDER_WAY_BYTES: usize = 8 << 20;
+
+/// Clusters as they are compressed; `None` where that is not smaller.
+type Packed = Vec<Option<IoBytes>>;
+
 /// An image to which whole clusters are written compressed, one behind the other without gaps.
 ///
 /// A write of anything but whole clusters (the last one of the disk may be short) goes to the image as it is, and so does a
@@ -34,11 +42,13 @@ pub struct Compressing {
     over: Arc<dyn Block>,
     tail: Arc<AsyncMutex<Tail>>,
     threads: Semaphore,
+    /// What a thread compresses at a time.
+    job_bytes: usize,
 }
 
 impl Compressing {
-    /// Compresses for `image` on `processors` processors. Twice as many clusters are with threads at a time: while the loop takes what
-    /// one has made, another is at work.
+    /// Compresses for `image` on `processors` processors. Twice as many threads are at work: while the loop takes what one has made, another
+    /// goes on.
     ///
     /// # Errors
     /// When the image keeps its data in another file, or is encrypted: there is no compression there.
@@ -51,11 +61,14 @@ impl Compressing {
             let what = "an encrypted image takes no compressed clusters: they would not be encrypted";
             return Err(image.inner.medium.blame.unsupported(what));
         }
+        let jobs = 2 * processors.max(1);
+        let cluster_bytes = 1 << image.inner.medium.geometry.cluster_bits;
         Ok(Self {
             over: Arc::new(image.clone()),
             image,
             tail: Arc::default(),
-            threads: Semaphore::new(2 * processors.max(1)),
+            threads: Semaphore::new(jobs),
+            job_bytes: (UNDER_WAY_BYTES / jobs).min(JOB_BYTES_MAX).next_multiple_of(cluster_bytes),
         })
     }
 
@@ -87,28 +100,29 @@ impl Compressing {
         image.reporting(result.await).await
     }
 
-    /// Each cluster of `data` compressed; `None` where that is not smaller.
-    async fn pack_all(&self, data: &IoVec) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let size = 1 << self.image.inner.medium.geometry.cluster_bits;
-        let clusters = (0..data.len()).step_by(size);
-        let packed = clusters.map(|start| {
-            let cluster = data.slice(start, (start + size).min(data.len())).to_bytes();
-            self.pack(cluster, size)
+    /// Each cluster of `data` compressed.
+    async fn pack_all(&self, data: &IoVec) -> Result<Packed, Error> {
+        let jobs = (0..data.len()).step_by(self.job_bytes).map(|start| {
+            let end = (start + self.job_bytes).min(data.len());
+            self.pack(data.slice(start, end))
         });
-        join_all(packed).await.into_iter().collect()
+        Ok(try_join_all(jobs).await?.into_iter().flatten().collect())
     }
 
-    async fn pack(&self, cluster: IoBytes, size: usize) -> Result<Option<Vec<u8>>, Error> {
+    async fn pack(&self, clusters: IoVec) -> Result<Packed, Error> {
         let image = &self.image.inner;
-        let compression = image.decompressed.compression();
+        let (compression, size) = (image.decompressed.compression(), 1 << image.medium.geometry.cluster_bits);
         let _place = self.threads.acquire().await;
         let (done, packed) = sync::oneshot::channel();
         let calculation = move || {
+            let cluster = |start: usize| clusters.slice(start, (start + size).min(clusters.len())).to_bytes();
+            let starts = (0..clusters.len()).step_by(size);
             // No task waits any more if the request was dropped.
-            let _ = done.send(pack::pack(compression, &cluster, size));
+            let _ = done.send(starts.map(|start| pack::pack(compression, &cluster(start), size)).collect());
         };
         image.medium.host.calculate(Box::new(calculation)).await;
-        let packed = packed.await.map_err(|_| image.medium.blame.refused("the program is stopping"))?;
+        let packed: io::Result<Packed> =
+            packed.await.map_err(|_| image.medium.blame.refused("the program is stopping"))?;
         packed.map_err(image.medium.blame.io("compressing a cluster"))
     }
 
@@ -130,7 +144,7 @@ impl Compressing {
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);
-                let packed: Vec<_> = units.iter().map(|unit| Some(unit.to_vec())).collect();
+                let packed: Vec<_> = units.into_iter().map(Some).collect();
                 owner.write_packed(&tail, offset, &IoVec::new(), &packed).await
             });
             write.await
@@ -186,7 +200,7 @@ impl Inner {
         tail: &AsyncMutex<Tail>,
         offset: u64,
         data: &IoVec,
-        packed: &[Option<Vec<u8>>],
+        packed: &[Option<IoBytes>],
     ) -> Result<(), Error> {
         let size = self.medium.geometry.cluster_size();
         {
@@ -201,7 +215,7 @@ impl Inner {
             for run in indices.chunk_by(alike) {
                 let guest = offset + first as u64 * size;
                 let end = first + run.len();
-                let some: Vec<&[u8]> = packed[first..end].iter().flatten().map(Vec::as_slice).collect();
+                let some: Vec<_> = packed[first..end].iter().flatten().cloned().collect();
                 if some.is_empty() {
                     let to = (end << self.medium.geometry.cluster_bits).min(data.len());
                     let plain = data.slice(first << self.medium.geometry.cluster_bits, to);
@@ -223,7 +237,7 @@ impl Inner {
         self: &Arc<Self>,
         tail: &AsyncMutex<Tail>,
         guest: u64,
-        packed: &[&[u8]],
+        packed: &[IoBytes],
     ) -> Result<(), Error> {
         let mut old = Vec::with_capacity(packed.len());
         for index in 0..packed.len() as u64 {
@@ -252,11 +266,11 @@ impl Inner {
     async fn place_packed(
         self: &Arc<Self>,
         tail: &AsyncMutex<Tail>,
-        packed: &[&[u8]],
+        packed: &[IoBytes],
         placed: &mut Vec<CompressedCluster>,
     ) -> Result<(), Error> {
         let mut tail = tail.lock().await;
-        let (mut start, mut bytes) = (0, Vec::new());
+        let (mut start, mut data) = (0, IoVec::new());
         for cluster in packed {
             let len = cluster.len() as u64;
             let host = tail.place(self, len).await?;
@@ -267,21 +281,20 @@ impl Inner {
                 let error = io::Error::from(io::ErrorKind::FileTooLarge);
                 return Err(self.medium.blame.io("placing a compressed cluster")(error));
             }
-            if host != start + bytes.len() as u64 {
-                self.write_bytes_of_packed(start, std::mem::take(&mut bytes)).await?;
+            if host != start + data.len() as u64 {
+                self.write_bytes_of_packed(start, std::mem::take(&mut data)).await?;
                 start = host;
             }
-            bytes.extend_from_slice(cluster);
+            data.push(cluster.clone());
         }
-        self.write_bytes_of_packed(start, bytes).await
+        self.write_bytes_of_packed(start, data).await
     }
 
-    async fn write_bytes_of_packed(&self, host: u64, bytes: Vec<u8>) -> Result<(), Error> {
-        if bytes.is_empty() {
+    async fn write_bytes_of_packed(&self, host: u64, data: IoVec) -> Result<(), Error> {
+        if data.is_empty() {
             return Ok(());
         }
-        self.medium.check_data(HostOffset(host), bytes.len() as u64)?;
-        let data = IoVec::from(IoBytes::copy_from(&bytes));
+        self.medium.check_data(HostOffset(host), data.len() as u64)?;
         self.medium.about_to(Step::WriteCompressed);
         self.medium
             .file

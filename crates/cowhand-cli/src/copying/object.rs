@@ -143,7 +143,7 @@ enum Broken {
 }
 
 /// Compresses clusters on all threads that there are for it; `None` of those that do not get smaller.
-async fn pack(packer: Packer, clusters: &[IoBytes]) -> io::Result<Vec<Option<Vec<u8>>>> {
+async fn pack(packer: Packer, clusters: &[IoBytes]) -> io::Result<Vec<Option<IoBytes>>> {
     let packed = clusters.iter().map(|cluster| {
         let cluster = cluster.clone();
         reactor::blocking(move || packer.pack(&cluster))
@@ -177,7 +177,7 @@ impl Making {
         &mut self,
         first: u64,
         clusters: &[IoBytes],
-        packed: &[Option<Vec<u8>>],
+        packed: &[Option<IoBytes>],
     ) -> Result<(), Broken> {
         let Some(image) = &mut self.image else { return Ok(()) };
         let packed = packed.iter().map(Option::as_deref).chain(std::iter::repeat(None));

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 
 use qcow2_layout::Compression;
+use storage::IoBytes;
 use zlib_rs::{Deflate, DeflateFlush, Status};
 use zstd_safe::{CCtx, CParameter};
 
@@ -17,10 +18,12 @@ const ZSTD_LEVEL: i32 = 3;
 thread_local! {
     /// What the thread packs with: made anew for each cluster its memory would be taken from the kernel and cleared each time.
     static ZSTD: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
+    /// Room for what is packed, likewise.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Compresses `cluster`, zeroes behind it up to `size`; `None` if that does not make it smaller than `size`.
-pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<IoBytes>> {
     let mut padded;
     let cluster = match cluster.len() < size {
         true => {
@@ -30,32 +33,35 @@ pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io:
         }
         false => cluster,
     };
-    match compression {
-        Compression::Deflate => deflate(cluster),
-        Compression::Zstd => pack_zstd(cluster),
-    }
+    ROOM.with_borrow_mut(|room| {
+        // zstd is faster where all fits.
+        room.resize(room.len().max(zstd_safe::compress_bound(cluster.len())), 0);
+        let len = match compression {
+            Compression::Deflate => deflate(cluster, &mut room[..cluster.len() - 1])?,
+            Compression::Zstd => Some(pack_zstd(cluster, room)?),
+        };
+        let len = len.filter(|len| *len < cluster.len());
+        Ok(len.map(|len| IoBytes::copy_from(&room[..len])))
+    })
 }
 
-fn deflate(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
+/// Gives how much of `room` was filled; `None` if that is not enough.
+fn deflate(cluster: &[u8], room: &mut [u8]) -> io::Result<Option<usize>> {
     // Not kept for the next cluster: zlib-rs does not reset a stream whose output was full.
     let mut stream = Deflate::new(DEFLATE_LEVEL, false, DEFLATE_WINDOW_BITS);
-    let mut packed = vec![0; cluster.len() - 1];
-    let status = stream.compress(cluster, &mut packed, DeflateFlush::Finish);
+    let status = stream.compress(cluster, room, DeflateFlush::Finish);
     let status = status.map_err(|error| io::Error::other(error.as_str()))?;
     // At most as long as the room that it was given.
-    packed.truncate(stream.total_out() as usize);
-    Ok((status == Status::StreamEnd).then_some(packed))
+    Ok((status == Status::StreamEnd).then_some(stream.total_out() as usize))
 }
 
-fn pack_zstd(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
+fn pack_zstd(cluster: &[u8], room: &mut [u8]) -> io::Result<usize> {
     ZSTD.with_borrow_mut(|kept| {
         let stream = match kept {
             Some(stream) => stream,
             None => kept.insert(new_zstd()?),
         };
-        let mut packed = Vec::with_capacity(zstd_safe::compress_bound(cluster.len()));
-        stream.compress2(&mut packed, cluster).map_err(zstd_error)?;
-        Ok((packed.len() < cluster.len()).then_some(packed))
+        stream.compress2(room, cluster).map_err(zstd_error)
     })
 }
 
@@ -83,7 +89,7 @@ mod tests {
             *byte = (state >> 24) as u8;
         }
         for compression in [Compression::Deflate, Compression::Zstd] {
-            assert_eq!(pack(compression, &noise, 4096).unwrap(), None);
+            assert!(pack(compression, &noise, 4096).unwrap().is_none());
             let text = pack(compression, &b"all work and no play ".repeat(100), 4096).unwrap().unwrap();
             assert!(text.len() < 200, "{}", text.len());
         }

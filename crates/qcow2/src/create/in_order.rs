@@ -8,6 +8,7 @@ use qcow2_layout::{
     Cluster, CompressedCluster, Compression, Header, HostOffset, L1Entry, L2Entry, RefcountTableEntry,
     Version, refcount_set,
 };
+use storage::IoBytes;
 
 use super::plan::Plan;
 use super::{CreateError, CreateOptions, Preallocation};
@@ -57,7 +58,7 @@ impl Packer {
     ///
     /// # Errors
     /// When the library for it fails.
-    pub fn pack(&self, cluster: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+    pub fn pack(&self, cluster: &[u8]) -> std::io::Result<Option<IoBytes>> {
         pack(self.compression, cluster, self.cluster_bytes)
     }
 }
