@@ -23,7 +23,11 @@ type Together = SmallVec<[Taken; 1]>;
 pub(crate) fn start(queue: &Rc<Queue>, taken: SmallVec<[Taken; 4]>) {
     let export = &queue.device.export;
     // Under limits each request is charged as its guest sent it.
-    let merges = export.options.merge && taken.len() > 1 && !export.entry.disk().holds_back();
+    let merges = export.options.merge
+        && merge::are_any_contiguous(
+            taken.iter().filter_map(moved).map(|(direction, offset, _, len)| (direction, offset, len)),
+        )
+        && !export.entry.disk().holds_back();
     if !merges {
         return begin_all(queue, taken.len(), taken.into_iter().map(alone));
     }
@@ -72,13 +76,19 @@ fn members(group: &Group, moving: &mut [Option<Taken>]) -> Together {
 
 /// What merging is to know of a request; nothing of one that moves no bytes, or names bytes that are no memory: it fails alone.
 fn candidate(taken: &Taken) -> Option<Candidate> {
+    let (direction, offset, data, len) = moved(taken)?;
+    let segments = taken.memory.foreign(ranges(data)).ok()?.parts().len();
+    Some(Candidate { direction, offset, len, segments })
+}
+
+/// Which bytes of the disk a request moves, and from or to which memory; nothing of one that moves none.
+fn moved(taken: &Taken) -> Option<(Direction, u64, &[Segment], u64)> {
     let (direction, offset, data, len) = match &taken.request.ask {
         Ask::Read { offset, data, len } => (Direction::Read, *offset, data, *len),
         Ask::Write { offset, data, len } => (Direction::Write, *offset, data, *len),
         Ask::Flush | Ask::Discard(_) | Ask::Zero(_) | Ask::Id { .. } | Ask::Answered(_) => return None,
     };
-    let segments = taken.memory.foreign(ranges(data)).ok()?.parts().len();
-    (len > 0).then_some(Candidate { direction, offset, len, segments })
+    (len > 0).then_some((direction, offset, data, len))
 }
 
 fn ranges(data: &[Segment]) -> impl Iterator<Item = (u64, u64)> {

@@ -43,6 +43,17 @@ pub struct Limits {
 /// Places of requests, ascending by their offsets.
 pub type Group = SmallVec<[usize; 4]>;
 
+/// Whether some requests, as direction, offset and length, are contiguous: otherwise there is nothing to merge. Of several that begin at one
+/// place only the longest counts.
+pub fn are_any_contiguous(requests: impl IntoIterator<Item = (Direction, u64, u64)>) -> bool {
+    let mut sorted: SmallVec<[_; REQUESTS_MAX]> = requests.into_iter().collect();
+    sorted.sort_unstable();
+    let continues = |two: &[(Direction, u64, u64)]| {
+        two[0].0 == two[1].0 && two[0].1.checked_add(two[0].2) == Some(two[1].1)
+    };
+    sorted.windows(2).any(continues)
+}
+
 /// The groups that `requests` make. Costs a sort of at most [`REQUESTS_MAX`].
 pub fn groups(requests: &[Candidate], limits: Limits) -> Vec<Group> {
     let mut order: Vec<usize> = (0..requests.len()).collect();
@@ -117,6 +128,21 @@ mod tests {
         let expected: Vec<Group> =
             [&[1, 3][..], &[2, 0], &[4]].iter().map(|group| Group::from_slice(group)).collect();
         assert_eq!(groups(&requests, LIMITS), expected);
+    }
+
+    #[test]
+    fn contiguous_requests_are_noticed_whatever_their_order() {
+        use Direction::{Read, Write};
+        for (requests, expected) in [
+            (&[(Read, 0, 8), (Read, 16, 8), (Read, 8, 8)][..], true),
+            (&[(Read, 0, 8), (Write, 8, 8), (Read, 16, 8)], false),
+            (&[(Write, u64::MAX - 8, 8), (Write, u64::MAX, 8)], true),
+            (&[(Write, u64::MAX, 8), (Write, 0, 8)], false),
+            (&[(Read, 0, 8)], false),
+            (&[], false),
+        ] {
+            assert_eq!(are_any_contiguous(requests.iter().copied()), expected, "{requests:?}");
+        }
     }
 
     #[test]
