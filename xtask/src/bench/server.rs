@@ -76,6 +76,15 @@ impl Daemon {
         Self::start_until(command, socket, Path::exists)
     }
 
+    /// Starts qemu-storage-daemon and waits until it has done its whole command line: it answers clients before it has made its exports.
+    pub fn start_qemu(mut command: Command, socket: PathBuf) -> Result<Self, String> {
+        let done = socket.with_extension("pid");
+        // Left by the server before; not there at the first start.
+        let _ = std::fs::remove_file(&done);
+        command.arg("--pidfile").arg(&done);
+        Self::start_until(command, socket, |_| done.exists())
+    }
+
     fn start_until(
         mut command: Command,
         socket: PathBuf,

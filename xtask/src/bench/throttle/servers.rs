@@ -56,7 +56,7 @@ pub fn serve(
             let drives: Vec<String> = disks.iter().map(drive).collect();
             cowhand(bench, name, &drives, &[])
         }
-        Program::Qemu => Daemon::start(qemu(disks, limits, &bench.path(name)), bench.path(name)),
+        Program::Qemu => Daemon::start_qemu(qemu(disks, limits, &bench.path(name)), bench.path(name)),
     }
 }
 
