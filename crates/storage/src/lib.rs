@@ -14,7 +14,6 @@ mod contract;
 mod file;
 mod file_access;
 mod flushes;
-mod holders;
 mod locks;
 mod medium;
 mod memory;
@@ -31,8 +30,7 @@ pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture
 pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
 pub use file_access::{FileAccess, create_beside, create_private};
 pub use flushes::{Flushes, SyncEnd};
-pub use holders::Holder;
-pub use locks::{Conflict, FileLock, LockError, Permissions, Role};
+pub use locks::{Conflict, FileLock, Holder, LockError, Permissions, Role};
 pub use medium::{Answer, DirectRequests, Medium, OverwriteRoom};
 pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};

@@ -2,14 +2,11 @@
 
 mod alignment;
 mod asking;
-mod buffered;
 mod calls;
 mod copy;
 mod copy_queue;
-mod description;
 mod direct;
 mod extent;
-mod flush;
 mod foreign;
 mod inline;
 mod kind;
@@ -19,33 +16,33 @@ mod open_error;
 mod outcome;
 mod space;
 mod turns;
-mod unlocked;
 mod write_queue;
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use memory::{ForeignBytes, IoBuf, IoVec};
-use reactor::fs::File;
+use reactor::fs::{File, may_call_inline};
 
+pub use self::open::UnlockedFile;
 use crate::flushes::Flushes;
 use crate::range_lock::RangeLocks;
-use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Reach, Storage, Zeroing};
+use crate::{Allocation, Answer, Capabilities, Extent, Hints, IoFuture, Medium, Reach, Storage, Zeroing};
 use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
-use calls::check_range;
+use calls::{check_range, is_transient};
 use copy_queue::CopyQueue;
-pub use description::is_same_description;
 use inline::InlineWrites;
 use kind::Kind;
 pub use open::FileOptions;
 pub use open_error::OpenError;
-pub use unlocked::UnlockedFile;
-use write_queue::{Data, WriteQueue};
+use rustix::fs::SeekFrom;
+use rustix::io::{Errno, ReadWriteFlags};
+use write_queue::{CALL_BYTES_MAX, Data, WriteQueue};
 
 /// An open file or block device, through the page cache or (with O_DIRECT) beside it. Operations go
 /// to the loop of the thread that awaits them; any number of loops may share one.
@@ -277,5 +274,131 @@ impl fmt::Debug for FileStorage {
             .field("direct", &self.shared.direct)
             .field("length", &self.shared.length())
             .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Reads from the page cache without waiting, on this thread.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let Some(flags) = self.no_waiting() else { return false };
+        if check_range(offset, buf.len() as u64).is_err() {
+            return false;
+        }
+        match rustix::io::preadv2(self.file.fd(), &mut [IoSliceMut::new(buf)], offset, flags) {
+            Ok(count) if count == buf.len() => true,
+            // The end of the file, or only of what is in memory: the length tells, where no other process can change it.
+            Ok(count) if self.alone && offset + count as u64 >= self.length() => {
+                buf[count..].fill(0);
+                true
+            }
+            Ok(_) | Err(_) => false,
+        }
+    }
+
+    /// What a read that must not wait is asked with; `None` where all may wait.
+    fn no_waiting(&self) -> Option<ReadWriteFlags> {
+        match self.asked.reads_without_waiting {
+            _ if self.direct.is_some() => None,
+            Answer::No if self.asked.is_memory() => Some(ReadWriteFlags::empty()),
+            Answer::No => None,
+            Answer::Yes | Answer::NotTried => Some(ReadWriteFlags::NOWAIT),
+        }
+    }
+
+    /// Fills `buf`, going on after short reads; zeroes beyond the end. The range was checked.
+    async fn read_buffered(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let result = if self.asked.is_memory() && may_call_inline() {
+                // A ring leaves such reads to the thread that makes the writes, one after another.
+                rustix::io::pread(self.file.fd(), &mut buf[done..], at).map_err(io::Error::from)
+            } else {
+                let rest = buf.split_off(done);
+                let (result, rest) = self.file.read_at(at, rest).await;
+                buf.rejoin(rest);
+                result
+            };
+            match result {
+                Ok(0) => {
+                    buf[done..].fill(0);
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes all of `data`, and notes the new length. The range was checked.
+    async fn write_buffered(self: &Arc<Self>, offset: u64, data: Data, hints: Hints) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        match data {
+            small if small.len() <= CALL_BYTES_MAX => self.write_small(offset, small, hints).await?,
+            // Copying takes longer than a loop's other tasks should wait.
+            large => self.write_queued(offset, large).await?,
+        }
+        self.grown_to(end);
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// One at a time: the kernel reports a failed writeback to one `fdatasync` of an open file only.
+    fn flush(&self) -> IoFuture<'_, std::io::Result<()>> {
+        Box::pin(async move {
+            if self.read_only || self.no_flush {
+                return self.flushes.check();
+            }
+            let is_character_device = self.kind == Kind::CharacterDevice;
+            let sync = |end: crate::SyncEnd| {
+                self.file.start_sync_data(move |result| match result {
+                    // One that keeps nothing (/dev/null) has nothing to synchronize: fdatasync(2).
+                    Err(error) if is_character_device && error.raw_os_error() == Some(libc::EINVAL) => {
+                        end.tell(Ok(()));
+                    }
+                    result => end.tell(result),
+                })
+            };
+            self.flushes.flush(sync).await
+        })
+    }
+}
+
+/// Whether `a` and `b` share an open file description, as copies of a descriptor do: then they share file locks, which
+/// cannot tell one user from the other. Also `true` where the system does not say. Moves the position in the file, which
+/// nothing here goes by.
+pub fn is_same_description(a: &OwnedFd, b: &OwnedFd) -> bool {
+    let same_file = || -> Result<bool, Errno> {
+        let (a, b) = (rustix::fs::fstat(a)?, rustix::fs::fstat(b)?);
+        Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    };
+    // The position belongs to the description. Two of them: one may be where it is by chance.
+    let moves_along = |position: u64| -> Result<bool, Errno> {
+        rustix::fs::seek(a, SeekFrom::Start(position))?;
+        Ok(rustix::fs::seek(b, SeekFrom::Current(0))? == position)
+    };
+    same_file().unwrap_or(true) && moves_along(1).unwrap_or(true) && moves_along(2).unwrap_or(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_copy_of_a_descriptor_is_the_same_open_file_and_a_second_open_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        std::fs::write(&path, [0; 512]).unwrap();
+        let [first, second]: [OwnedFd; 2] =
+            [File::open(&path).unwrap().into(), File::open(&path).unwrap().into()];
+        let copy = first.try_clone().unwrap();
+        let other: OwnedFd = tempfile::tempfile().unwrap().into();
+        assert!(is_same_description(&first, &copy) && is_same_description(&copy, &first));
+        assert!(!is_same_description(&first, &second) && !is_same_description(&second, &copy));
+        assert!(!is_same_description(&first, &other));
     }
 }
