@@ -1,6 +1,7 @@
 //! What everything shares that works for one connection in transmission.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,7 +12,6 @@ use export::{ExportEntry, Hints, InFlight, Landing, Pace, Permit, STEP_BYTES};
 use memory::IoVec;
 use wire::nbd::{Dialect, Selected};
 
-use crate::at_work::AtWork;
 use crate::block_status::Question;
 use crate::gone::Gone;
 use crate::limits::STATUS_REQUEST_BYTES;
@@ -197,5 +197,40 @@ impl Client {
     /// Counts requests that were given up because no task awaits them.
     pub(crate) fn count_dropped(&self, requests: u64) {
         self.entry.counters().dropped(requests);
+    }
+}
+
+/// The changes of one connection that had to wait for the disk.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork {
+    ranges: RefCell<BTreeMap<u64, Range<u64>>>,
+    next: Cell<u64>,
+}
+
+/// One of them, at work until this is dropped.
+#[derive(Debug)]
+struct Change {
+    at_work: Rc<AtWork>,
+    number: u64,
+}
+
+impl AtWork {
+    /// A change of these bytes begins.
+    fn begin(self: &Rc<Self>, range: Range<u64>) -> Change {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.ranges.borrow_mut().insert(number, range);
+        Change { at_work: Rc::clone(self), number }
+    }
+
+    /// The bytes of those that are at work.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        self.ranges.borrow().values().cloned().collect()
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.at_work.ranges.borrow_mut().remove(&self.number);
     }
 }

@@ -14,7 +14,6 @@
 //! where it has not begun; a loop's time is shared between clients by bytes ([`export::Pace`]).
 #![forbid(unsafe_code)]
 
-mod at_work;
 mod block_status;
 mod catalogue;
 mod client;
@@ -23,8 +22,6 @@ mod gone;
 mod handed;
 mod inbox;
 pub mod limits;
-mod line;
-mod nbd_error;
 mod newcomers;
 mod options;
 mod outbox;

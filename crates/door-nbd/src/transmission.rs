@@ -1,34 +1,35 @@
 //! The transmission phase of one connection: takes requests in and answers or starts them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, Shutdown, ZeroFlags};
+use export::{
+    Budget, Departure, Hints, InFlight, LocalEvent, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags,
+};
 use futures_util::future::{Either, select};
 use net::tls::Transport;
 use wire::nbd::server::Session;
-use wire::nbd::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
+use wire::nbd::{
+    Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, hole_reply, limits,
+    read_head,
+};
 
 use crate::client::{Client, PendingRequest, What};
 use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{
     BATCHES_BEFORE_YIELD, INLINE_BYTES_BEFORE_YIELD, INLINE_READ_BYTES_MAX, RECEIVE_BYTES,
-    RECEIVE_BYTES_AFTER_LARGE,
+    RECEIVE_BYTES_AFTER_LARGE, REQUESTS_WAITING_MAX,
 };
-use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::requests::Work;
 
-use self::at_hand::AtHand;
-use self::inline::Inline;
 use self::together::Delayed;
 
-mod at_hand;
-mod inline;
 mod payload;
 mod together;
 
@@ -344,4 +345,170 @@ impl Transmission {
 
 fn asked(head: &RequestHeader, what: What) -> PendingRequest {
     PendingRequest { cookie: head.cookie, offset: head.offset, what }
+}
+
+/// Reads that were answered inline since the last look at the counters.
+#[derive(Debug, Default)]
+struct Inline {
+    reads: u64,
+    bytes: u64,
+}
+
+impl Transmission {
+    /// Answers a read if that needs no waiting, and says whether it did.
+    fn read_now(&self, head: &RequestHeader, offset: u64, len: u32, hints: Hints) -> bool {
+        let entry = &self.client.entry;
+        if entry.has_left_behind() {
+            return false;
+        }
+        let disk = entry.disk();
+        let fill = |buf: &mut [u8]| {
+            if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf, hints) }
+        };
+        match self.answer_filled(head, offset, len, fill) {
+            None => false,
+            Some(ReadKind::Data) => true,
+            Some(ReadKind::Zeroes) => self.answer_zeroes(head, offset, len),
+        }
+    }
+
+    /// Answers a read of nothing but zeroes, and says whether it did.
+    fn answer_zeroes(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
+        let Client { outbox, dialect, .. } = &*self.client;
+        if let Some(hole) = hole_reply(*dialect, head.cookie, offset, len) {
+            outbox.push_small(&hole, None);
+            return true;
+        }
+        let zeroes = |buf: &mut [u8]| {
+            buf.fill(0);
+            Some(ReadKind::Data)
+        };
+        self.answer_filled(head, offset, len, zeroes).is_some()
+    }
+
+    /// Answers a read with the bytes that `fill` puts into the reply; gives what `fill` says. Nothing is answered unless that is
+    /// [`ReadKind::Data`]; `None` also where the account of the client has no room for the reply.
+    fn answer_filled(
+        &self,
+        head: &RequestHeader,
+        offset: u64,
+        len: u32,
+        fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
+    ) -> Option<ReadKind> {
+        let Client { outbox, dialect, in_flight, .. } = &*self.client;
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let permit = match outbox.needs_permit(size) {
+            false => None,
+            true => Some(in_flight.try_admit(u64::from(len))?),
+        };
+        let reply = read_head(*dialect, head.cookie, offset, len);
+        outbox.push_filled(&reply, size, permit, fill)
+    }
+
+    fn count_inline(&mut self) {
+        let Inline { reads, bytes } = std::mem::take(&mut self.inline);
+        if reads > 0 {
+            self.client.entry.counters().read_inline(reads, bytes);
+        }
+    }
+}
+
+/// Bytes of a request's header at most (NBD protocol, "Extended request message").
+const HEAD_BYTES_MAX: usize = 32;
+
+/// The header of the request that is taken in now, and what of it goes to another process.
+#[derive(Debug, Default)]
+struct AtHand {
+    head: [u8; HEAD_BYTES_MAX],
+    /// How much of `head` counts.
+    len: usize,
+    /// A request whose payload had begun to come when the client was given away.
+    begun: Vec<u8>,
+}
+
+impl AtHand {
+    /// A request with this header is taken in from here on.
+    fn begin(&mut self, head: &[u8]) {
+        self.len = head.len().min(HEAD_BYTES_MAX);
+        self.head[..self.len].copy_from_slice(&head[..self.len]);
+    }
+
+    /// It goes to another process, with as much of its payload as came.
+    fn give(&mut self, payload: &[u8]) {
+        self.begun = [&self.head[..self.len], payload].concat();
+    }
+
+    /// What goes to another process.
+    fn begun(&self) -> &[u8] {
+        &self.begun
+    }
+}
+
+/// The line of one connection. Requests wait outside of the socket, and cost some hundred bytes each: so the reader goes on, and meets the end of the
+/// connection behind them. What waits here when the client goes is never begun.
+#[derive(Debug)]
+struct Line {
+    client: Rc<Client>,
+    waiting: RefCell<VecDeque<PendingRequest>>,
+    /// Something was put in: for the task of [`Line::run`].
+    put: LocalEvent,
+    /// Something was taken out: for the reader.
+    taken: LocalEvent,
+}
+
+impl Line {
+    fn new(client: &Rc<Client>) -> Rc<Self> {
+        Rc::new(Self {
+            client: Rc::clone(client),
+            waiting: RefCell::default(),
+            put: LocalEvent::default(),
+            taken: LocalEvent::default(),
+        })
+    }
+
+    /// Starts `asked`, now or when there is memory for it and for those before it. Ends when the line has room.
+    async fn put(&self, asked: PendingRequest) {
+        if self.is_empty()
+            && let Some(permit) = self.client.in_flight.try_admit(asked.bytes())
+        {
+            return self.client.start(asked, permit);
+        }
+        self.client.outbox.send().await;
+        self.taken.until(|| self.waiting.borrow().len() < REQUESTS_WAITING_MAX).await;
+        self.waiting.borrow_mut().push_back(asked);
+        self.put.wake();
+    }
+
+    /// Starts those that wait, for ever.
+    async fn run(&self) {
+        loop {
+            self.put.until(|| !self.is_empty()).await;
+            let Some(bytes) = self.waiting.borrow().front().map(PendingRequest::bytes) else { continue };
+            let permit = self.client.in_flight.admit(bytes).await;
+            // It stayed in line meanwhile, or was given up with it.
+            let asked = self.waiting.borrow_mut().pop_front();
+            if let Some(asked) = asked {
+                self.client.start(asked, permit);
+                // Its reply may be there already, and the reader may be waiting for bytes.
+                self.client.outbox.nudge();
+            }
+            self.taken.wake();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
+
+    /// Ends when nothing waits.
+    async fn emptied(&self) {
+        self.taken.until(|| self.is_empty()).await;
+    }
+
+    /// Gives up what waits. Says how many.
+    fn clear(&self) -> usize {
+        let given_up = std::mem::take(&mut *self.waiting.borrow_mut());
+        self.taken.wake();
+        given_up.len()
+    }
 }
