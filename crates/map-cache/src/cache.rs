@@ -7,11 +7,11 @@ use sync::atomic::{AtomicU64, Ordering};
 
 use crate::budget::Budget;
 use crate::counters::Counters;
+use crate::directory::SliceKey;
 use crate::loads::{Load, LoadTicket, Loads};
 use crate::packing::Packing;
 use crate::plain::Modify;
-use crate::slice::{Slice, SliceKey};
-use crate::store::Store;
+use crate::store::{Slice, Store};
 
 /// Size and shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

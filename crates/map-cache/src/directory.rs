@@ -11,7 +11,15 @@ use sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sync::{Arc, ArcSwapOption, OnceLock};
 
 use crate::footprint::{ARC_COUNTS, allocation};
-use crate::slice::SliceKey;
+
+/// Which slice of which L2 table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SliceKey {
+    /// Index of the table in L1.
+    pub l1_index: u32,
+    /// Index of the slice in its table.
+    pub slice: u32,
+}
 
 /// log2 of the tables of a chunk. All of it is copied when a slice comes or goes; and each has a place that never leaves.
 const CHUNK_BITS: u32 = 4;

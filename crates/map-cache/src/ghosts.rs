@@ -1,8 +1,8 @@
 //! Which slices left lately: to know those that should have stayed, and what more memory would do.
 
+use crate::directory::SliceKey;
 use crate::footprint;
 use crate::queue::Moment;
-use crate::slice::SliceKey;
 
 /// Ghosts of one hash: the oldest of them gives way.
 const WAYS: usize = 4;

@@ -22,15 +22,15 @@ mod model;
 mod packing;
 mod plain;
 mod queue;
-mod slice;
 mod store;
 
 pub use budget::{Budget, Charge};
 pub use cache::{CacheLimits, Dirty, MapCache, Outcome};
 pub use counters::Counters;
+pub use directory::SliceKey;
 pub use ghosts::{Advice, GhostHits};
 pub use loads::{Load, LoadTicket, Waiting};
 pub use model::Model;
 pub use packing::{ColumnShape, Field, Form, Packing};
 pub use plain::Modify;
-pub use slice::{Slice, SliceKey};
+pub use store::Slice;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use sync::atomic::{AtomicBool, Ordering};
 use sync::{Arc, Event, EventListener, Mutex, OnceLock};
 
-use crate::slice::SliceKey;
+use crate::directory::SliceKey;
 
 /// Loads under way. `E` is the error that a failed load hands to all requests that wait for it.
 #[derive(Debug)]

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use sync::Arc;
 
-use crate::directory::Directory;
+use crate::directory::{Directory, SliceKey};
 use crate::footprint::{ARC_COUNTS, allocation};
 use crate::ghosts::Ghosts;
 use crate::queue::{Look, Queue};
-use crate::slice::SliceKey;
 use crate::store::{SLICES_MIN, Store};
 
 /// A cache that holds how large its slices are in place of the slices, under the same rules and accounts, except

@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
+use crate::directory::SliceKey;
 use crate::footprint;
-use crate::slice::SliceKey;
 
 /// The short queue may hold this part of all slices before newcomers leave first.
 const SHORT_PART: usize = 10;

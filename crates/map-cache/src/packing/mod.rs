@@ -5,7 +5,6 @@
 
 mod bits;
 mod frame;
-mod groups;
 mod runs;
 
 use frame::{Frame, Plan};

@@ -2,9 +2,9 @@
 
 use sync::Arc;
 
-use super::{Residents, SLICES_MIN, Store, TURN_PART};
+use super::{Residents, SLICES_MIN, Slice, Store, TURN_PART};
+use crate::directory::SliceKey;
 use crate::queue::Look;
-use crate::slice::{Slice, SliceKey};
 
 impl Store {
     /// Slices that may leave without a write, more or less: it changes any moment.
