@@ -3,7 +3,6 @@
 mod change;
 mod draft;
 mod fit;
-mod in_memory;
 mod load;
 mod merge;
 mod store;

@@ -5,7 +5,7 @@ use block::{BlockFuture, BlockStatus};
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::image::Qcow2;
-use crate::locate::Source;
+use crate::read::Source;
 
 impl Qcow2 {
     /// The state of the disk at `offset`, for at most `len` bytes. Reads tables only.

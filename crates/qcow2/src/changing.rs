@@ -10,7 +10,7 @@ use crate::Error;
 use crate::below::BelowHeld;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
-use crate::locate::Source;
+use crate::read::Source;
 
 impl Inner {
     /// Whether what is below changes: zeroes that are there now prove nothing.

@@ -13,8 +13,7 @@ use crate::Error;
 use crate::below::BelowHeld;
 use crate::guest_range::GuestRange;
 use crate::image::{Inner, Qcow2};
-use crate::locate::{Located, Source, Step};
-use crate::read::PIECES_AT_ONCE;
+use crate::read::{Located, PIECES_AT_ONCE, Source, Step};
 
 impl Qcow2 {
     /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or decrypted by the guest's offset.

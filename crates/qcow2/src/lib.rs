@@ -16,14 +16,11 @@ extern crate self as qcow2;
 
 mod allocator;
 mod amend;
-mod as_block;
 mod backing_name;
 mod below;
-mod beside;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
-mod caches;
 mod chain;
 mod change;
 mod changing;
@@ -55,7 +52,6 @@ mod in_flight;
 mod interleavings;
 mod l1;
 mod lists;
-mod locate;
 mod machine_state;
 mod map;
 mod map_slices;
@@ -88,7 +84,6 @@ mod write;
 mod zero;
 
 pub use amend::{Amendment, amend};
-pub use beside::NotedChange;
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{
@@ -116,4 +111,4 @@ pub use resize::ResizeOptions;
 pub use status::Status;
 pub use survey::{Surveyed, survey};
 pub use tables_account::{TablesAccount, TablesFull};
-pub use with_bitmaps::WithBitmaps;
+pub use with_bitmaps::{NotedChange, WithBitmaps};

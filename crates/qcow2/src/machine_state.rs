@@ -11,8 +11,8 @@ use storage::{Hints, IoBuf, IoBytes, IoVec};
 use crate::Error;
 use crate::guest_range::GuestRange;
 use crate::image::{Inner, Qcow2};
-use crate::locate::{Located, Source};
 use crate::map::Kind;
+use crate::read::{Located, Source};
 use crate::write::Payload;
 
 impl Qcow2 {

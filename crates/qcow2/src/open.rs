@@ -1,12 +1,10 @@
 //! Opening an image: from an untrusted header to state that can be trusted.
 
-mod plain_text;
 mod tables;
 
 use std::sync::Arc;
 
-use block::Block;
-use block::{Blame, BlockFuture};
+use block::{Blame, Block, BlockFuture};
 use luks::Secret;
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
@@ -17,8 +15,7 @@ use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::below::Lower;
-use crate::cache_sizes::{cache_sizes, l2_ceiling};
-use crate::caches::cached_image;
+use crate::cache_sizes::{CacheRequest, CacheSizes, CachedImage, cache_sizes, l2_ceiling};
 use crate::check::leaks::{self, GivenBack};
 use crate::compressed::Decompressed;
 use crate::encryption::{GuestData, guest_data};
@@ -40,7 +37,6 @@ use crate::tracking::Tracking;
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 use crate::{Error, Host, Options};
-pub use plain_text::plain_text;
 use tables::{Source, Tables};
 
 /// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in
@@ -321,5 +317,81 @@ fn assemble(
         header: Arc::new(FileHeader::new(header, lazy_refcounts)),
         tracking: Tracking::default(),
         options,
+    })
+}
+
+/// What cache sizes depend on.
+fn cached_image(disk_bytes: u64, geometry: &Geometry) -> CachedImage {
+    CachedImage {
+        disk_bytes,
+        cluster_bytes: geometry.cluster_size(),
+        l2_table_entry_bytes: geometry.l2_entry_bytes(),
+    }
+}
+
+impl Qcow2 {
+    /// Puts the sizes that `request` means for this image in force, and says what they are. What is dirty is
+    /// written first. A new `l2-cache-entry-size` empties the map, and requests wait meanwhile.
+    ///
+    /// # Errors
+    /// When the request contradicts itself or the image, or writing fails: then the old sizes stay.
+    pub fn set_caches(&self, request: CacheRequest) -> BlockFuture<'_, Result<CacheSizes, Error>> {
+        Box::pin(async move {
+            let image = Arc::clone(&self.inner);
+            self.inner.medium.to_the_end(async move { image.set_caches(request).await }).await
+        })
+    }
+}
+
+impl Inner {
+    async fn set_caches(self: Arc<Self>, request: CacheRequest) -> Result<CacheSizes, Error> {
+        let _managing = self.turns.managing.lock().await;
+        // Refuses when the image was closed meanwhile.
+        drop(self.enter().await?);
+        let image = cached_image(self.size(), &self.medium.geometry);
+        let sizes =
+            cache_sizes(&request, &image).map_err(|error| self.medium.blame.invalid(error.to_string()))?;
+        if sizes.l2_entry_bytes == self.map.shape.slice_bytes() as u64 {
+            self.flush().await?;
+        } else if self.options.writable {
+            let _pause = self.pause().await?;
+            self.cut_anew(sizes.l2_entry_bytes)?;
+        } else {
+            let _closed = self.turns.gate.close().await;
+            self.cut_anew(sizes.l2_entry_bytes)?;
+        }
+        let ceiling = l2_ceiling(&request, &sizes);
+        self.map.cache.set_bytes_max(ceiling);
+        self.ask_chain(|chain| chain.set_bytes_max(ceiling));
+        self.space.refcounts.set_blocks_max(usize::try_from(sizes.refcount_count).unwrap_or(usize::MAX));
+        *self.map.cache_sizes.write() = sizes;
+        Ok(sizes)
+    }
+
+    /// Cuts L2 tables into slices of `slice_bytes`. No request is in flight, and nothing is dirty.
+    fn cut_anew(&self, slice_bytes: u64) -> Result<(), Error> {
+        self.map.cache.clear();
+        let per_table = self.medium.geometry.cluster_size() / slice_bytes;
+        if !self.map.cache.reshape(per_table as usize) {
+            return Err(self.medium.blame.refused("map slices that cannot be written keep their size"));
+        }
+        self.map.shape.set_slice_bytes(slice_bytes);
+        Ok(())
+    }
+}
+
+/// What decrypts the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
+///
+/// # Errors
+/// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
+pub fn plain_text<'a>(
+    file: &'a Arc<dyn Storage>,
+    password: Option<&'a Secret>,
+    host: &'a Arc<dyn Host>,
+) -> BlockFuture<'a, Result<Option<Arc<dyn Storage>>, Error>> {
+    Box::pin(async move {
+        let header = read_header(&**file).await?;
+        let data = guest_data(file, None, &header, password, true, host).await?;
+        Ok((header.crypt != CryptMethod::None).then_some(data.storage))
     })
 }

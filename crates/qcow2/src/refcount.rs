@@ -2,10 +2,9 @@
 
 mod block;
 mod counting;
-mod residents;
 mod table;
 
-use std::collections::TryReserveError;
+use std::collections::{BTreeMap, TryReserveError};
 use std::sync::Arc;
 
 use ::block::Blame;
@@ -15,13 +14,11 @@ use storage::{Hints, IoBuf, Step, Storage, about_to};
 use sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sync::{AsyncMutex, Mutex, RwLock};
 
-use crate::Error;
 use crate::cache_sizes::REFCOUNT_COUNT_MIN;
-use crate::lists;
+use crate::{Error, lists};
 pub(crate) use block::{Block, DirtyBlock};
 use counting::set;
 pub(crate) use counting::{Claim, Lowered};
-use residents::Residents;
 pub(crate) use table::{DirtyTable, RefcountTable, SavedTable, WithoutBlocks};
 
 /// Memory that dirty blocks may take, however small the cache is: it costs barriers to write them.
@@ -296,5 +293,69 @@ impl Refcounts {
     /// Bytes of memory that the blocks take.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.blocks.lock().len() as u64 * self.geometry.cluster_size()
+    }
+}
+
+/// Refcount blocks in memory, by index.
+#[derive(Debug, Default)]
+struct Residents {
+    /// Ordered, so that the same requests always evict the same blocks.
+    blocks: BTreeMap<u64, Arc<Block>>,
+    /// With so many blocks or fewer, it was tried before and no more could leave: the others are dirty.
+    stuck: usize,
+}
+
+impl Residents {
+    fn get(&self, index: u64) -> Option<&Arc<Block>> {
+        self.blocks.get(&index)
+    }
+
+    fn insert(&mut self, block: Arc<Block>) {
+        self.blocks.insert(block.index(), block);
+    }
+
+    fn remove(&mut self, index: u64) {
+        self.blocks.remove(&index);
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Lowest index first.
+    fn iter(&self) -> impl Iterator<Item = &Arc<Block>> {
+        self.blocks.values()
+    }
+
+    /// Drops clean blocks for which `leaves` holds.
+    fn drop_if(&mut self, leaves: impl Fn(&Block) -> bool) {
+        self.blocks.retain(|_, block| !leaves(block) || !block.evict());
+    }
+
+    /// Lets clean blocks leave until no more than `blocks_max` are there, or only dirty ones are. In the latter
+    /// case nothing is tried before there are a quarter more, or looking at each of them for every block that
+    /// comes would take the square of their number.
+    fn trim(&mut self, blocks_max: usize) {
+        if self.len() <= self.stuck {
+            return;
+        }
+        self.stuck = 0;
+        while self.len() > blocks_max {
+            let Some(victim) = self.blocks.values().find(|block| block.evict()) else {
+                self.stuck = self.len() + self.len() / 4;
+                return;
+            };
+            let index = victim.index();
+            self.blocks.remove(&index);
+        }
+    }
+
+    /// Dirty blocks became clean: they may leave.
+    fn try_again(&mut self) {
+        self.stuck = 0;
     }
 }

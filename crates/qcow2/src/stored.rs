@@ -12,7 +12,7 @@ use crate::guest_range::GuestRange;
 use crate::health::Contradiction;
 use crate::host::HandedOver;
 use crate::image::{Inner, Qcow2};
-use crate::locate::Source;
+use crate::read::Source;
 use crate::write::Payload;
 
 impl Qcow2 {

@@ -4,15 +4,14 @@
 //! walk through them found stays right: a slice of this map is loaded by asking every layer, and from
 //! then on one look-up answers for all of them, however many there are. It covers the layers down to the
 //! first that is opened for writing; there, and where one word cannot say it, the layer that was asked last is asked itself
-//! ([`crate::locate`]).
+//! ([`crate::read`]).
 
 mod resolve;
 mod word;
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use map_cache::{Budget, CacheLimits, Charge, Counters, Load, LoadTicket, MapCache, SliceKey};
 use qcow2_layout::HostOffset;
 use sync::AsyncMutex;

@@ -8,7 +8,6 @@
 //! Order of reading: everything else that is metadata first, then L2 tables, then data, so that an L2 table
 //! or a data cluster on top of other metadata is noticed when it is claimed.
 
-mod bitmaps;
 pub(crate) mod change;
 pub(crate) mod claims;
 mod compare;

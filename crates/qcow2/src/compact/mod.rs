@@ -10,9 +10,7 @@
 //! Each change is one step of `change.rs`: what moves is copied and counted twice before anything leads to the copy, and the old
 //! place is free only when the file leads there no more. A crash leaves clusters counted too often, which the next run frees.
 
-mod blocks;
 mod change;
-mod entries;
 mod error;
 mod layout;
 mod moves;
@@ -24,15 +22,17 @@ mod zeroes;
 use std::ops::ControlFlow;
 
 use block::BlockFuture;
-use qcow2_layout::{CryptMethod, Incompatible};
+use qcow2_layout::{CryptMethod, Incompatible, RefcountTableEntry};
 use storage::Storage;
 
 pub use error::CompactError;
 
+use crate::check::change::{Change, lower};
 use crate::check::pass::Pass;
 use crate::check::reading::Reader;
 use crate::check::repair::Direction;
 use crate::check::{CheckError, Progress, Repair, check};
+use crate::table_io::write_bytes;
 use layout::Layout;
 use moves::{Leaving, Plan};
 
@@ -296,4 +296,43 @@ fn require_sound(pass: &Pass<'_>) -> Result<(), CompactError> {
         });
     }
     Ok(())
+}
+
+impl Compaction<'_> {
+    /// Drops the blocks behind the end that count nothing but their own place; false if there are none. Those before it count the
+    /// free clusters that others move to. What only dropped blocks keep in use goes in the next round.
+    ///
+    /// Refcount table ->| lower refcounts of the places that other blocks count ->|
+    async fn drop_needless_blocks(
+        &mut self,
+        pass: &mut Pass<'_>,
+        layout: &Layout,
+    ) -> Result<bool, CompactError> {
+        let entries = pass.geometry.refcount_block_entries();
+        let mut needless = Vec::new();
+        for &(index, at) in pass.comparison.blocks.iter().filter(|(index, _)| index * entries >= layout.end) {
+            let own = pass.cluster_of(at.0);
+            let mut counted = pass.claims.next(index * entries);
+            if counted == Some(own) {
+                counted = pass.claims.next(own + 1);
+            }
+            if counted.is_none_or(|cluster| cluster >= (index + 1) * entries) {
+                needless.push((index, own));
+            }
+        }
+        if needless.is_empty() {
+            return Ok(false);
+        }
+        let mut change = Change::default();
+        for &(index, own) in &needless {
+            let at = pass.header.refcount_table_offset.0 + index * 8;
+            let none = RefcountTableEntry { block: None }.encode().to_be_bytes();
+            write_bytes(pass.file, at, &none).await.map_err(pass.io("write the refcount table", at))?;
+            change.lose(own, 1);
+        }
+        pass.flush().await?;
+        pass.comparison.blocks.retain(|(index, _)| !needless.iter().any(|(other, _)| index == other));
+        lower(pass, &change).await?;
+        Ok(true)
+    }
 }

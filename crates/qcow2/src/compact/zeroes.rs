@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use qcow2_layout::{Cluster, L2Entry, Version};
+use qcow2_layout::{Cluster, Geometry, L2Entry, Version};
 use storage::{Hints, IoBuf, Storage};
 
 use super::layout::MOVES_MAX;
-use super::{CompactError, Compaction, entries, quiet, require_sound};
+use super::{CompactError, Compaction, quiet, require_sound};
 use crate::check::change::Change;
 use crate::check::edits::{edit_l2_tables, l2_tables};
 use crate::check::pass::Pass;
@@ -134,7 +134,7 @@ impl Compaction<'_> {
                 return None;
             };
             let is_zero = found.zero.contains_key(&(host.0 >> geometry.cluster_bits));
-            is_zero.then(|| entries::zeroed(cluster, &geometry))
+            is_zero.then(|| zeroed(cluster, &geometry))
         };
         let lead = async |pass: &mut Pass<'_>| edit_l2_tables(pass, &found.tables, new).await;
         self.make(pass, &change, lead).await
@@ -163,4 +163,31 @@ async fn zeroes_of(pass: &Pass<'_>, data: &dyn Storage, run: &[u64]) -> Result<(
     let is_zero = |index: usize| bytes.slice(index * size, (index + 1) * size).is_zero();
     let zero = (0..).zip(run).filter(|(index, _)| is_zero(*index)).map(|(_, cluster)| *cluster).collect();
     Ok((len, zero))
+}
+
+/// The entry of a cluster that holds nothing but zeroes, without its place. In version 2, which has no entry for zeroes, it says
+/// nothing: only for an image with nothing below it.
+pub(super) fn zeroed(cluster: Cluster, geometry: &Geometry) -> [u64; 2] {
+    let zero = match geometry.version {
+        qcow2_layout::Version::V2 => 0,
+        qcow2_layout::Version::V3 => cluster.zero | cluster.alloc,
+    };
+    L2Entry::Standard(Cluster { zero, ..Cluster::UNALLOCATED }).encode(geometry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qcow2_layout::{HostOffset, Version};
+
+    #[test]
+    fn zeroes_hide_what_lies_below_where_an_entry_can_say_so() {
+        let cluster = Cluster { host: Some(HostOffset(9 << 16)), copied: true, alloc: 1, zero: 0 };
+        let of = |version| {
+            let geometry = Geometry::new(version, 16, 4).unwrap();
+            L2Entry::decode(zeroed(cluster, &geometry), &geometry).unwrap()
+        };
+        assert_eq!(of(Version::V2), L2Entry::UNALLOCATED);
+        assert_eq!(of(Version::V3), L2Entry::Standard(Cluster { zero: 1, ..Cluster::UNALLOCATED }));
+    }
 }

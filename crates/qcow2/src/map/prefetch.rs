@@ -6,14 +6,12 @@
 //! a write can come to no harm. Neither lets anything leave memory for what was not requested yet: where the
 //! cache is full the pass ends.
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use map_cache::{LoadTicket, SliceKey};
 use storage::{Hints, IoBuf, Step};
 use sync::atomic::Ordering;
 
-use super::Map;
-use super::load::words;
+use super::{Map, words};
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::medium::Medium;

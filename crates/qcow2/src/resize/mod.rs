@@ -3,11 +3,9 @@
 //! The size, and where the L1 table is, change in one write of one sector of the header. Before it, what is
 //! to come into sight is made to read as zeroes; after it, what went out of sight is freed.
 
-mod behind_end;
 mod cut;
 mod grow;
 mod preallocate;
-mod shorten;
 
 use std::sync::Arc;
 

@@ -3,9 +3,7 @@
 //! Each operation makes new tables beside the old ones and lets one write of one sector of the header lead to them
 //! (`shadow`): a crash leaves all of the operation or nothing of it.
 
-mod apply;
 mod create;
-mod delete;
 mod empty;
 mod references;
 mod shadow;
@@ -18,6 +16,7 @@ use std::sync::Arc;
 use block::BlockFuture;
 use qcow2_layout::SnapshotEntry;
 
+use self::shadow::{Change, Shadow};
 use crate::Error;
 use crate::image::{Inner, Qcow2};
 
@@ -157,6 +156,86 @@ impl Inner {
             // CloudStack looks for QEMU's words.
             None => Err(self.medium.blame.invalid(format!("no snapshot has {name} (snapshot not found)"))),
         }
+    }
+}
+
+impl Inner {
+    /// The image switches to a copy of the snapshot's L1 table; what only the old one led to is freed.
+    pub(crate) async fn apply_snapshot(self: &Arc<Self>, name: SnapshotName) -> Result<(), Error> {
+        self.begin_snapshot_change().await?;
+        self.managed(async move |image| {
+            let (snapshots, index) = image.snapshot_named(&name).await?;
+            let Some(snapshot) = snapshots.get(index).cloned() else { return Ok(()) };
+            let size = snapshot.disk_size.unwrap_or(image.size());
+            if size != image.size() {
+                image.check_size_may_change().await?;
+                image.check_covered(size)?;
+            }
+            let pause = image.pause().await?;
+            image.note_everything(&pause).await?;
+            let change = async |shadow: &mut Shadow| shadow.go_back(snapshots, &snapshot, size).await;
+            image.change_tables(&pause, change).await
+        })
+        .await
+    }
+}
+
+impl Shadow {
+    async fn go_back(
+        &mut self,
+        snapshots: Vec<SnapshotEntry>,
+        snapshot: &SnapshotEntry,
+        size: u64,
+    ) -> Result<Change, Error> {
+        let image = Arc::clone(&self.image);
+        let mut words = image.l1_of_snapshot(snapshot).await?;
+        // Raised before anything is lowered: what both lead to never comes near 0.
+        image.raise_references(&words).await?;
+        let old = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
+        image.lower_references(&old, &mut self.freed).await?;
+        // Below 2^22 by the limit on L1 tables.
+        let needed = image.medium.geometry.l1_entries_for(size) as usize;
+        let more = words.try_reserve_exact(needed.saturating_sub(words.len()));
+        more.map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
+        words.resize(words.len().max(needed), 0);
+        Ok(Change { l1: words, l1_is_taken_over: false, size, snapshots })
+    }
+}
+
+impl Inner {
+    /// What only the snapshot led to is freed, and what the image now has for itself may be written in place.
+    pub(crate) async fn delete_snapshot(
+        self: &Arc<Self>,
+        name: SnapshotName,
+    ) -> Result<SnapshotEntry, Error> {
+        self.begin_snapshot_change().await?;
+        self.managed(async move |image| {
+            let (mut snapshots, index) = image.snapshot_named(&name).await?;
+            let pause = image.pause().await?;
+            let deleted = snapshots.remove(index);
+            let change = async |shadow: &mut Shadow| shadow.drop_snapshot(snapshots, &deleted).await;
+            image.change_tables(&pause, change).await?;
+            Ok(deleted)
+        })
+        .await
+    }
+}
+
+impl Shadow {
+    async fn drop_snapshot(
+        &mut self,
+        snapshots: Vec<SnapshotEntry>,
+        deleted: &SnapshotEntry,
+    ) -> Result<Change, Error> {
+        let image = Arc::clone(&self.image);
+        let words = image.l1_of_snapshot(deleted).await?;
+        image.lower_references(&words, &mut self.freed).await?;
+        let bits = image.medium.geometry.cluster_bits;
+        let clusters = image.medium.geometry.clusters_for(u64::from(deleted.l1_size) * 8);
+        let first = deleted.l1_table_offset.0 >> bits;
+        image.lower_or_free(first..first + clusters, &mut self.freed).await?;
+        let l1 = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
+        Ok(Change { l1, l1_is_taken_over: false, size: image.size(), snapshots })
     }
 }
 

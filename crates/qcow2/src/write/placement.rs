@@ -11,7 +11,7 @@ use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
-use crate::locate::Located;
+use crate::read::Located;
 
 /// Zeroes around the data of a cluster that are longer than this are made by the file system, not
 /// written: a 4 KiB write into a 2 MiB cluster must not cost 2 MiB.
