@@ -4,7 +4,6 @@ mod as_block;
 mod compressed;
 mod foreign;
 mod runtime;
-mod steps;
 mod stored;
 mod whole;
 
@@ -13,14 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use block::pace::{Pace, Unpaced};
+use block::pace::{Pace, Unpaced, step_bytes};
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use qcow2::{Prefetch, Qcow2, Status};
 use storage::{Hints, IoBuf, IoVec};
 use throttle::Request;
 
-use crate::front::Drained;
-use crate::front::{Charge, Front, Kind};
+use crate::front::{Charge, Drained, Front, Kind};
 use crate::layers::Layers;
 use crate::open_rules::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
@@ -388,6 +386,68 @@ fn traced(path: &Path, root: &dyn Block) -> TraceDisk {
     name.truncate(end.unwrap_or(0));
     let cluster_bytes = root.capabilities().cluster_bytes.unwrap_or(0);
     TraceDisk { name, bytes: root.size(), cluster_bytes }
+}
+
+impl Disk {
+    async fn read_in_steps(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+        pace: &impl Pace,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
+        let len = buf.len() as u64;
+        let first = step_bytes(pace, offset, len);
+        pace.step(first).await;
+        let layers = self.layers();
+        if first == len {
+            return layers.top.read(offset, buf, hints).await;
+        }
+        let (mut done, mut step, mut kind) = (0, first, ReadKind::Zeroes);
+        loop {
+            // Both fit a length in memory, `len`.
+            let mut part = buf.split_off(done as usize);
+            let rest = part.split_off(step as usize);
+            let (result, part) = layers.top.read(offset + done, part, hints).await;
+            buf.rejoin(part);
+            buf.rejoin(rest);
+            match result {
+                Ok(ReadKind::Data) => kind = ReadKind::Data,
+                Ok(ReadKind::Zeroes) => {}
+                Err(error) => return (Err(error), buf),
+            }
+            done += step;
+            if done == len {
+                return (Ok(kind), buf);
+            }
+            step = step_bytes(pace, offset + done, len - done);
+            pace.step(step).await;
+        }
+    }
+
+    async fn write_in_steps(
+        &self,
+        offset: u64,
+        data: IoVec,
+        hints: Hints,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
+        let len = data.len() as u64;
+        // The block below looks at one step at a time.
+        self.check_inside(offset, len)?;
+        let layers = self.layers();
+        let mut done = 0;
+        while done < len {
+            let step = step_bytes(pace, offset + done, len - done);
+            pace.step(step).await;
+            // Both fit a length in memory, `len`.
+            let part =
+                if step == len { data.clone() } else { data.slice(done as usize, (done + step) as usize) };
+            layers.top.write(offset + done, part, hints).await?;
+            done += step;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -17,9 +17,7 @@ mod alone;
 mod below;
 mod change;
 mod commas;
-mod json;
 mod path;
-mod quotes;
 mod shown;
 mod tree;
 
@@ -58,7 +56,7 @@ fn parse_as_written(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Opti
     }
     if let Some(json) = bytes.strip_prefix(b"json:") {
         let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
-        return json::parse(json);
+        return parse_json(json);
     }
     if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
@@ -122,7 +120,7 @@ impl OptionTree {
     /// When an option is given twice, is a list, or has a malformed name.
     pub fn of_json(object: serde_json::Map<String, serde_json::Value>) -> Result<Self, DriveError> {
         let mut tree = Self::default();
-        json::insert_object(&mut tree, "", object)?;
+        insert_object(&mut tree, "", object)?;
         Ok(tree)
     }
 
@@ -205,6 +203,98 @@ fn looks_like_url(bytes: &[u8]) -> bool {
 
 fn has_option_behind_comma(bytes: &[u8]) -> bool {
     split_commas(bytes).skip(1).any(|part| first_key(&part).is_some_and(is_option_name))
+}
+
+fn parse_json(text: &str) -> Result<OptionTree, DriveError> {
+    match serde_json::from_str(&in_double_quotes(text))? {
+        serde_json::Value::Object(object) => OptionTree::of_json(object),
+        other => Err(DriveError::NotAnObject { found: json_kind(&other) }),
+    }
+}
+
+fn insert_object(
+    tree: &mut OptionTree,
+    prefix: &str,
+    object: serde_json::Map<String, serde_json::Value>,
+) -> Result<(), DriveError> {
+    use serde_json::Value;
+    for (name, value) in object {
+        let key = format!("{prefix}{name}");
+        let text = match value {
+            Value::Object(inner) => {
+                insert_object(tree, &format!("{key}."), inner)?;
+                continue;
+            }
+            Value::Null => {
+                tree.insert(&key, Entry::Null)?;
+                continue;
+            }
+            Value::Array(list) => {
+                insert_list(tree, &key, list)?;
+                continue;
+            }
+            Value::Bool(true) => "on".into(),
+            Value::Bool(false) => "off".into(),
+            Value::Number(number) => number.to_string(),
+            Value::String(text) => text,
+        };
+        tree.insert(&key, Entry::Value(text.into()))?;
+    }
+    Ok(())
+}
+
+/// A list of objects stands as numbered groups; no option takes another one.
+fn insert_list(tree: &mut OptionTree, key: &str, list: Vec<serde_json::Value>) -> Result<(), DriveError> {
+    for (number, value) in list.into_iter().enumerate() {
+        match value {
+            serde_json::Value::Object(inner) => insert_object(tree, &format!("{key}.{number}."), inner)?,
+            _ => return Err(DriveError::List { key: key.to_owned() }),
+        }
+    }
+    Ok(())
+}
+
+fn json_kind(value: &serde_json::Value) -> &'static str {
+    match value {
+        serde_json::Value::Null => "null",
+        serde_json::Value::Bool(_) => "a boolean",
+        serde_json::Value::Number(_) => "a number",
+        serde_json::Value::String(_) => "a string",
+        serde_json::Value::Array(_) => "a list",
+        serde_json::Value::Object(_) => "an object",
+    }
+}
+
+/// The same JSON where texts stand in single quotes, as people write them between a shell's double ones and QEMU understands them.
+fn in_double_quotes(text: &str) -> String {
+    let (mut plain, mut quote, mut escaped) = (String::with_capacity(text.len()), None, false);
+    for letter in text.chars() {
+        let is_quote = matches!(letter, '"' | '\'');
+        match quote {
+            None if is_quote => {
+                quote = Some(letter);
+                plain.push('"');
+                continue;
+            }
+            None => {}
+            Some(_) if escaped => {
+                escaped = false;
+                // JSON knows no \' .
+                if letter == '\'' {
+                    plain.pop();
+                }
+            }
+            Some(open) if letter == open => {
+                quote = None;
+                plain.push('"');
+                continue;
+            }
+            Some(_) if letter == '"' => plain.push('\\'),
+            Some(_) => escaped = letter == '\\',
+        }
+        plain.push(letter);
+    }
+    plain
 }
 
 #[cfg(test)]

@@ -41,7 +41,6 @@ mod nodes;
 mod open;
 mod open_rules;
 pub mod options;
-mod other_file;
 pub mod probe;
 mod read_ahead;
 mod resize_raw;

@@ -12,7 +12,6 @@
 //! links are moved in between. `openat2(RESOLVE_BENEATH)` would not do: it refuses absolute names and
 //! links that leave a directory and come back, both of which ordinary chains use.
 
-mod elsewhere;
 mod place;
 mod refused;
 mod role;
@@ -25,15 +24,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags};
+use thiserror::Error;
 
-use self::elsewhere::Allowed;
-pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
 pub use self::refused::{ADMINISTRATORS, Reason, Refused};
 pub use self::role::Role;
 pub use crate::drive::directory_of;
 use crate::drive::{DriveError, OptionTree, PATH_PROTOCOLS, names_device, parse_drive, split_protocol};
-use crate::drivers::{StorageDriver, Target};
+use crate::drivers::{NamedTarget, StorageDriver, Target, target_of};
 use crate::fd_sets::FdSets;
 
 /// File systems whose "regular files" are questions to the kernel: proc, sysfs, debugfs, tracefs,
@@ -157,7 +155,7 @@ impl Policy {
 
     fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Reason> {
         let follows = self.follows_backing && role == Role::Backing;
-        if let Some(found) = elsewhere::follow(&self.elsewhere, name, (role, follows)) {
+        if let Some(found) = follow(&self.elsewhere, name, (role, follows)) {
             return found.map(|(driver, target)| Followed::Elsewhere(driver, target));
         }
         self.follow_path(image, name, role).map(Followed::File)
@@ -357,6 +355,63 @@ fn kind_words(found: FileType) -> &'static str {
         FileType::BlockDevice => "a block device",
         FileType::Unknown => "of an unknown kind",
     }
+}
+
+/// Storage that names in images may lead to.
+#[derive(Clone, Debug)]
+struct Allowed {
+    driver: &'static StorageDriver,
+    target: Arc<dyn Target>,
+}
+
+/// A name that cannot be allowed.
+#[derive(Debug, Error)]
+#[error("{name:?}: {problem}")]
+pub struct NotAllowable {
+    /// As the user gave it.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Allowed {
+    /// What `name` means.
+    fn of(name: &str) -> Result<Self, NotAllowable> {
+        let wrong = |problem: String| NotAllowable { name: name.to_owned(), problem };
+        match target_of(name) {
+            Some(Ok((driver, target))) => Ok(Self { driver, target }),
+            Some(Err(allowed)) => Err(wrong(format!("allowed: {allowed}"))),
+            None => {
+                let what = "it means no storage elsewhere (nbd://HOST does); files are allowed by their directory, with --allow-path";
+                Err(wrong(what.to_owned()))
+            }
+        }
+    }
+
+    fn covers(&self, driver: &'static StorageDriver, target: &dyn Target) -> bool {
+        self.driver == driver && self.target.covers(target)
+    }
+}
+
+/// The storage that `name` in an image leads to, if it is one of `allowed`, or nothing outside this process and names of backing files are followed;
+/// `None` if its protocol is no driver's.
+fn follow(
+    allowed: &[Allowed],
+    name: &[u8],
+    (role, follows): (Role, bool),
+) -> Option<Result<NamedTarget, Reason>> {
+    let name = std::str::from_utf8(name).ok()?;
+    let (driver, target) = match target_of(name)? {
+        Ok(found) => found,
+        Err(allowed) => return Some(Err(Reason::Malformed { allowed })),
+    };
+    let is_allowed = allowed.iter().any(|allowed| allowed.covers(driver, &*target));
+    Some(match is_allowed || (follows && driver.is_within_process()) {
+        true => Ok((driver, target)),
+        false => {
+            Err(Reason::NotAllowed { driver: driver.name, name: target.name().into(), hint: role.hint() })
+        }
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::Front;
 
 /// Open, or shut by a number of tasks that change the disk itself.
 ///
-/// A request counts itself as started ([`super::statistics`]) and reads the gate after that; a task that
+/// A request counts itself as started ([`super`]) and reads the gate after that; a task that
 /// shuts the gate reads the counts after that: one of the two sees the other.
 #[derive(Debug, Default)]
 pub(super) struct Gate {

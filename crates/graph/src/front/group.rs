@@ -7,9 +7,12 @@
 //! that ends takes the timer with it.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -19,9 +22,8 @@ use throttle::{
 };
 
 use super::ahead::{Ahead, place};
-use super::clock::Clock;
+use super::clock::{Clock, Sleep};
 use super::membership::Seat;
-use super::waiting::Waiting;
 
 /// Disks that share limits. Everything may be called from any thread.
 #[derive(Debug)]
@@ -243,7 +245,7 @@ impl ThrottleGroup {
     }
 
     /// Removes the request with `ticket` from the line: its future was dropped.
-    pub(super) fn cancel(&self, ticket: Ticket) {
+    fn cancel(&self, ticket: Ticket) {
         let mut removed = None;
         self.change(|line, now| {
             removed = line.waiting.remove(&ticket);
@@ -355,5 +357,66 @@ impl Line {
             Some(timer) if timer.keeper == ticket => (Look::Keep(timer.at), replaced),
             _ => (Look::Wait, replaced),
         }
+    }
+}
+
+/// Ends when the request may go. Dropped before, the request leaves the line.
+struct Waiting<'a> {
+    group: &'a ThrottleGroup,
+    ticket: Ticket,
+    /// While it keeps the group's timer.
+    timer: Option<(Time, Sleep)>,
+    granted: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(group: &'a ThrottleGroup, ticket: Ticket) -> Self {
+        Self { group, ticket, timer: None, granted: false }
+    }
+}
+
+impl Future for Waiting<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.group.look(self.ticket, cx.waker()) {
+                Look::Granted => {
+                    self.granted = true;
+                    self.timer = None;
+                    return Poll::Ready(());
+                }
+                Look::Wait => {
+                    self.timer = None;
+                    return Poll::Pending;
+                }
+                Look::Keep(at) => {
+                    let group = self.group;
+                    let (armed, sleep) = self.timer.get_or_insert_with(|| (at, group.clock.sleep_until(at)));
+                    if *armed != at {
+                        (*armed, *sleep) = (at, group.clock.sleep_until(at));
+                    }
+                    if sleep.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    // A timer that has ended must not be polled again.
+                    self.timer = None;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.granted {
+            self.group.cancel(self.ticket);
+        }
+    }
+}
+
+impl fmt::Debug for Waiting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting").field("ticket", &self.ticket).finish_non_exhaustive()
     }
 }

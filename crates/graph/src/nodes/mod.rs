@@ -3,7 +3,6 @@
 //! A change of the graph holds a [`Change`], one at a time, so that no half-made change is visible under a
 //! name. A look-up holds nothing. Requests do not come through here.
 
-mod absorb;
 mod access;
 #[cfg(test)]
 mod access_tests;
@@ -11,7 +10,6 @@ mod active;
 #[cfg(test)]
 mod active_tests;
 mod add;
-mod apart;
 mod at_rest;
 #[cfg(test)]
 mod at_rest_tests;
@@ -59,7 +57,6 @@ mod reopen_files;
 mod replace;
 #[cfg(test)]
 mod replace_tests;
-mod take_in;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]

@@ -4,9 +4,6 @@
 //! takes requests in from any thread, [`Recording`] writes them to a file in the background, [`Reader`] reads
 //! them again and trusts nothing in the file.
 
-mod decode;
-mod encode;
-mod of_disk;
 mod plan;
 mod reader;
 mod recorder;
@@ -15,14 +12,14 @@ mod recording;
 mod tests;
 mod varint;
 
-pub use self::decode::{Decoder, TraceError};
-pub use self::encode::Encoder;
-pub use self::of_disk::{disk_called, disks};
 pub(crate) use self::plan::RANGE_BYTES_MAX;
 pub use self::plan::{Plan, PlanRequest, plan};
+pub use self::plan::{disk_called, disks};
+pub use self::reader::{Decoder, TraceError};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;
 pub use self::recorder::{Recorder, STRIPE_RECORDS};
+pub use self::recording::Encoder;
 pub use self::recording::{Recording, Summary};
 use crate::front::Kind;
 
