@@ -9,7 +9,6 @@
 
 mod ahead;
 mod cached;
-mod clusters;
 #[cfg(test)]
 mod crashes;
 mod figures;

@@ -27,7 +27,6 @@ mod frame;
 mod in_use;
 mod kept;
 mod key;
-mod leading;
 mod limits;
 mod manifest;
 mod manifest_error;

@@ -1,6 +1,6 @@
 //! A connection in transmission.
 //!
-//! Two tasks of the loop that made it send and receive ([`crate::nbd::send`], [`crate::nbd::receive`]); requests of any thread go through its
+//! Two tasks of the loop that made it send and receive ([`crate::nbd::connect`]); requests of any thread go through its
 //! table. A task that finds the connection broken says so once ([`Connection::lose`]): both tasks end, and
 //! all waiting requests are completed.
 

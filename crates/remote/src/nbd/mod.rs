@@ -34,15 +34,11 @@ mod blocks;
 mod client;
 mod connect;
 mod connection;
-mod coverage;
 mod errors;
 mod export;
-mod extents;
 mod incoming;
 mod list;
 mod name;
-mod receive;
-mod send;
 
 pub use connect::check_reachable;
 pub use errors::Error;

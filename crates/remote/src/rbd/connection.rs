@@ -6,21 +6,23 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use memory::IoBuf;
 use net::dial::line::{InFlight, Protocol, Table, Unflushed};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use reactor::net::Stream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 
 use crate::rbd::errors::Error;
 use crate::rbd::message::{ANSWER_BYTES, Answer, Ask, Kind, MEMORY_BYTES, Malformed, Request, SLOTS};
 use crate::rbd::opening::{OPENED_BYTES_MAX, OpenReply, Opening};
-use crate::rbd::{closing, starter};
+use crate::rbd::starter;
 
 /// Files are read and written in one call where they are in memory; this is for those calls' rest.
 type Bytes = io::Result<usize>;
@@ -232,7 +234,7 @@ impl Connection {
     pub(crate) fn close(&self) {
         // Fails where it was faster.
         let _ = self.socket.shutdown(Shutdown::Write);
-        closing::add(self.socket.as_fd());
+        add(self.socket.as_fd());
     }
 }
 
@@ -295,4 +297,33 @@ impl Drop for Receiving {
         drop(table);
         self.0.requests.wake(reported);
     }
+}
+
+/// Sockets of workers that were asked to end.
+static CLOSING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// Notes the socket of a worker that was asked to end.
+pub(crate) fn add(socket: BorrowedFd<'_>) {
+    let mut closing = CLOSING.lock();
+    closing.retain(|socket| !is_gone(socket, Duration::ZERO));
+    // Without a descriptor no task awaits it.
+    closing.extend(socket.try_clone_to_owned());
+}
+
+/// Waits, at most for `patience`, until the images that were in use are closed: a program that ends does so before, so that the next one finds no other
+/// user of them. Costs nothing if there were none.
+pub fn settle(patience: Duration) {
+    let until = Instant::now() + patience;
+    let closing = std::mem::take(&mut *CLOSING.lock());
+    for socket in closing {
+        is_gone(&socket, until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Whether the worker is gone within `patience`.
+fn is_gone(socket: &OwnedFd, patience: Duration) -> bool {
+    // That a peer is gone is reported unasked.
+    let mut asked = [PollFd::new(socket, PollFlags::empty())];
+    let timeout = Timespec::try_from(patience).unwrap_or_default();
+    !matches!(poll(&mut asked, Some(&timeout)), Ok(0))
 }

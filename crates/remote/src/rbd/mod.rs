@@ -23,7 +23,6 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod client;
-mod closing;
 mod connection;
 mod errors;
 mod image;
@@ -36,7 +35,7 @@ mod packet;
 pub mod starter;
 pub mod worker;
 
-pub use closing::settle;
+pub use connection::settle;
 pub use errors::Error;
 pub use image::{Options, RbdStorage};
 pub use name::{ImageName, NameError, name_of, shown};
