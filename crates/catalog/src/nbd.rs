@@ -1,10 +1,9 @@
 //! `nbd`: the export of an NBD server.
 
-mod families;
-mod options;
-
 use std::any::Any;
 use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +14,13 @@ use remote::nbd::{
 use serde_json::{Map, Value, json};
 use storage::{IoFuture, Storage};
 
-use self::families::Families;
-use self::options::AddressType;
-pub use self::options::{NBD_OPTIONS, Nbd};
 use super::not_built::prefixes;
-use super::remote::OnRemoteError;
+use super::remote::{ON_REMOTE_ERROR, OnRemoteError};
 use super::tls_credentials::TlsCredentials;
 use graph::drive::{Entry as Given, OptionTree};
 use graph::drivers::{Access, Elsewhere, StorageDriver, StorageKind, Target};
-use graph::options::entry::{first_fixed_of, read_all};
-use graph::options::{Entry, OptionError, Reader, Spec};
+use graph::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
+use graph::options::{Entry, Group, OptionError, Reader, Spec};
 
 pub(super) const NBD: StorageDriver = StorageDriver {
     name: "nbd",
@@ -323,6 +319,177 @@ async fn prepare_to_overwrite(storage: &dyn Storage, bytes: u64) -> io::Result<(
     storage.flush().await?;
     storage.end_writing().await
 }
+
+/// Families of addresses, of which one at least is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Families {
+    v4: bool,
+    v6: bool,
+}
+
+impl Families {
+    fn any(self) -> bool {
+        self.v4 || self.v6
+    }
+
+    fn allow(self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
+    /// `server`, by an address of an allowed family where not both are. A name is looked up when the disk is opened, and not again.
+    async fn choose(self, server: Server) -> io::Result<Server> {
+        let Server::Tcp { host, port } = server else { return Ok(server) };
+        if self.v4 && self.v6 {
+            return Ok(Server::Tcp { host, port });
+        }
+        let name = host.clone();
+        let found = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => {
+                let found = reactor::blocking(move || (host.as_str(), port).to_socket_addrs()).await?;
+                found.map(|found| found.ip()).collect()
+            }
+        };
+        let address = found.into_iter().find(|address| self.allow(*address)).ok_or_else(|| {
+            let family = if self.v4 { "IPv4" } else { "IPv6" };
+            io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{name} has no {family} address"))
+        })?;
+        Ok(Server::Tcp { host: address.to_string(), port })
+    }
+}
+
+/// The options of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nbd {
+    /// `server.type`; `None`: by what else is given.
+    address: Option<AddressType>,
+    /// `server.host`.
+    host: Option<String>,
+    /// `server.port`.
+    port: Option<String>,
+    /// `server.ipv4`.
+    ipv4: Option<bool>,
+    /// `server.ipv6`.
+    ipv6: Option<bool>,
+    /// `server.path`.
+    path: Option<String>,
+    /// `server.abstract`.
+    has_no_path: bool,
+    /// `server.tight`.
+    tight: Option<bool>,
+    /// `server.str`.
+    passed: Option<String>,
+    /// `export`.
+    export: Option<String>,
+    /// `x-dirty-bitmap`.
+    bitmap: Option<String>,
+    /// `reconnect-delay`, in seconds.
+    reconnect_delay_s: u32,
+    /// `open-timeout`, in seconds.
+    open_timeout_s: u32,
+    /// `on-remote-error`.
+    on_remote_error: OnRemoteError,
+    /// `remote-timeout`, in seconds; 0 is none.
+    remote_timeout_s: u32,
+    /// `tls-creds`.
+    tls_creds: Option<String>,
+    /// `tls-certificates`.
+    tls_certificates: Option<PathBuf>,
+    /// `tls-hostname`.
+    tls_hostname: Option<String>,
+}
+
+/// What kind of address a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddressType {
+    Inet,
+    Unix,
+    Fd,
+}
+
+const TYPES: [(&str, AddressType); 3] =
+    [("inet", AddressType::Inet), ("unix", AddressType::Unix), ("fd", AddressType::Fd)];
+
+/// The driver's part of the table.
+pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
+    Group::Storage("nbd"),
+    [
+        Entry::choice("server.type", choice_at!(Nbd, TYPES, address), "where the server listens")
+            .default_follows("unix with server.path, fd with server.str, else inet"),
+        Entry::text("server.host", at!(Nbd, host), "name or address of the server")
+            .alias("host")
+            .default_follows("localhost"),
+        Entry::text("server.port", at!(Nbd, port), "its TCP port").alias("port").default_follows("10809"),
+        Entry::switch("server.ipv4", at!(Nbd, ipv4), "connect over IPv4")
+            .default_follows("on; off with server.ipv6=on"),
+        Entry::switch("server.ipv6", at!(Nbd, ipv6), "connect over IPv6")
+            .default_follows("on; off with server.ipv4=on"),
+        Entry::text("server.path", at!(Nbd, path), "its unix socket").alias("path").default_follows("none"),
+        Entry::switch(
+            "server.abstract",
+            at!(Nbd, has_no_path),
+            "server.path is the name of an abstract socket, which is no file",
+        )
+        .default("off"),
+        Entry::switch(
+            "server.tight",
+            at!(Nbd, tight),
+            "the abstract socket's name is not filled up with zeroes to the length that addresses have",
+        )
+        .default_follows("on"),
+        Entry::text(
+            "server.str",
+            at!(Nbd, passed),
+            "the name under which getfd (QMP) handed over a connection to it; when that is lost it does not come back",
+        )
+        .default_follows("none"),
+        Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
+        Entry::text(
+            "x-dirty-bitmap",
+            at!(Nbd, bitmap),
+            "a metadata context of the export, qemu:dirty-bitmap:NAME: map shows what is dirty there as no data",
+        )
+        .default_follows("none: holes are shown"),
+        Entry::whole(
+            "reconnect-delay",
+            at!(Nbd, reconnect_delay_s),
+            "seconds for which requests wait for a lost connection to come back; 0: they fail",
+        )
+        .default("0"),
+        Entry::whole(
+            "open-timeout",
+            at!(Nbd, open_timeout_s),
+            "seconds for which opening tries to connect; 0: once, and an answer is waited for a minute",
+        )
+        .default("0"),
+        Entry::whole(
+            "remote-timeout",
+            at!(Nbd, remote_timeout_s),
+            "seconds within which the server must answer a request, or its connection counts as lost; 0: any time",
+        )
+        .default("0"),
+        Entry::choice(
+            "on-remote-error",
+            choice_at!(Nbd, ON_REMOTE_ERROR, on_remote_error),
+            "what requests do while the connection is lost: report has them fail, after reconnect-delay; wait has them wait for the server (with reconnect-delay, so long)",
+        )
+        .default("report"),
+        Entry::text(
+            "tls-creds",
+            at!(Nbd, tls_creds),
+            "encrypts the connection, with the certificates of this object (tls-creds-x509, endpoint=client)",
+        )
+        .default_follows("none"),
+        Entry::path(
+            "tls-certificates",
+            at!(Nbd, tls_certificates),
+            "encrypts it, with the certificates in this directory: ca-cert.pem, and client-cert.pem with client-key.pem for servers that ask",
+        )
+        .default_follows("none"),
+        Entry::text("tls-hostname", at!(Nbd, tls_hostname), "the name that the server's certificate must have")
+            .default_follows("server.host"),
+    ],
+);
 
 #[cfg(test)]
 mod tests {
