@@ -14,19 +14,18 @@ pub mod qcow1;
 pub mod sink;
 mod table;
 mod vdi;
-mod vdi_check;
 pub mod vhdx;
 pub mod vmdk;
 mod vpc;
 
 pub use image::Image;
 pub use kind::Kind;
-pub use vdi_check::Finding;
 
 use block::{Block, Error};
 use std::sync::Arc;
 use storage::Storage;
 
+pub use vdi::Finding;
 pub use vdi::SIGNATURE as VDI_SIGNATURE;
 pub use vdi::SIGNATURE_OFFSET as VDI_SIGNATURE_OFFSET;
 pub use vpc::COOKIE as VPC_COOKIE;
@@ -69,7 +68,7 @@ pub async fn check(image: &dyn Block, found: &mut dyn FnMut(Finding)) -> Result<
         return vhdx::check(image).await;
     }
     match image.downcast_ref::<Image>() {
-        Some(image) if image.layout.kind == Kind::Vdi => vdi_check::check(image, found).await,
+        Some(image) if image.layout.kind == Kind::Vdi => vdi::check(image, found).await,
         Some(_) | None => Ok(0),
     }
 }

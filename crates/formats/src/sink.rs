@@ -4,7 +4,6 @@
 //! zeroes, and what no piece covers in the file must read as zeroes too. Memory holds tables only, never more than a few MiB.
 
 mod descriptor;
-mod geometry;
 mod monolithic_sparse;
 mod sparse_extent;
 mod stream_optimized;

@@ -3,7 +3,6 @@
 //! "Virtual Disk Format 5.0" of VMware. A sparse file may have the descriptor inside: then it is the whole disk. Names in a descriptor are
 //! followed by the caller, which has the rules for that.
 
-mod check;
 mod descriptor;
 mod grains;
 mod header;
@@ -15,7 +14,6 @@ use std::sync::Arc;
 use block::{Blame, Block, Error, SECTOR_BYTES};
 use storage::Storage;
 
-pub use self::check::check;
 use self::descriptor::{DESCRIPTOR_BYTES_MAX, DescriptorError, Lines};
 pub use self::descriptor::{Descriptor, ExtentKind, ExtentLine, NO_PARENT};
 use self::grains::{PackedGrain, State, Unpacked};
@@ -382,4 +380,28 @@ impl Layout for Vmware {
     async fn unpack(&self, packed: PackedGrain, buf: &mut [u8]) -> Result<(), Error> {
         self.unpacked.fill(packed, buf).await
     }
+}
+
+/// Reads all tables of the image. Costs no reads of data.
+///
+/// # Errors
+/// The first contradiction, as [`block::ErrorKind::Corrupt`], and what reading the tables reports.
+pub async fn check(image: &Vmdk) -> Result<(), Error> {
+    let layout = &image.layout;
+    for extent in &layout.extents {
+        let mut at = extent.start;
+        let end = extent.start + extent.bytes;
+        if let Content::Flat { file, at: first } = &extent.content
+            && *first >= file.length()
+        {
+            return Err(Blame::new(file.name()).corrupt(format!(
+                "a flat extent begins at {first}, beyond the end of the file ({} bytes)",
+                file.length()
+            )));
+        }
+        while at < end && !matches!(extent.content, Content::Flat { .. }) {
+            at += layout.locate(at, end - at).await?.len;
+        }
+    }
+    Ok(())
 }
