@@ -4,13 +4,11 @@
 //! server acknowledged and may lose. Drivers that send their requests one at a time over a connection use [`Backoff`] alone.
 
 mod ask;
-mod backoff;
 mod connections;
 mod in_flight;
 mod unflushed;
 
 pub use ask::{Ask, Kind};
-pub use backoff::Backoff;
-pub use connections::{End, Line, Redial};
+pub use connections::{Backoff, End, Line, Redial};
 pub use in_flight::{InFlight, Protocol, Table, Taken};
 pub use unflushed::{KEPT_BYTES_MAX, Unflushed, UnflushedMode};

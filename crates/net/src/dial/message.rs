@@ -104,7 +104,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dial::abstract_name::AbstractName;
+    use crate::dial::target::AbstractName;
 
     #[test]
     fn what_was_sent_is_what_is_received() {

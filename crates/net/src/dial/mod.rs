@@ -12,7 +12,6 @@
 //! A process in a sandbox starts no other. So several brokers are started in advance; when one has ended, the next one is asked.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
-mod abstract_name;
 mod address;
 mod asking;
 pub mod broker;
@@ -21,14 +20,11 @@ pub mod line;
 mod message;
 mod passed;
 mod reach;
-mod state;
 mod target;
 
-pub use abstract_name::{AbstractName, AbstractNameError};
 pub use address::{Address, AddressError};
-pub use asking::{connect, connect_now};
+pub use asking::{Forbidden, allowed, check, confine, connect, connect_now, name, through};
 pub use ending::{end_within, unless_ended};
 pub use passed::{PASSED_MAX, forget_passed, pass, take_passed};
 pub use reach::{Loss, Reach, Server, servers};
-pub use state::{Forbidden, allowed, check, confine, name, through};
-pub use target::{Allowed, Target, TargetError};
+pub use target::{AbstractName, AbstractNameError, Allowed, Target, TargetError};

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use event_listener::Event;
 use parking_lot::Mutex;
 
-use super::backoff::Backoff;
 use crate::dial::ending::unless_ended;
 use crate::dial::reach::Reach;
 
@@ -238,6 +237,24 @@ impl<R: Redial> Drop for Attempt<R> {
     }
 }
 
+/// Pauses, each twice as long as the one before, up to a longest one.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    /// The next one.
+    pub next: Duration,
+    /// The longest one.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The pause after an attempt that has failed.
+    pub fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.longest);
+        pause
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -257,5 +274,12 @@ mod tests {
         assert_eq!(connections.len(), 2);
         let lost = take_out_ended(&mut vec![()], |()| Some(End::Lost("gone".to_owned())));
         assert_eq!(lost.as_deref(), Some("gone"));
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let [next, longest] = [20, 100].map(Duration::from_millis);
+        let mut pauses = Backoff { next, longest };
+        assert_eq!([(); 5].map(|()| pauses.pause().as_millis()), [20, 40, 80, 100, 100]);
     }
 }
