@@ -14,7 +14,6 @@ mod abi;
 mod attributes;
 #[expect(unsafe_code, reason = "an ioctl that no crate wraps")]
 mod cloned;
-mod errno;
 pub mod limits;
 pub mod mount;
 mod mounted;

@@ -1,12 +1,12 @@
 //! The mount of a file: made by this process where it is root's, by fusermount3 elsewhere.
 
 mod fusermount;
-mod table;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -96,7 +96,7 @@ fn remedy(error: &io::Error) -> &'static str {
 pub fn mount(point: &Path, options: MountOptions) -> Result<(OwnedFd, MountPoint), MountError> {
     let path = free_point(point)?;
     let device = if is_root() { by_kernel(&path, options)? } else { fusermount::mount(&path, options)? };
-    match table::top(&path) {
+    match top(&path) {
         Some(entry) if entry.file_system == FILE_SYSTEM => {
             Ok((device, MountPoint { path, device: entry.device }))
         }
@@ -110,8 +110,8 @@ pub fn mount(point: &Path, options: MountOptions) -> Result<(OwnedFd, MountPoint
 /// # Errors
 /// When the kernel, or fusermount3, refuses.
 pub fn unmount(point: &MountPoint) -> io::Result<()> {
-    let is_ours = |entry: &table::Entry| entry.file_system == FILE_SYSTEM && entry.device == point.device;
-    if table::top(&point.path).as_ref().is_some_and(is_ours) { detach(&point.path) } else { Ok(()) }
+    let is_ours = |entry: &Entry| entry.file_system == FILE_SYSTEM && entry.device == point.device;
+    if top(&point.path).as_ref().is_some_and(is_ours) { detach(&point.path) } else { Ok(()) }
 }
 
 fn detach(path: &Path) -> io::Result<()> {
@@ -156,7 +156,7 @@ fn replace_stale(point: &Path) -> Result<PathBuf, MountError> {
     let absolute = std::path::absolute(point).map_err(MountError::NoPoint)?;
     let (directory, name) = absolute.parent().zip(absolute.file_name()).ok_or_else(stale)?;
     let path = fs::canonicalize(directory).map_err(MountError::NoPoint)?.join(name);
-    match table::top(&path) {
+    match top(&path) {
         Some(entry) if entry.file_system == FILE_SYSTEM => detach(&path).map_err(|_| stale())?,
         _ => return Err(stale()),
     }
@@ -176,4 +176,85 @@ fn by_kernel(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> 
     rustix::mount::mount(SOURCE, path, FILE_SYSTEM, flags, said.as_c_str())
         .map_err(|error| MountError::Refused(error.into()))?;
     Ok(device.into())
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    /// MAJOR:MINOR.
+    device: String,
+    file_system: String,
+}
+
+/// The mount at `path` that lies over all others there.
+fn top(path: &Path) -> Option<Entry> {
+    top_in(&std::fs::read("/proc/self/mountinfo").ok()?, path)
+}
+
+fn top_in(table: &[u8], path: &Path) -> Option<Entry> {
+    // Later ones lie over earlier ones.
+    table.split(|&byte| byte == b'\n').rev().find_map(|line| entry(line, path))
+}
+
+/// What a line says, if it is about `path`.
+fn entry(line: &[u8], path: &Path) -> Option<Entry> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let device = words.nth(2)?;
+    let place = words.nth(1)?;
+    if unescaped(place).as_bytes() != path.as_os_str().as_bytes() {
+        return None;
+    }
+    let file_system = words.skip_while(|word| *word != b"-").nth(1)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some(Entry { device: text(device), file_system: text(file_system) })
+}
+
+/// Blanks, tabs, line ends and backslashes stand there as a backslash and three octal digits.
+fn unescaped(mut word: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(word.len());
+    while let Some((&byte, rest)) = word.split_first() {
+        let digits =
+            rest.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        let code =
+            digits.map(|digits| digits.iter().fold(0u32, |code, digit| code * 8 + u32::from(digit - b'0')));
+        match code.and_then(|code| u8::try_from(code).ok()) {
+            Some(code) => {
+                bytes.push(code);
+                word = rest.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(byte);
+                word = rest;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = br"22 1 0:20 / / rw,noatime shared:1 - ext4 /dev/vda1 rw
+40 22 0:33 / /a\040b rw,nosuid,nodev - fuse.cowhand cowhand rw,user_id=0,group_id=0
+41 22 0:34 / /c rw master:1 propagate_from:2 - fuse.cowhand cowhand rw
+42 41 0:35 / /c rw - tmpfs tmpfs rw
+";
+
+    #[test]
+    fn the_last_mount_at_a_place_is_the_one_that_is_seen() {
+        let top = |path: &str| top_in(TABLE, Path::new(path));
+        let entry =
+            |device: &str, kind: &str| Some(Entry { device: device.into(), file_system: kind.into() });
+        assert_eq!(top("/a b"), entry("0:33", "fuse.cowhand"));
+        assert_eq!(top("/c"), entry("0:35", "tmpfs"));
+        assert_eq!(top("/"), entry("0:20", "ext4"));
+        assert_eq!(top("/a"), None);
+    }
+
+    #[test]
+    fn only_three_octal_digits_are_an_escape() {
+        assert_eq!(unescaped(br"a\134b\011c\04"), OsString::from("a\\b\tc\\04"));
+        assert_eq!(unescaped(br"\777\08x"), OsString::from(r"\777\08x"));
+    }
 }

@@ -2,12 +2,11 @@
 
 use std::rc::Rc;
 
-use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind};
+use export::{Error, ErrorKind, Hints, Permit, ReadKind, RequestCount, RequestKind};
 use memory::{IoBuf, IoVec};
 use rustix::io::Errno;
 
 use crate::abi::{self, Body, Fallocate, SeekTarget};
-use crate::errno::errno;
 use crate::limits::{INLINE_READ_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::reader::Data;
 use crate::session::Session;
@@ -176,5 +175,27 @@ fn fail(session: &Session, unique: u64, failed: &Failed) {
             session.send(unique, Err(errno));
         }
         Failed::Refused(errno) => session.refuse(unique, *errno),
+    }
+}
+
+/// What a program receives whose request, of this kind, has failed.
+pub(crate) fn errno(failed: ErrorKind, request: RequestKind) -> Errno {
+    match failed {
+        ErrorKind::NoSpace => Errno::NOSPC,
+        ErrorKind::ReadOnly => Errno::ROFS,
+        // As of a block device: there is no place behind its end. The disk can be made smaller while programs use it.
+        ErrorKind::PastEnd => match request {
+            RequestKind::Write | RequestKind::Zero => Errno::NOSPC,
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Discard
+            | RequestKind::Prefetch
+            | RequestKind::BlockStatus => Errno::IO,
+        },
+        ErrorKind::NotSupported => Errno::OPNOTSUPP,
+        ErrorKind::Invalid => Errno::INVAL,
+        ErrorKind::Io | ErrorKind::Corrupt => Errno::IO,
+        ErrorKind::NoMemory => Errno::NOMEM,
+        ErrorKind::ShuttingDown => Errno::SHUTDOWN,
     }
 }
