@@ -10,7 +10,6 @@
 
 mod bucket;
 mod counters;
-mod curve;
 mod explain;
 mod fair_queue;
 mod group;
@@ -21,17 +20,14 @@ mod member;
 mod meter;
 mod options;
 mod parameter;
-mod price;
 mod request;
 mod time;
 mod turn;
 mod weight;
-mod wording;
 
 pub use bucket::{BucketLevel, LeakyBucket};
 pub use counters::{Amount, Counters, Tally};
-pub use curve::{Curve, Point};
-pub use explain::{Explanation, explain};
+pub use explain::{Curve, Explanation, Point, explain};
 pub use group::{Decision, Group, GroupReport, MemberId, MemberReport, Ticket};
 pub use histogram::Histogram;
 pub use limits::{LENGTH_MAX, Limits, RATE_MAX, Rate};
