@@ -4,6 +4,7 @@ mod write;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use storage::{
     Allocation, Capabilities, Extent, ExtentKind, Hints, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks,
@@ -13,7 +14,6 @@ use storage::{
 use crate::around::Around;
 use crate::layout::{SECTOR_BYTES, SectorCipher};
 use crate::parallel::{Direction, cipher, is_done_here};
-use crate::rewrites::Rewrites;
 
 /// Zeroes that are ciphered and written at once.
 const ZEROES_BYTES: u64 = 1 << 20;
@@ -327,5 +327,45 @@ impl Storage for CipherStorage {
 
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         self.shared.below.watcher()
+    }
+}
+
+/// Writes of parts of sectors. A sector is ciphered as a whole, so such a write changes the cipher text of its neighbours too: a read that meets it
+/// half-way must look again.
+#[derive(Debug, Default)]
+struct Rewrites {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// One of them, at work.
+struct Rewriting<'a>(&'a Rewrites);
+
+/// The moment at which a read began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moment(u64);
+
+impl Rewrites {
+    /// Announces one, until it is dropped.
+    fn begin(&self) -> Rewriting<'_> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Rewriting(self)
+    }
+
+    /// Now, if none is at work.
+    fn quiet(&self) -> Option<Moment> {
+        let ended = self.ended.load(Ordering::SeqCst);
+        (self.begun.load(Ordering::SeqCst) == ended).then_some(Moment(ended))
+    }
+
+    /// Whether none has begun since then.
+    fn quiet_since(&self, moment: Moment) -> bool {
+        self.begun.load(Ordering::SeqCst) == moment.0
+    }
+}
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
     }
 }

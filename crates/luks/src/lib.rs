@@ -14,7 +14,6 @@ mod key_slots;
 pub mod layout;
 mod new_volume;
 mod parallel;
-mod rewrites;
 #[cfg(test)]
 mod tests;
 mod unlock;
