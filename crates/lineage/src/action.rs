@@ -1,20 +1,22 @@
 //! What is asked of a lineage, and whether it can be done: checkpoints, rollbacks and forks, several at one moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use storage::FileAccess;
 
-use crate::as_sealed::check_layer;
 use crate::change::Change;
 use crate::checkpoint_name::{CheckpointName, CheckpointRef};
 use crate::error::Error;
 use crate::files::files;
-use crate::image::{ImageFacts, Shape};
+use crate::image::{Backing, ImageFacts, Shape, backing_in_base};
 use crate::layer_id::LayerId;
-use crate::length::{check_length, images_below, images_from};
-use crate::place::DiskPlace;
-use crate::plan::{FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
+use crate::lock::Lock;
+use crate::manifest::Manifest;
+use crate::place::{DiskPlace, Place};
+use crate::plan::{CHAIN_MAX, FORKS_MAX, Forking, NewCheckpoint, Plan, Sealing, chain_by_manifest};
 use crate::survey::Survey;
 
 /// One thing that is asked.
@@ -243,6 +245,114 @@ impl Change {
             disks.iter().map(|disk| Ok((LayerId::new()?, disk.clone()))).collect::<std::io::Result<Vec<_>>>();
         let disks = ids.map_err(Error::io("cannot make an id for", self.place().directory()))?;
         Ok(Forking { over, shape, access, disks })
+    }
+}
+
+/// Looks at the layers of a lineage, at each once however many disks are backed by it. Costs the manifest, a header of each disk and a look at each layer.
+#[derive(Debug)]
+pub struct AsSealed {
+    place: Place,
+    manifest: Manifest,
+    /// Layers that are as they were sealed, and so are all below.
+    found: HashSet<LayerId>,
+}
+
+impl AsSealed {
+    /// Of the lineage at `place`. Takes no lock.
+    ///
+    /// # Errors
+    /// When its manifest cannot be used.
+    pub fn of(place: &Place) -> Result<Self, Error> {
+        let manifest = Manifest::read(place)?.unwrap_or_default();
+        Ok(Self { place: place.clone(), manifest, found: HashSet::new() })
+    }
+
+    /// Refuses a disk that is backed by a layer which is not what it was when it was sealed. A merge may be putting another file in the place of one: then its end is
+    /// waited for, up to `patience`. What is missing is left to those who open it.
+    ///
+    /// # Errors
+    /// Names the layer.
+    pub fn check(&mut self, disk: &DiskPlace, patience: Duration) -> Result<(), Error> {
+        match self.look(disk) {
+            Err(changed @ Error::Changed { .. }) => {
+                let _lock = match Lock::take(&self.place, patience) {
+                    // Who may not take it cannot tell.
+                    Err(Error::Io { .. }) => return Err(changed),
+                    locked => locked?,
+                };
+                *self = Self::of(&self.place)?;
+                self.look(disk)
+            }
+            looked => looked,
+        }
+    }
+
+    fn look(&mut self, disk: &DiskPlace) -> Result<(), Error> {
+        let Some(image) = ImageFacts::read(&self.place, &disk.path())? else { return Ok(()) };
+        let chain = chain_by_manifest(&self.place, &self.manifest, &image.path, &image.backing)?;
+        let new: Vec<LayerId> = chain.into_iter().take_while(|id| !self.found.contains(id)).collect();
+        for id in &new {
+            match check_layer(&self.place, &self.manifest, *id, &image.path) {
+                Err(Error::Missing { .. }) => {}
+                looked => looked?,
+            }
+        }
+        self.found.extend(new);
+        Ok(())
+    }
+}
+
+/// Refuses a layer that is not what it was when it was sealed. `of` is backed by it.
+///
+/// # Errors
+/// Also when it is missing.
+fn check_layer(place: &Place, manifest: &Manifest, id: LayerId, of: &Path) -> Result<(), Error> {
+    let path = place.layer(id);
+    let found = match files().look(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::Missing { id, path: of.to_owned() });
+        }
+        found => found.map_err(Error::io("cannot read", &path))?,
+    };
+    let seal = manifest.entry(id).and_then(|entry| entry.seal);
+    match seal.and_then(|seal| seal.difference(&found)) {
+        Some(reason) => Err(Error::Changed { path, reason }),
+        None => Ok(()),
+    }
+}
+
+/// Backing files of an image of the lineage: the layers of `chain`, from the upper to the lower, and those outside. Costs a header of the lowest layer and of each
+/// image outside. What is not there, or names files in a way of its own, is one image.
+fn images_below(place: &Place, of: &ImageFacts, chain: &[LayerId]) -> usize {
+    let lowest = chain.last().map(|id| ImageFacts::read(place, &place.layer(*id)));
+    let lowest = match &lowest {
+        None => Some(of),
+        Some(read) => read.as_ref().ok().and_then(Option::as_ref),
+    };
+    let outside = lowest.map_or(0, |lowest| match &lowest.backing {
+        Backing::Outside(name) => images_from(&lowest.path, name),
+        Backing::None | Backing::Layer(_) => 0,
+    });
+    chain.len() + outside
+}
+
+/// The image that the one at `of` calls `name`, and those below it.
+fn images_from(of: &Path, name: &str) -> usize {
+    let (mut of, mut name, mut found) = (of.to_owned(), name.to_owned(), 0);
+    while found < CHAIN_MAX {
+        found += 1;
+        let path: PathBuf = of.parent().unwrap_or(Path::new("")).join(&name);
+        let Some(next) = backing_in_base(&path) else { break };
+        (of, name) = (path, next);
+    }
+    found
+}
+
+/// Refuses a chain that would not open. `more` images come over the `below` that `path` has.
+fn check_length(path: PathBuf, below: usize, more: usize) -> Result<(), Error> {
+    match below + more > CHAIN_MAX {
+        true => Err(Error::TooLong { disk: path, found: below, max: CHAIN_MAX }),
+        false => Ok(()),
     }
 }
 

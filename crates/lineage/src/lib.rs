@@ -19,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 mod action;
-mod as_sealed;
 mod change;
 mod checkpoint_name;
 mod deliberate;
@@ -32,7 +31,6 @@ mod keep;
 mod kept;
 mod labels;
 mod layer_id;
-mod length;
 mod lock;
 mod manifest;
 mod merging;
@@ -44,8 +42,7 @@ mod simulated;
 mod steps;
 mod survey;
 
-pub use crate::action::{Action, check_sealable, fork_paths};
-pub use crate::as_sealed::AsSealed;
+pub use crate::action::{Action, AsSealed, check_sealable, fork_paths};
 pub use crate::change::{Change, Host, Outcome, Prepared};
 pub use crate::checkpoint_name::{CheckpointName, CheckpointRef, NameError};
 pub use crate::entry::{Entry, Seal};
