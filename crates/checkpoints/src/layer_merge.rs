@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use graph::{Change, DiskNode, Edge, Graph, Put};
-use job::Life;
-use lineage::{Change as LineageChange, DiskPlace, LayerId, PATIENCE, Place, Survey};
+use block::Block;
+use graph::options::{Discard, DiskOptions};
+use graph::probe::Format;
+use graph::{Change, Disk, DiskNode, Edge, Graph, OpenRules, Put};
+use job::{Life, Says, Scope};
+use lineage::{Change as LineageChange, DiskPlace, LayerId, Merge, MergedLayer, PATIENCE, Place, Survey};
 
-use crate::error::Error;
+use crate::error::{Error, with_disk};
 use crate::live::open_layer;
+use crate::new_image::make_filled;
 use crate::sealable::free_of_jobs;
-use crate::{first_worth, make_merged};
+use crate::sealed::options_of;
 
 /// All merges of a lineage, one after the other.
 pub struct LayerMerge {
@@ -39,7 +43,7 @@ impl LayerMerge {
                 continue;
             };
             let copy = async |top: &_, layers, base: &_| job::merge_into(top, layers, base, life).await;
-            let made = make_merged(&merging.at(), merging.merged(), rules, copy).await;
+            let made = make(&merging.at(), merging.merged(), rules, copy).await;
             let made = if life.is_given_up() { Err(Error::Cancelled) } else { made };
             let is_made = made.is_ok();
             let placed = reactor::blocking(move || {
@@ -122,4 +126,105 @@ async fn exchange(
     let replaced = graph.replace(change, &disk.name(), edge, put, async || Ok(())).await;
     let replaced = replaced.map_err(|source| Error::Switch { disk: disk.name(), source })?;
     replaced.removed.close().await.map_err(Error::image("close", &stale.path))
+}
+
+/// Makes one at `at`, where nothing is, and has `copy` bring to it what so many layers have, from the uppermost of them: durable when this returns, and from the
+/// first byte no more open than the layers.
+///
+/// # Errors
+/// When it cannot be made or copied. Then nothing is there.
+pub async fn make(
+    at: &Path,
+    merged: &MergedLayer,
+    rules: &OpenRules,
+    copy: impl AsyncFnOnce(&dyn Block, u32, &dyn Block) -> Result<(), job::Error>,
+) -> Result<(), Error> {
+    let filled = async || fill(at, merged, rules, copy).await;
+    make_filled(at, merged.backing.clone(), (&merged.shape, merged.access), filled).await
+}
+
+/// The first of `merges` that `is_worth` its copy.
+///
+/// # Errors
+/// As there.
+pub async fn first_worth(
+    merges: Vec<Merge>,
+    at: (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<Option<Merge>, Error> {
+    for merge in merges {
+        if is_worth(&merge, at, waste_max).await? {
+            return Ok(Some(merge));
+        }
+    }
+    Ok(None)
+}
+
+/// Those of a list that are.
+///
+/// # Errors
+/// As `is_worth`.
+pub async fn worth(
+    merges: Vec<Merge>,
+    at: (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<Vec<Merge>, Error> {
+    let mut found = Vec::new();
+    for merge in merges {
+        if is_worth(&merge, at, waste_max).await? {
+            found.push(merge);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether more than `waste_max` percent of the bytes that the layers take are not needed; always without a bound. Reads maps alone.
+///
+/// # Errors
+/// When a layer cannot be read.
+async fn is_worth(
+    merge: &Merge,
+    (place, rules): (&Place, &OpenRules),
+    waste_max: Option<u8>,
+) -> Result<bool, Error> {
+    let Some(max) = waste_max else { return Ok(true) };
+    let wasted = merge.bytes.saturating_sub(needed_bytes(merge, place, rules).await?);
+    Ok(u128::from(wasted) * 100 > u128::from(merge.bytes) * u128::from(max))
+}
+
+/// Bytes of data that the layers have and that none of them hides.
+async fn needed_bytes(merge: &Merge, place: &Place, rules: &OpenRules) -> Result<u64, Error> {
+    let options = options_of(&place.layer(merge.into));
+    let count = async |top: &Disk| {
+        let (mut at, mut needed) = (0, 0);
+        let scope = Scope::Layers(u32::try_from(merge.layers()).unwrap_or(u32::MAX));
+        while at < top.size() {
+            let status = top.block_status(at, top.size() - at).await;
+            let status = status.map_err(Error::image("read the map of", &options.filename))?;
+            needed += if scope.says(&status) == Says::Data { status.len } else { 0 };
+            at += status.len;
+        }
+        Ok(needed)
+    };
+    with_disk(&options, rules, "read", count).await
+}
+
+async fn fill(
+    at: &Path,
+    merged: &MergedLayer,
+    rules: &OpenRules,
+    copy: impl AsyncFnOnce(&dyn Block, u32, &dyn Block) -> Result<(), job::Error>,
+) -> Result<(), Error> {
+    let (from, mut to) = (options_of(&merged.top), DiskOptions::of_path(at));
+    to.layer.format = Some(Format::Qcow2);
+    to.layer.discard = Discard::Unmap;
+    let layers = u32::try_from(merged.layers).unwrap_or(u32::MAX);
+    let into = async |source: &Disk| {
+        let copy = async |target: &Disk| {
+            let copied = copy(source, layers, target).await;
+            copied.map_err(Error::image("merge", &merged.top))
+        };
+        with_disk(&to, rules, "write", copy).await
+    };
+    with_disk(&from, rules, "read", into).await
 }

@@ -11,7 +11,6 @@ mod difference;
 mod error;
 mod layer_merge;
 mod live;
-mod merged;
 mod new_image;
 #[cfg(feature = "s3")]
 mod published;
@@ -21,8 +20,7 @@ mod sealed;
 pub use crate::batch::{Batch, LastLook, Request};
 pub use crate::difference::{Differences, Part, Says, differences};
 pub use crate::error::Error;
-pub use crate::layer_merge::LayerMerge;
-pub use crate::merged::{first_worth, make as make_merged, worth};
+pub use crate::layer_merge::{LayerMerge, first_worth, make as make_merged, worth};
 pub use crate::new_image::make as make_overlay;
 #[cfg(feature = "s3")]
 pub use crate::published::{
