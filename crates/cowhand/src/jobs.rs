@@ -4,7 +4,6 @@
 
 mod begin;
 mod options;
-mod run;
 mod site;
 mod state;
 
@@ -100,7 +99,7 @@ impl Disk {
         inside: &Inside,
         begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
     ) -> Result<Job, Error> {
-        let state = run::begin(&shared, inside, Uses::Layers, begin).await?;
+        let state = begin::begin(&shared, inside, Uses::Layers, begin).await?;
         Ok(Job { shared, state })
     }
 
@@ -111,7 +110,7 @@ impl Disk {
         inside: &Inside,
         begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
     ) -> Result<Job, Error> {
-        let state = run::begin(&shared, inside, Uses::Sealed, begin).await?;
+        let state = begin::begin(&shared, inside, Uses::Sealed, begin).await?;
         Ok(Job { shared, state })
     }
 
@@ -128,7 +127,7 @@ impl Disk {
         let loops = shared.loops().clone();
         let start = move || {
             let task = async move {
-                let begun = run::begin(&shared, &inside, Uses::Layers, begin).await;
+                let begun = begin::begin(&shared, &inside, Uses::Layers, begin).await;
                 drop(inside);
                 reply.send(begun.map(|state| Job { shared, state }));
             };

@@ -1,16 +1,18 @@
 //! How each kind of job begins.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use block::Block;
-use graph::{Change, CommitError, DiskNode, ReplaceError, StepError, tracking_unit};
-use job::{BackupPace, BeforeWrite, Ended, Life, MirrorJob, Over, Pivot, Task, Tracked, What};
+use graph::{Change, CommitError, DiskNode, JobHost, JobOwner, ReplaceError, StepError, tracking_unit};
+use job::{BackupPace, BeforeWrite, Ended, Life, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use qcow2::Qcow2;
 
 use super::options::{Backup, Commit, Copied, Mirror, Stream, Target};
-use super::run::Host;
-use super::site::Site;
+use super::site::{Site, Uses};
+use super::state::{Running, State};
 use crate::error::{Error, ErrorKind};
+use crate::in_flight::{Inside, Shared};
 
 /// What a job does.
 pub(super) enum Work {
@@ -32,7 +34,7 @@ impl Work {
         not(feature = "checkpoints"),
         expect(unused_variables, reason = "a task has what it works on")
     )]
-    pub(super) async fn run(&self, host: &Host<'_>, life: &Life) -> Result<Ended, Error> {
+    async fn run(&self, host: &Host<'_>, life: &Life) -> Result<Ended, Error> {
         match self {
             Self::Task(task) => task.run(life).await.map_err(of_job),
             #[cfg(feature = "checkpoints")]
@@ -56,7 +58,7 @@ impl Work {
     }
 
     /// Takes the last step.
-    pub(super) async fn finish(&self, host: &Host<'_>, ended: Ended) -> Result<(), Error> {
+    async fn finish(&self, host: &Host<'_>, ended: Ended) -> Result<(), Error> {
         match self {
             Self::Task(task) => task.finish(host, ended).await.map_err(|error| match error {
                 StepError::Copy(error) => of_job(error),
@@ -75,7 +77,7 @@ impl Work {
     }
 
     /// Puts back what was put in.
-    pub(super) async fn abort(&self, host: &Host<'_>) {
+    async fn abort(&self, host: &Host<'_>) {
         match self {
             Self::Task(task) => task.abort(host).await,
             #[cfg(feature = "checkpoints")]
@@ -88,7 +90,7 @@ impl Work {
     }
 }
 
-pub(super) fn of_job(error: job::Error) -> Error {
+fn of_job(error: job::Error) -> Error {
     match error {
         job::Error::Cancelled => Error::said(ErrorKind::Cancelled, "the job was cancelled"),
         error => Error::of_steps("the job failed", &error),
@@ -253,7 +255,7 @@ async fn finish(
 }
 
 /// Closes the target of a job that has ended or did not begin.
-pub(super) async fn close_target(site: &Site, change: &Change<'_>, name: &str) {
+async fn close_target(site: &Site, change: &Change<'_>, name: &str) {
     match site.graph.remove(change, name).await {
         Ok(removed) => {
             if let Some(error) = removed.not_written {
@@ -314,4 +316,85 @@ fn invalid(text: String) -> Error {
 
 fn not_begun(error: &ReplaceError) -> Error {
     Error::of_steps("the job is not begun", error)
+}
+
+/// What a job is carried out on.
+type Host<'a> = JobHost<'a, Owner<'a>>;
+
+/// What a job has beside its disk.
+struct Owner<'a> {
+    /// Its target is the disk's now.
+    has_switched: &'a Cell<bool>,
+}
+
+impl JobOwner for Owner<'_> {
+    fn leave_target(&self) {
+        self.has_switched.set(true);
+    }
+}
+
+/// Begins a job on the disk that `inside` keeps open, and runs it in the background. `begin` puts its filter over the disk.
+pub(crate) async fn begin(
+    shared: &Arc<Shared>,
+    inside: &Inside,
+    uses: Uses,
+    begin: impl AsyncFnOnce(&Site, &Change<'_>, &Arc<DiskNode>) -> Result<Started, Error>,
+) -> Result<Arc<State>, Error> {
+    let site = shared.site()?;
+    let state = State::new();
+    site.claim(&state, uses)?;
+    let begun = async {
+        let disk = site.node(inside.shared_disk()).await?;
+        let change = site.graph.change().await;
+        let begun = begin(&site, &change, &disk).await?;
+        Ok::<_, Error>((disk, begun))
+    };
+    let (disk, begun) = begun.await.inspect_err(|_| site.release(&state))?;
+    let terms = Terms { id: begun.kind.to_owned(), ..Terms::default() };
+    let running = Running::begin(&state, begun.kind, Life::new(terms, begun.speed_bytes, |_| ()));
+    let job = Arc::clone(&state);
+    reactor::spawn(async move {
+        let result = live(&site, &running.life, &disk, begun).await;
+        drop(disk);
+        let info = running.leave(&job);
+        site.release(&job);
+        // A caller that waits for the end may close the disk.
+        drop(site);
+        job.end(result, info);
+    })
+    .detach();
+    Ok(state)
+}
+
+/// Lives a job's life.
+async fn live(
+    site: &Site,
+    life: &Life,
+    disk: &Arc<DiskNode>,
+    begun: Started,
+) -> Result<(), (ErrorKind, String)> {
+    let Started { work, target, .. } = begun;
+    let has_switched = Cell::new(false);
+    let host = JobHost { graph: &site.graph, disk, owner: Owner { has_switched: &has_switched } };
+    life.begin();
+    let done = done(life, &work, &host).await;
+    if done.is_err() {
+        life.abort();
+        work.abort(&host).await;
+    }
+    drop(work);
+    if let Some(target) = target.filter(|_| !has_switched.get()) {
+        let change = site.graph.change().await;
+        close_target(site, &change, &target).await;
+    }
+    let result = done.map_err(|error| (error.kind(), error.to_string()));
+    life.conclude(result.clone().err().map(|(_, text)| text));
+    life.dismissed().await;
+    result
+}
+
+async fn done(life: &Life, work: &Work, host: &Host<'_>) -> Result<(), Error> {
+    let ended = work.run(host, life).await?;
+    life.settle(async { true }).await.map_err(of_job)?;
+    work.finish(host, ended).await
 }
