@@ -14,15 +14,13 @@ mod error;
 mod moving;
 pub mod pace;
 mod raw;
-mod start_guard;
 mod status;
 mod stored;
 
 pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory, not_copied};
 pub use error::{Blame, Error, ErrorKind};
 pub use moving::{FindBlock, MovingBlock};
-pub use raw::{Raw, SECTOR_BYTES, in_file};
-pub use start_guard::{START_BYTES, StartGuard};
+pub use raw::{Raw, SECTOR_BYTES, START_BYTES, StartGuard, in_file};
 pub use status::BlockStatus;
 pub use storage::{Hints, Step};
 pub use stored::{Stored, Takes};
