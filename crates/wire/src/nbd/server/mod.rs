@@ -2,6 +2,5 @@
 
 mod answers;
 mod handshake;
-mod meta;
 
 pub use handshake::{Catalogue, Handshake, HandshakeError, Refusal, Session, Step, Tls};
