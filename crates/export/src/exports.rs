@@ -94,10 +94,6 @@ impl ExportEntry {
     pub(crate) fn places(&self) -> &Places {
         &self.places
     }
-
-    pub(crate) fn left_behind(&self) -> &LeftBehind {
-        &self.left_behind
-    }
 }
 
 /// Two exports cannot have one name.
@@ -292,7 +288,7 @@ fn find_exact<'a>(entries: &'a [Arc<ExportEntry>], name: &str) -> Option<&'a Arc
 /// places comes after them. A client whose connection is lost asks for the same again on another one, has its answer,
 /// and writes something newer: the change that was left behind could land on top of that.
 #[derive(Debug, Default)]
-pub(crate) struct LeftBehind {
+struct LeftBehind {
     /// As many as are in `all`: most of the time nothing is.
     count: AtomicUsize,
     all: Mutex<Vec<Arc<Remains>>>,
@@ -320,7 +316,7 @@ pub struct Landing {
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        let left = self.entry.left_behind();
+        let left = &self.entry.left_behind;
         {
             let mut all = left.all.lock();
             all.retain(|remains| !Arc::ptr_eq(remains, &self.remains));
@@ -338,7 +334,7 @@ impl ExportEntry {
             return None;
         }
         let remains = Arc::new(Remains { ranges, landed: Latch::default() });
-        let left = self.left_behind();
+        let left = &self.left_behind;
         let mut all = left.all.lock();
         all.push(Arc::clone(&remains));
         left.count.store(all.len(), SeqCst);
@@ -349,7 +345,7 @@ impl ExportEntry {
     /// Whether any client that is gone left a change behind that is still at work. Costs a load.
     #[inline]
     pub fn has_left_behind(&self) -> bool {
-        self.left_behind().count.load(SeqCst) > 0
+        self.left_behind.count.load(SeqCst) > 0
     }
 
     /// Waits for the changes in these bytes that clients left behind before this call. Later ones may have waited for the caller: a request
@@ -360,7 +356,7 @@ impl ExportEntry {
         }
         let range = offset..offset.saturating_add(len);
         let before: Vec<Arc<Remains>> =
-            self.left_behind().all.lock().iter().filter(|remains| remains.touch(&range)).cloned().collect();
+            self.left_behind.all.lock().iter().filter(|remains| remains.touch(&range)).cloned().collect();
         for remains in before {
             remains.landed.wait().await;
         }

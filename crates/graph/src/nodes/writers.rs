@@ -89,7 +89,7 @@ impl Graph {
     /// If another node has `layer`'s file open and only `disk` uses that node, closes it and the nodes above
     /// it, which must be layers of the disk, too. A node that only read-only exports use stays: it reads
     /// `disk`'s layer from then on. For a job that writes to the layer, and needs the file alone.
-    pub(super) async fn take_in(&self, disk: &Arc<DiskNode>, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
+    async fn take_in(&self, disk: &Arc<DiskNode>, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
         let layers = disk.disk.layers();
         let mut taken = self.to_take_in(disk, &layers, layer)?;
         // Upper nodes first: a node that is closed must have no users.

@@ -20,7 +20,7 @@ use crate::cache::identity::Identity;
 use crate::cache::image::{CLUSTER_BYTES, CacheError, SECTOR_BYTES};
 
 /// Clusters of one fetch: a request for them takes about as long as one for a few bytes.
-pub(crate) const FLIGHT_CLUSTERS_MAX: u64 = 64;
+const FLIGHT_CLUSTERS_MAX: u64 = 64;
 /// Fetched bytes that wait for the image; what comes beyond is not kept.
 const QUEUED_BYTES_MAX: usize = 32 << 20;
 /// The lowest ceiling: some fetches, and what is given up at a time.
