@@ -40,7 +40,7 @@ pub use fs::{blocking, start_blocking};
 pub use inner::Stats;
 pub use look::{Look, Seen, Watch, watch};
 pub use pool::{end_blocking_threads, room_for_thread};
-pub use reactor::{Reactor, stats};
+pub use reactor::{Reactor, backend, stats};
 pub use rings::prepare_rings;
 pub use task::{Task, spawn, spawn_now, yield_now};
 pub use time::{Sleep, Within, sleep, sleep_until, within};

@@ -91,3 +91,11 @@ impl fmt::Debug for Reactor {
 pub fn stats() -> Stats {
     Inner::current().stats()
 }
+
+/// What the loop of this thread runs over.
+///
+/// # Panics
+/// Outside of [`Reactor::run`].
+pub fn backend() -> Backend {
+    Inner::current().backend()
+}

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use memory::{ForeignBytes, IoBuf, IoVec};
+use reactor::Backend;
 use reactor::fs::{File, may_call_inline};
 
 pub use self::open::UnlockedFile;
@@ -313,6 +314,8 @@ impl Shared {
             let result = if self.asked.is_memory() && may_call_inline() {
                 // A ring leaves such reads to the thread that makes the writes, one after another.
                 rustix::io::pread(self.file.fd(), &mut buf[done..], at).map_err(io::Error::from)
+            } else if let Some(count) = self.read_without_ring(at, &mut buf[done..]) {
+                Ok(count)
             } else {
                 let rest = buf.split_off(done);
                 let (result, rest) = self.file.read_at(at, rest).await;
@@ -330,6 +333,15 @@ impl Shared {
             }
         }
         (Ok(()), buf)
+    }
+
+    /// Reads what is in the page cache on this thread, where a loop without a ring would wake another for it.
+    fn read_without_ring(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let flags = self.no_waiting().filter(|_| reactor::backend() == Backend::Threads)?;
+        if buf.len() > CALL_BYTES_MAX || !may_call_inline() {
+            return None;
+        }
+        rustix::io::preadv2(self.file.fd(), &mut [IoSliceMut::new(buf)], offset, flags).ok()
     }
 
     /// Writes all of `data`, and notes the new length. The range was checked.
