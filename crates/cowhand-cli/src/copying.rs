@@ -53,7 +53,7 @@ impl Memory {
 
     /// How the images are opened.
     pub fn rules(&self, policy: Policy) -> OpenRules {
-        OpenRules { policy, map_budget: Budget::new(self.map_bytes), ..OpenRules::default() }
+        OpenRules { policy, ..OpenRules::within(Budget::new(self.map_bytes)) }
     }
 }
 
@@ -73,8 +73,16 @@ impl Default for Memory {
 
 /// The loop of a tool.
 pub fn reactor() -> Result<Reactor, Failure> {
-    Reactor::new(reactor::Backend::Ring)
-        .map_err(|error| Failure::because("cannot start an event loop", &error))
+    reactor_over(reactor::Backend::Ring)
+}
+
+/// The loop of a tool that reads little and ends: making a ring takes longer than that.
+pub fn small_reactor() -> Result<Reactor, Failure> {
+    reactor_over(reactor::Backend::Threads)
+}
+
+fn reactor_over(backend: reactor::Backend) -> Result<Reactor, Failure> {
+    Reactor::new(backend).map_err(|error| Failure::because("cannot start an event loop", &error))
 }
 
 /// Opens a disk; `doing` is the verb of the command.

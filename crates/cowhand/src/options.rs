@@ -176,7 +176,7 @@ impl OpenOptions {
             .map_err(|error| Error::of_system("cannot allow a directory", error))?
             .allowing(&self.allowed_names)
             .map_err(|error| Error::said(ErrorKind::Invalid, format!("cannot allow a name: {error}")))?;
-        let rules = OpenRules { policy, map_budget: Arc::clone(map_budget()), ..OpenRules::default() };
+        let rules = OpenRules { policy, ..OpenRules::within(Arc::clone(map_budget())) };
         let backend = match options.layer.file.aio {
             Some(Aio::Threads) => Backend::Threads,
             Some(Aio::IoUring) | None => Backend::Ring,

@@ -101,9 +101,9 @@ impl BackgroundTasks {
     pub fn new(map_budget: Arc<Budget>) -> Self {
         // More memory for maps than the default is a sign of disks with large tables: half of it is for
         // those.
-        let (given, suggested) = (map_budget.bytes_max(), default_map_memory());
-        let more = if given > suggested { given / 2 } else { 0 };
-        let tables = TablesAccount::new(more.max(TABLES_BYTES_MIN));
+        let given = map_budget.bytes_max();
+        let is_more = given / 2 > TABLES_BYTES_MIN && given > default_map_memory();
+        let tables = TablesAccount::new(if is_more { given / 2 } else { TABLES_BYTES_MIN });
         Self { works: Arc::default(), map_budget, tables }
     }
 

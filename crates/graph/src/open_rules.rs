@@ -50,11 +50,18 @@ pub struct OpenRules {
 
 impl Default for OpenRules {
     fn default() -> Self {
+        Self::within(Budget::new(default_map_memory()))
+    }
+}
+
+impl OpenRules {
+    /// The default, with `map_budget` for the maps: nothing asks how much memory there is.
+    pub fn within(map_budget: Arc<Budget>) -> Self {
         Self {
             policy: Policy::default(),
             chain_max: CHAIN_MAX_DEFAULT,
             groups: Groups::default(),
-            map_budget: Budget::new(default_map_memory()),
+            map_budget,
             fd_sets: FdSets::default(),
             shared_files: SharedFiles::default(),
             locks_ahead: LocksAhead::default(),
@@ -65,9 +72,7 @@ impl Default for OpenRules {
             names_all: false,
         }
     }
-}
 
-impl OpenRules {
     /// Gives names to what has none of an image and its files.
     pub(crate) fn name(&self, options: &mut LayerOptions, is_top: bool, has_data: bool, has_header: bool) {
         if !self.names_all {

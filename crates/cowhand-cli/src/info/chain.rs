@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use graph::drive::path_of;
 use graph::names::Policy;
 use graph::options::DiskOptions;
-use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
+use graph::{ChainWalk, DataFiles, FoundImage, OpenError};
 use tool::failure::Failure;
 use tool::info::model::{BitmapInfo, FormatSpecific, ImageInfo};
 use tool::info::read::{cannot_open, image_info};
 
-use crate::copying;
+use crate::copying::{self, Memory};
 
 /// Snapshots and bitmaps of all images of a chain together: four images with as many as the format
 /// allows in one. Bounds what is held in memory until it is printed.
@@ -21,22 +21,23 @@ const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// The image that `options` name.
 pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
-    let images = read(options, OpenRules::default(), 1)?;
+    let images = read(options, Policy::default(), 1)?;
     images.into_iter().next().ok_or_else(|| Failure::new("a chain without an image"))
 }
 
 /// The image that `options` name, and all below it.
 pub fn read_chain(options: &DiskOptions, policy: Policy) -> Result<Vec<ImageInfo>, Failure> {
-    read(options, OpenRules { policy, ..OpenRules::default() }, usize::MAX)
+    read(options, policy, usize::MAX)
 }
 
-fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<ImageInfo>, Failure> {
+fn read(options: &DiskOptions, policy: Policy, images: usize) -> Result<Vec<ImageInfo>, Failure> {
     let mut options = options.clone();
     options.layer.read_only = true;
     // Only the images are reported; filters over them change nothing of that.
     options.filters.clear();
     let failed = |error: &dyn std::error::Error| cannot_open(&options.filename, error);
-    copying::reactor()?.run(async {
+    let rules = Memory::default().rules(policy);
+    copying::small_reactor()?.run(async {
         let mut walk = ChainWalk::new(&options, &rules, DataFiles::Leave).map_err(|error| failed(&error))?;
         let (mut infos, mut listed, mut names): (Vec<ImageInfo>, _, _) = (Vec::new(), 0, 0);
         let (mut shown, mut above) = (options.filename.clone(), None);
