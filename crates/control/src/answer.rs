@@ -20,6 +20,13 @@ impl From<Value> for Answer {
     }
 }
 
+/// Nothing but that it was done.
+impl From<()> for Answer {
+    fn from((): ()) -> Self {
+        Self::Value(json!({}))
+    }
+}
+
 /// A list, of which no more than one element is there as a value: it may be long, and is text as soon as it grows.
 #[derive(Clone, Debug)]
 pub struct List {

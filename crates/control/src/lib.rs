@@ -21,6 +21,7 @@ mod passed;
 mod schema;
 mod server;
 mod session;
+pub mod takes;
 pub mod text;
 pub mod wire;
 
@@ -32,7 +33,8 @@ pub use events::Events;
 pub use framer::{Frame, Framer};
 pub use message::Command;
 pub use passed::Passed;
-pub use schema::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
+pub use schema::{Argument, CommandSpec, EventSpec, Kind, NUMBER, NUMBER_MAX, Variant, optional, required};
 pub use server::{Handler, Outcome, Server, ServerOptions};
 pub use session::{Session, Step};
+pub use takes::{Data, Members, Nothing, Tagged, Takes, taken};
 pub use wire::Form;

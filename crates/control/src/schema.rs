@@ -5,6 +5,12 @@ use serde_json::{Map, Value};
 
 use crate::QmpError;
 
+/// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
+pub const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// A number of something.
+pub const NUMBER: Kind = Kind::Whole(NUMBER_MAX);
+
 /// A command.
 #[derive(Debug)]
 pub struct CommandSpec {
