@@ -8,7 +8,6 @@ mod book;
 mod changelog;
 mod circles;
 mod columns;
-mod commands;
 mod names;
 mod offsets;
 mod rows;
@@ -31,7 +30,7 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 12] = [
     ("arrows between rooms", arrows::complaints),
     ("circles of files", circles::complaints),
     ("rows of write-order.md", rows::complaints),
@@ -39,7 +38,6 @@ const RULES: [Rule; 13] = [
     ("pages of the book", book::complaints),
     ("entries of the changelog", changelog::complaints),
     ("widths of documents", columns::complaints),
-    ("commands of the control socket", commands::complaints),
     ("first tier of the tests", tiers::complaints),
     ("sizes of files and functions", sizes::complaints),
     ("rooms with unsafe code", unsafety::complaints),

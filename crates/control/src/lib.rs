@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-mod arguments;
 mod client;
 mod error;
 mod events;
@@ -26,7 +25,6 @@ pub mod text;
 pub mod wire;
 
 pub use answer::{Answer, List};
-pub use arguments::Arguments;
 pub use client::{Client, ClientError};
 pub use error::{Class, QmpError, is_denied};
 pub use events::Events;

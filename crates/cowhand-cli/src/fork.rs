@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lineage::{Action, Change, DiskPlace, FORKS_MAX, PATIENCE, fork_paths};
-use monitor::qmp::export_schema::SERVE;
+use monitor::qmp::exports::SERVE;
 use serde_json::{Value, json};
 use tool::failure::Failure;
 use tool::output::{printable, write_json};

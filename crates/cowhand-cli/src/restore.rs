@@ -9,7 +9,7 @@ use cowhand::NewImage;
 use graph::probe::Format;
 use graph::size::human_size;
 use lineage::Place;
-use monitor::qmp::export_schema::SERVE;
+use monitor::qmp::exports::SERVE;
 use serde_json::{Value, json};
 use tool::failure::Failure;
 use tool::output::{printable, write_json};

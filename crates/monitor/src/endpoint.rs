@@ -7,9 +7,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments};
 use net::dial::AbstractName;
 use tool::failure::Failure;
+
+arguments! {
+    /// A Unix socket, perhaps one without a path.
+    pub struct UnixAddress { path: String, r#abstract: Option<bool>, tight: Option<bool> }
+}
 
 /// A place to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +45,15 @@ impl Endpoint {
         }
     }
 
-    /// The unix socket that a command describes: `path`, `abstract`, `tight`.
+    /// The unix socket that a command describes.
     ///
     /// # Errors
-    /// When there is no path, or it is too long for an abstract name.
-    pub fn unix(address: Arguments<'_>) -> Result<Self, QmpError> {
-        let path = address.text("path")?;
-        if !address.is_on("abstract") {
+    /// When the path is too long for an abstract name.
+    pub fn unix(UnixAddress { path, r#abstract, tight }: &UnixAddress) -> Result<Self, QmpError> {
+        if *r#abstract != Some(true) {
             return Ok(Self::Socket(PathBuf::from(path)));
         }
-        let name = AbstractName::new(path, address.maybe_switch("tight").unwrap_or(true));
+        let name = AbstractName::new(path, tight.unwrap_or(true));
         name.map(Self::Abstract).map_err(|error| QmpError::generic(error.to_string()))
     }
 }

@@ -25,7 +25,7 @@ use graph::Hold;
 use job::{End, OnError, Status, Task};
 use serde_json::json;
 
-pub use self::amend::Amendment;
+pub use self::amend::{Amendment, Keys};
 pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::entry::{Claim, Job, NewJob};

@@ -3,7 +3,7 @@
 use control::{Command, Session, Step};
 use graph::drive::OptionTree;
 use graph::options::DiskOptions;
-use monitor::qmp::schema::{COMMANDS, EVENTS};
+use monitor::qmp::commands::{COMMANDS, EVENTS};
 use serde_json::Value;
 
 use crate::input::Input;

@@ -21,7 +21,7 @@ use monitor::endpoint::absolute;
 use monitor::inventory::Inventory;
 use monitor::inventory::nodes::Nodes;
 use monitor::pid_file::PidFile;
-use monitor::qmp::{Steering, schema};
+use monitor::qmp::{Steering, commands};
 use monitor::sandbox::{self, Allowed, Sandbox};
 use monitor::signals::{self, Signals};
 use monitor::socket_mode::SocketMode;
@@ -74,7 +74,7 @@ impl Daemon {
     /// # Errors
     /// As the command; `option` said it.
     pub fn command(&self, option: &str, name: &str, arguments: Map<String, Value>) -> Result<(), Failure> {
-        let spec = schema::COMMANDS.iter().find(|spec| spec.name == name);
+        let spec = commands::COMMANDS.iter().find(|spec| spec.name == name);
         let spec = spec.ok_or_else(|| Failure::new(format!("there is no command {name}")))?;
         let failed = |error| Failure::because(option, &error);
         let Value::Object(arguments) = typed(&spec.arguments, Value::Object(arguments)) else {

@@ -123,8 +123,8 @@ fn is_object(kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use monitor::qmp::commands::COMMANDS;
     use monitor::qmp::node_schema::BLOCKDEV;
-    use monitor::qmp::schema::COMMANDS;
     use serde_json::json;
 
     use super::*;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{QmpError, Takes, arguments, choice, taken};
 use net::tls::Authorization;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -16,6 +16,29 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Rules of one object at most.
 const RULES_MAX: usize = 4096;
+
+arguments! {
+    /// Of authz-simple.
+    pub struct NewSimple { identity: String }
+
+    /// Of authz-list, and of a file.
+    #[derive(Default)]
+    pub struct NewList { policy: Option<Policy>, rules: Option<Vec<NewRule>> }
+
+    /// A rule of a list.
+    pub struct NewRule { r#match: String, policy: Policy, format: Option<Pattern> }
+
+    /// Of authz-listfile.
+    pub struct NewListFile { filename: String, refresh: Option<bool> }
+}
+
+choice! {
+    /// Whether a client is admitted.
+    pub enum Policy { Deny, Allow }
+
+    /// Whether `*` and `?` stand for others.
+    pub enum Pattern { Exact, Glob }
+}
 
 /// The rules of one object.
 #[derive(Debug)]
@@ -49,21 +72,15 @@ struct Rule {
 }
 
 impl Rules {
-    /// Those of an object of the type `kind`; the arguments fit its schema.
+    /// Those of an authz-listfile.
     ///
     /// # Errors
     /// When there are too many, or the file cannot be read.
-    pub fn of(kind: &str, arguments: Arguments<'_>) -> Result<Self, QmpError> {
-        match kind {
-            "authz-simple" => Ok(Self::Simple(arguments.text("identity")?.to_owned())),
-            "authz-list" => Ok(Self::List(List::of(arguments)?)),
-            _ => {
-                let path = PathBuf::from(arguments.text("filename")?);
-                let list = List::read(&path)?;
-                let is_read_again = arguments.maybe_switch("refresh").unwrap_or(true);
-                Ok(Self::ListFile { path, list: (!is_read_again).then_some(list) })
-            }
-        }
+    pub fn of_file(given: &NewListFile) -> Result<Self, QmpError> {
+        let path = PathBuf::from(&given.filename);
+        let list = List::read(&path)?;
+        let is_read_again = given.refresh.unwrap_or(true);
+        Ok(Self::ListFile { path, list: (!is_read_again).then_some(list) })
     }
 
     /// The object's type.
@@ -92,24 +109,22 @@ impl Rules {
 }
 
 impl List {
-    fn of(arguments: Arguments<'_>) -> Result<Self, QmpError> {
-        let given = arguments.list("rules");
-        if given.len() > RULES_MAX {
+    /// # Errors
+    /// When there are too many rules.
+    pub fn of(given: &NewList) -> Result<Self, QmpError> {
+        let rules = given.rules.as_deref().unwrap_or_default();
+        if rules.len() > RULES_MAX {
             return Err(QmpError::generic(format!(
                 "argument 'rules' has {} members; allowed: {RULES_MAX}",
-                given.len()
+                rules.len()
             )));
         }
-        let rule = |rule: &Value| {
-            let text = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
-            Rule {
-                pattern: text("match").to_owned(),
-                is_glob: text("format") == "glob",
-                admits: text("policy") == "allow",
-            }
+        let rule = |rule: &NewRule| Rule {
+            pattern: rule.r#match.clone(),
+            is_glob: rule.format == Some(Pattern::Glob),
+            admits: rule.policy == Policy::Allow,
         };
-        let otherwise = arguments.maybe_text("policy") == Some("allow");
-        Ok(Self { rules: given.iter().map(rule).collect(), otherwise })
+        Ok(Self { rules: rules.iter().map(rule).collect(), otherwise: given.policy == Some(Policy::Allow) })
     }
 
     /// Those of a file: a JSON object with `policy` and `rules`.
@@ -119,10 +134,8 @@ impl List {
             .map_err(|error| QmpError::because(format!("the rules of {}", path.display()), &error))?;
         let value: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| failed("it holds no JSON object".to_owned()))?;
-        super::super::qmp::object_schema::LIST
-            .check_members(object, "")
-            .map_err(|error| failed(error.desc))?;
-        Self::of(Arguments(object))
+        NewList::KIND.check_members(object, "").map_err(|error| failed(error.desc))?;
+        Self::of(&taken(object)?)
     }
 
     fn admits(&self, name: &str) -> bool {
@@ -202,24 +215,28 @@ mod tests {
 
     use super::*;
 
-    fn rules(kind: &str, arguments: &Value) -> Rules {
-        Rules::of(kind, Arguments(arguments.as_object().unwrap())).unwrap()
+    fn list(arguments: &Value) -> Rules {
+        Rules::List(List::of(&taken(arguments.as_object().unwrap()).unwrap()).unwrap())
+    }
+
+    fn list_file(arguments: &Value) -> Rules {
+        Rules::of_file(&taken(arguments.as_object().unwrap()).unwrap()).unwrap()
     }
 
     #[test]
     fn the_first_rule_that_fits_decides_and_the_policy_otherwise() {
-        let list = json!({ "policy": "allow", "rules": [
+        let rules = json!({ "policy": "allow", "rules": [
             { "match": "CN=a", "policy": "deny" },
             { "match": "CN=a*,O=?", "policy": "deny", "format": "glob" },
             { "match": "CN=*", "policy": "allow", "format": "exact" },
         ] });
-        let list = rules("authz-list", &list);
+        let list = super::tests::list(&rules);
         for (name, admitted) in [("CN=a", false), ("CN=ab,O=x", false), ("CN=ab,O=xy", true), ("CN=*", true)]
         {
             assert_eq!(list.admit(name), admitted, "{name}");
         }
-        assert!(!rules("authz-list", &json!({})).admit("CN=a"));
-        let simple = rules("authz-simple", &json!({ "identity": "CN=a" }));
+        assert!(!super::tests::list(&json!({})).admit("CN=a"));
+        let simple = Rules::Simple("CN=a".to_owned());
         assert!(simple.admit("CN=a") && !simple.admit("CN=b"));
     }
 
@@ -230,8 +247,7 @@ mod tests {
         let write = |policy: &str| std::fs::write(&path, json!({ "policy": policy }).to_string()).unwrap();
         write("deny");
         let arguments = |refresh: bool| json!({ "filename": path.to_str().unwrap(), "refresh": refresh });
-        let (fresh, first) =
-            (rules("authz-listfile", &arguments(true)), rules("authz-listfile", &arguments(false)));
+        let (fresh, first) = (list_file(&arguments(true)), list_file(&arguments(false)));
         write("allow");
         assert!(fresh.admit("CN=a") && !first.admit("CN=a"));
         std::fs::write(&path, "no JSON").unwrap();

@@ -17,7 +17,7 @@ use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 pub const BACKUPS_BITMAPS: &str = "cowhand-backup-";
 
 /// What an export shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Clients may write.
     pub writable: bool,

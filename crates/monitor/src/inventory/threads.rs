@@ -2,10 +2,8 @@
 
 use std::cell::Cell;
 
-use control::QmpError;
-use serde_json::Value;
-
-use crate::qmp::kinds::NUMBER_MAX;
+use control::{NUMBER_MAX, QmpError};
+use serde_json::{Map, Value};
 
 /// A number of such an object, with QEMU's default.
 #[derive(Debug)]
@@ -51,6 +49,18 @@ impl Threads {
         let properties = POLLING.iter().filter(|_| polls).chain(POOL.iter().filter(|_| has_pool));
         let numbers = properties.map(|property| (property, Cell::new(property.default))).collect();
         Some(Self { type_name, numbers })
+    }
+
+    /// Likewise, with other numbers.
+    ///
+    /// # Errors
+    /// When one is out of its range.
+    pub fn with(type_name: &str, numbers: &Map<String, Value>) -> Result<Self, QmpError> {
+        let threads = Self::of(type_name).ok_or_else(|| QmpError::generic("no such threads"))?;
+        for name in threads.names() {
+            numbers.get(name).and_then(|value| threads.set(name, value)).transpose()?;
+        }
+        Ok(threads)
     }
 
     /// The names of its numbers.

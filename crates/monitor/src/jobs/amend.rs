@@ -2,16 +2,28 @@
 
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments, choice};
 use graph::OnLoop;
 use graph::{DiskNode, Secrets};
 use job::{Error, Life};
 use luks::unlock;
-use serde_json::{Map, Value};
-use tool::amend::keys::{Change, ENCRYPT, KeyOptions};
+use tool::amend::keys::{Change, KeyOptions};
 
 use super::failed::Failed;
 use crate::inventory::nodes::Nodes;
+
+arguments! {
+    /// What a change of keys is about.
+    pub struct Keys {
+        state: State, new_secret: Option<String>, old_secret: Option<String>, keyslot: Option<u64>,
+        iter_time: Option<u64>, secret: Option<String>,
+    }
+}
+
+choice! {
+    /// Whether a key is to be there.
+    pub enum State { Active, Inactive }
+}
 
 /// A change of a disk's key slots.
 pub struct Amendment {
@@ -23,22 +35,18 @@ pub struct Amendment {
 }
 
 impl Amendment {
-    /// What `options` (x-blockdev-amend's) ask for, of `disk`; the last key is removed only if that is `forced`.
+    /// What `keys` ask for, whose names stand behind `prefix` on the command line, of `disk`; the last key is removed only if that is `forced`.
     ///
     /// # Errors
     /// When parts are missing, or contradict each other.
-    pub fn new(disk: Arc<DiskNode>, options: &Map<String, Value>, forced: bool) -> Result<Self, QmpError> {
-        let is_qcow2 = options.get("driver").is_some_and(|driver| driver == "qcow2");
-        let (keys, prefix) = match is_qcow2 {
-            true => (options.get("encrypt").and_then(Value::as_object), ENCRYPT),
-            false => (Some(options), ""),
-        };
+    pub fn new(
+        disk: Arc<DiskNode>,
+        (keys, prefix): (Option<&Keys>, &str),
+        forced: bool,
+    ) -> Result<Self, QmpError> {
         let (mut change, mut secret) = (None, None);
         if let Some(keys) = keys {
-            let keys = Arguments(keys);
-            let text = |name: &str| keys.maybe_text(name).map(str::to_owned);
-            let whole = |name: &str| keys.maybe_whole(name);
-            let iter_time_ms = match whole("iter-time") {
+            let iter_time_ms = match keys.iter_time {
                 Some(ms) => Some(u32::try_from(ms).ok().filter(|ms| *ms > 0).ok_or_else(|| {
                     let allowed = format!("allowed: 1 to {}", u32::MAX);
                     QmpError::generic(format!("argument 'iter-time' is {ms} milliseconds; {allowed}"))
@@ -46,15 +54,15 @@ impl Amendment {
                 None => None,
             };
             let wanted = KeyOptions {
-                active: Some(keys.text("state")? == "active"),
-                new_secret: text("new-secret"),
-                old_secret: text("old-secret"),
-                slot: whole("keyslot").map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)),
+                active: Some(keys.state == State::Active),
+                new_secret: keys.new_secret.clone(),
+                old_secret: keys.old_secret.clone(),
+                slot: keys.keyslot.map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)),
                 iter_time_ms,
             };
             let read = wanted.change(prefix);
             change = read.map_err(|error| QmpError::generic(error.0.trim_start_matches("-o ")))?;
-            secret = text("secret");
+            secret = keys.secret.clone();
         }
         Ok(Self { disk, change, secret, forced })
     }

@@ -12,15 +12,10 @@ use graph::DiskNode;
 use job::Dirty;
 use qcow2::bitmap::{Bitmap, BitmapChange};
 
-/// When copied parts are cleared in the bitmap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BitmapMode {
-    /// When the job has succeeded.
-    OnSuccess,
-    /// Never.
-    Never,
-    /// When the job has ended, whatever became of it: what was not copied stays dirty.
-    Always,
+control::choice! {
+    /// When copied parts are cleared in the bitmap: when the job has succeeded, never, or when it has ended, whatever became of it: what was not copied
+    /// stays dirty.
+    pub enum BitmapMode { OnSuccess, Never, Always }
 }
 
 /// The bitmap of a job.

@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use block::SECTOR_BYTES;
-use control::{Arguments, QmpError};
+use control::{NUMBER_MAX, QmpError};
 use cowhand::Existing;
 use graph::OnLoop;
 use graph::probe::Format;
@@ -25,7 +25,6 @@ use tool::create::options::NewImage;
 use super::failed::Failed;
 use crate::inventory::nodes::Nodes;
 use crate::made_file::MadeFile;
-use crate::qmp::kinds::NUMBER_MAX;
 
 /// Members of the options that lead to files; all others say what is to be in them.
 const PLACES: [&str; 5] = ["driver", "filename", "file", "data-file", "header"];
@@ -92,7 +91,8 @@ impl Creation {
     }
 
     fn text(&self, name: &str) -> Result<&str, QmpError> {
-        Arguments(&self.options).text(name)
+        let text = self.options.get(name).and_then(Value::as_str);
+        text.ok_or_else(|| QmpError::generic(format!("argument '{name}' is missing")))
     }
 
     async fn make_file(&self) -> Result<(), QmpError> {
@@ -170,7 +170,8 @@ impl Creation {
                 (name, value) => assignments.push((name.to_owned(), written(value))),
             }
         }
-        let size = Arguments(&self.options).whole("size")?;
+        let size = self.options.get("size").and_then(Value::as_u64);
+        let size = size.ok_or_else(|| QmpError::generic("argument 'size' is missing"))?;
         if size > NUMBER_MAX {
             let what = format!("argument 'size' is {size}; it must be at most {NUMBER_MAX}");
             return Err(QmpError::generic(what));

@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments};
 use graph::{Change, DiskNode};
-use serde_json::{Value, json};
 
 use super::chain::free_of_jobs;
 use crate::inventory::Inventory;
 
+arguments! {
+    /// One node, or all.
+    pub struct SetActive { node_name: Option<String>, active: bool }
+}
+
 /// Makes one disk, or all, inactive, or active again.
-pub async fn set(
-    inventory: &Inventory,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let active = arguments.is_on("active");
-    let names = match arguments.maybe_text("node-name") {
-        Some(name) => vec![name.to_owned()],
+pub async fn set(inventory: &Inventory, change: &Change<'_>, given: &SetActive) -> Result<(), QmpError> {
+    let active = given.active;
+    let names = match &given.node_name {
+        Some(name) => vec![name.clone()],
         None => inventory.graph.nodes().iter().map(|node| node.name()).collect(),
     };
     for name in &names {
@@ -28,7 +28,7 @@ pub async fn set(
     for name in &names {
         set_one(inventory, change, name, active).await?;
     }
-    Ok(json!({}))
+    Ok(())
 }
 
 async fn set_one(
@@ -73,10 +73,9 @@ fn check_may_rest(inventory: &Inventory, disk: &Arc<DiskNode>) -> Result<(), Qmp
 pub async fn activate_for_export(
     inventory: &Inventory,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
+    (name, allows_inactive): (&str, bool),
 ) -> Result<(), QmpError> {
-    let name = arguments.maybe_text("node-name").or(arguments.maybe_text("device")).unwrap_or_default();
-    match arguments.is_on("allow-inactive") || inventory.graph.node(name).is_err() {
+    match allows_inactive || inventory.graph.node(name).is_err() {
         true => Ok(()),
         false => set_one(inventory, change, name, true).await,
     }

@@ -3,66 +3,51 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
+use control::{QmpError, arguments, variants};
 use graph::User;
-use serde_json::{Value, json};
+use tool::amend::keys::ENCRYPT;
 
 use super::active;
-use super::kinds::NUMBER;
-use super::live::new_job;
+use super::live::{JobOptions, new_job};
 use crate::inventory::Inventory;
-use crate::jobs::{Amendment, Work};
+use crate::jobs::{Amendment, Keys, Work};
 
-/// Members of a change of keys.
-const KEYS: &[Argument] = &[
-    required("state", Kind::Choice(&["active", "inactive"])),
-    optional("new-secret", Kind::Text),
-    optional("old-secret", Kind::Text),
-    optional("keyslot", NUMBER),
-    optional("iter-time", NUMBER),
-    optional("secret", Kind::Text),
-];
+arguments! {
+    /// A job that changes keys.
+    pub struct Amend { job_id: String, node_name: String, options: Options, force: Option<bool> }
 
-static ENCRYPT: Kind =
-    Kind::Union { tag: "format", common: &[], variants: &[Variant { tag: "luks", members: KEYS }] };
+    /// Of a qcow2 image.
+    pub struct Qcow2 { encrypt: Option<Encrypt> }
+}
 
-/// What changes.
-static OPTIONS: Kind = Kind::Union {
-    tag: "driver",
-    common: &[],
-    variants: &[
-        Variant { tag: "qcow2", members: &[optional("encrypt", Kind::Ref(&ENCRYPT))] },
-        Variant { tag: "luks", members: KEYS },
-    ],
-};
+variants! {
+    /// What changes.
+    pub enum Options by "driver" { Qcow2(Qcow2), Luks(Keys) }
 
-/// What x-blockdev-amend takes.
-pub const ARGUMENTS: Kind = Kind::Object(&[
-    required("job-id", Kind::Text),
-    required("node-name", Kind::Text),
-    required("options", Kind::Ref(&OPTIONS)),
-    optional("force", Kind::Switch),
-]);
+    /// How the image is encrypted.
+    pub enum Encrypt by "format" { Luks(Keys) }
+}
 
 /// Changes the keys of a disk. The job waits to be dismissed, as in QEMU.
-pub fn amend(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (id, name) = (arguments.text("job-id")?, arguments.text("node-name")?);
-    let Some(options) = arguments.maybe_object("options") else {
-        return Err(QmpError::generic("argument 'options' is missing"));
+pub fn amend(inventory: &Rc<Inventory>, given: &Amend) -> Result<(), QmpError> {
+    let (id, name) = (&given.job_id, &given.node_name);
+    let (driver, keys, prefix) = match &given.options {
+        Options::Qcow2(Qcow2 { encrypt }) => {
+            ("qcow2", encrypt.as_ref().map(|Encrypt::Luks(keys)| keys), ENCRYPT)
+        }
+        Options::Luks(keys) => ("luks", Some(keys), ""),
     };
     let node = inventory.graph.node(name).map_err(|error| inventory.refused(&error))?;
     let disk = node.disk().map_err(|error| inventory.refused(&error))?;
     active::check(disk)?;
-    let driver = options.text("driver")?;
     if let Some(format) = disk.format().filter(|format| format.to_string() != driver) {
         return Err(QmpError::generic(format!("argument 'driver' is {driver}; node {name:?} is {format}")));
     }
-    let forced = arguments.maybe_switch("force") == Some(true);
-    let amendment = Amendment::new(Arc::clone(disk), options.0, forced)?;
-    let mut new = new_job(inventory, "amend", id, arguments)?;
+    let amendment = Amendment::new(Arc::clone(disk), (keys, prefix), given.force == Some(true))?;
+    let mut new = new_job(inventory, "amend", id, JobOptions { id: Some(id), ..JobOptions::default() })?;
     new.terms.waits_for_dismiss = true;
-    let hold = inventory.graph.hold(name, User { kind: "job", name: id.to_owned() });
+    let hold = inventory.graph.hold(name, User { kind: "job", name: id.clone() });
     let hold = hold.map_err(|error| inventory.refused(&error))?;
     inventory.jobs.start(new, Work::Amend(amendment), vec![hold]);
-    Ok(json!({}))
+    Ok(())
 }

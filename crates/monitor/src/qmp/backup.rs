@@ -4,16 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::Block;
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments, choice};
 use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode, tracking_unit};
-use job::{Backup, BackupPace, BeforeWrite, Task, What};
-use serde_json::{Value, json};
+use job::{BackupPace, BeforeWrite, Task, What};
 
+use super::bitmap_sync::{self, Copied, Sync};
 use super::chain::{Chain, hold};
-use super::live::{await_backing, check_size, name_filter, new_job, not_begun, target_of};
-use super::new_target::Target;
-use super::{bitmap_sync, new_target};
+use super::live::{
+    OnError, await_backing, check_size, job_options, name_filter, new_job, not_begun, target_of,
+};
+use super::new_target::{self, NewTarget, Target};
+use super::overlay::Mode;
 use crate::inventory::Inventory;
 use crate::jobs::{Group, Work};
 
@@ -24,6 +26,30 @@ const WORKERS_MAX: u64 = 64;
 /// The largest unit of a copy.
 const UNIT_BYTES_MAX: u64 = 64 << 20;
 
+arguments! {
+    /// blockdev-backup.
+    pub struct Backup {
+        job_id: Option<String>, device: String, target: String, ..copied: Copied, compress: Option<bool>,
+        speed: Option<u64>, on_source_error: Option<OnError>, on_target_error: Option<OnError>,
+        on_cbw_error: Option<OnCbwError>, x_perf: Option<Perf>, discard_source: Option<bool>,
+        filter_node_name: Option<String>, auto_finalize: Option<bool>, auto_dismiss: Option<bool>,
+    }
+
+    /// drive-backup.
+    pub struct DriveBackup { ..backup: Backup, format: Option<String>, mode: Option<Mode> }
+
+    /// How it copies. The kernel copies whenever source and target support it: `use-copy-range` changes nothing.
+    pub struct Perf {
+        "use-copy-range": Option<bool>, max_workers: Option<u64>, max_chunk: Option<u64>,
+        min_cluster_size: Option<u64>,
+    }
+}
+
+choice! {
+    /// What ends where the data of before cannot be kept.
+    pub enum OnCbwError { BreakGuestWrite, BreakSnapshot }
+}
+
 /// A copy of a disk, in a node.
 ///
 /// # Errors
@@ -31,10 +57,10 @@ const UNIT_BYTES_MAX: u64 = 64 << 20;
 pub async fn blockdev_backup(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
+    arguments: &Backup,
     group: Option<Rc<Group>>,
-) -> Result<Value, QmpError> {
-    begin(inventory, change, arguments, Target::Node(arguments.text("target")?), group).await
+) -> Result<(), QmpError> {
+    begin(inventory, change, arguments, Target::Node(&arguments.target), group).await
 }
 
 /// Likewise, with the target's file made or opened here.
@@ -44,34 +70,45 @@ pub async fn blockdev_backup(
 pub async fn drive_backup(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
+    DriveBackup { backup, format, mode }: &DriveBackup,
     group: Option<Rc<Group>>,
-) -> Result<Value, QmpError> {
-    let begin = async |target: Target<'_>| begin(inventory, change, arguments, target, group).await;
-    new_target::with(inventory, change, arguments, false, begin).await
+) -> Result<(), QmpError> {
+    let begin = async |target: Target<'_>| begin(inventory, change, backup, target, group).await;
+    let new = NewTarget {
+        device: &backup.device,
+        file: &backup.target,
+        format: format.as_deref(),
+        is_made: *mode != Some(Mode::Existing),
+        sync: backup.copied.sync,
+        node_name: None,
+        keeps_zeroes: false,
+        keeps_backing: false,
+    };
+    new_target::with(inventory, change, &new, begin).await
 }
 
 async fn begin(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
+    arguments: &Backup,
     target: Target<'_>,
     group: Option<Rc<Group>>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
+) -> Result<(), QmpError> {
+    let device = &arguments.device;
     let chain = Chain::of(inventory, device)?;
-    let mut new = new_job(inventory, "backup", device, arguments)?;
+    let options = job_options!(arguments, arguments.on_source_error, arguments.on_target_error);
+    let mut new = new_job(inventory, "backup", device, options)?;
     new.target = target.own();
     let target = target.node();
     new.layers = chain.claim(inventory, 0..1, Some(0))?;
     let disk = chain.disk;
-    let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
+    let (what, bitmap) = bitmap_sync::of(inventory, &disk, &arguments.copied)?;
     let node = target_of(inventory, &disk, target)?;
     check_size(&disk, &node).map_err(QmpError::generic)?;
-    let block = target_block(&node, arguments)?;
+    let block = target_block(&node, arguments.compress == Some(true))?;
     let what = match what {
         // An image without a backing file: what it does not have reads as zeroes, as all of the target does.
-        What::Everything if arguments.text("sync")? == "top" && disk.disk.image().is_some() => {
+        What::Everything if arguments.copied.sync == Sync::Top && disk.disk.image().is_some() => {
             if reads_as_zeroes(&*block).await? {
                 What::Layers(1)
             } else {
@@ -80,19 +117,20 @@ async fn begin(
         }
         what => what,
     };
-    let discards = arguments.is_on("discard-source");
+    let discards = arguments.discard_source == Some(true);
     if discards && !is_snapshot(disk.disk.root().driver()) {
         return Err(QmpError::generic(format!(
             "argument 'discard-source' is true and node {device:?} is no snapshot-access filter: what is copied would be lost to its clients"
         )));
     }
-    let (unit, pace) = pace(arguments, tracking_unit(&*block))?;
+    let (unit, pace) = pace(arguments.x_perf.as_ref(), tracking_unit(&*block))?;
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
-    name_filter(inventory, change, arguments, &mut new, ("copy-before-write", (&disk, None)))?;
+    let name = arguments.filter_node_name.as_ref();
+    name_filter(inventory, change, name, &mut new, ("copy-before-write", (&disk, None)))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
     let filter = BeforeWrite::new(disk.disk.root(), block, unit, since, discards);
-    if arguments.maybe_text("on-cbw-error") == Some("break-guest-write") {
+    if arguments.on_cbw_error == Some(OnCbwError::BreakGuestWrite) {
         filter.break_writes();
     }
     let over = Arc::clone(&filter);
@@ -111,9 +149,9 @@ async fn begin(
         group.join();
     }
     new.group = group;
-    let work = Work::Disk { disk, task: Task::Backup(Backup { filter, what, pace }), bitmap };
+    let work = Work::Disk { disk, task: Task::Backup(job::Backup { filter, what, pace }), bitmap };
     inventory.jobs.start(new, work, holds);
-    Ok(json!({}))
+    Ok(())
 }
 
 /// Whether a target that was not written yet holds nothing but zeroes. Ends at the first of anything else.
@@ -133,8 +171,8 @@ async fn reads_as_zeroes(target: &dyn Block) -> Result<bool, QmpError> {
 }
 
 /// What is written: the disk of the target, or its image compressed.
-fn target_block(node: &Arc<DiskNode>, arguments: Arguments<'_>) -> Result<Arc<dyn Block>, QmpError> {
-    if !arguments.is_on("compress") {
+fn target_block(node: &Arc<DiskNode>, compress: bool) -> Result<Arc<dyn Block>, QmpError> {
+    if !compress {
         return Ok(Arc::clone(&node.disk) as _);
     }
     let compressing = node.disk.compressing();
@@ -144,12 +182,11 @@ fn target_block(node: &Arc<DiskNode>, arguments: Arguments<'_>) -> Result<Arc<dy
     Ok(Arc::new(compressing))
 }
 
-/// The unit of a copy and how it is done, by `x-perf`. The kernel copies whenever source and target support
-/// it: `use-copy-range` is accepted and changes nothing.
-fn pace(arguments: Arguments<'_>, unit: u64) -> Result<(u64, BackupPace), QmpError> {
+/// The unit of a copy and how it is done.
+fn pace(perf: Option<&Perf>, unit: u64) -> Result<(u64, BackupPace), QmpError> {
     let mut pace = BackupPace::default();
-    let Some(perf) = arguments.maybe_object("x-perf") else { return Ok((unit, pace)) };
-    let unit = match perf.maybe_whole("min-cluster-size") {
+    let Some(perf) = perf else { return Ok((unit, pace)) };
+    let unit = match perf.min_cluster_size {
         None | Some(0) => unit,
         Some(least) if least.is_power_of_two() && least <= UNIT_BYTES_MAX => unit.max(least),
         Some(least) => {
@@ -158,7 +195,7 @@ fn pace(arguments: Arguments<'_>, unit: u64) -> Result<(u64, BackupPace), QmpErr
             )));
         }
     };
-    match perf.maybe_whole("max-workers") {
+    match perf.max_workers {
         Some(0) => {
             return Err(QmpError::generic("argument 'x-perf.max-workers' is 0; allowed: 1 or more"));
         }
@@ -166,7 +203,7 @@ fn pace(arguments: Arguments<'_>, unit: u64) -> Result<(u64, BackupPace), QmpErr
         Some(workers) => pace.workers = workers.min(WORKERS_MAX) as usize,
         None => {}
     }
-    match perf.maybe_whole("max-chunk") {
+    match perf.max_chunk {
         None | Some(0) => {}
         Some(most) if most < unit => {
             return Err(QmpError::generic(format!(

@@ -2,40 +2,35 @@
 
 use std::ops::Range;
 
-use control::{Arguments, Kind, QmpError, optional, required};
+use control::{QmpError, arguments};
 use qcow2::bitmap::{Bitmap, BitmapChange};
 use serde_json::{Value, json};
 
 use super::dirty_bitmaps::{check_idle, find};
-use super::kinds::NUMBER;
 use crate::inventory::Inventory;
 
 /// Ranges of one answer or one command: below 200 KB of text, and a message may have 256 KiB.
 pub const RANGES_MAX: usize = 4096;
 
-const RANGE: Kind = Kind::Object(&[required("offset", NUMBER), required("length", NUMBER)]);
+arguments! {
+    /// A bitmap, from a byte of the disk on.
+    pub struct From { node: String, name: String, offset: Option<u64> }
 
-/// What x-block-dirty-bitmap-ranges takes.
-pub const RANGES: Kind =
-    Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text), optional("offset", NUMBER)]);
+    /// What is to be dirty.
+    pub struct Mark { node: String, name: String, ranges: Vec<Bytes> }
 
-/// What x-block-dirty-bitmap-mark takes.
-pub const MARK: Kind = Kind::Object(&[
-    required("node", Kind::Text),
-    required("name", Kind::Text),
-    required("ranges", Kind::List(&RANGE)),
-]);
+    /// Bytes of the disk.
+    pub struct Bytes { offset: u64, length: u64 }
+}
 
 /// The dirty ranges from `offset` on, in order, at most [`RANGES_MAX`]; with `next` where there is more behind them. What is written meanwhile may
 /// be among them.
 ///
 /// # Errors
 /// When there is no such bitmap, or it cannot be read.
-pub async fn ranges(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
-    let bitmap = find(&node, name)?;
-    let from = arguments.maybe_whole("offset").unwrap_or(0);
-    let found = dirty_from(&bitmap, from).await;
+pub async fn ranges(inventory: &Inventory, From { node, name, offset }: &From) -> Result<Value, QmpError> {
+    let bitmap = find(&*inventory.disk(node)?, name)?;
+    let found = dirty_from(&bitmap, offset.unwrap_or(0)).await;
     let (ranges, next) =
         found.map_err(|error| QmpError::because(format!("cannot read bitmap {name:?}"), &error))?;
     let reported = |range: &Range<u64>| json!({ "offset": range.start, "length": range.end - range.start });
@@ -68,11 +63,10 @@ async fn dirty_from(bitmap: &Bitmap, mut at: u64) -> Result<(Vec<Range<u64>>, Op
 /// # Errors
 /// When there is no such bitmap, it is in use, a range ends behind the disk, or there are more than
 /// [`RANGES_MAX`].
-pub async fn mark(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+pub async fn mark(inventory: &Inventory, Mark { node, name, ranges: given }: &Mark) -> Result<(), QmpError> {
+    let node = inventory.disk(node)?;
     check_idle(inventory, &node, name)?;
     let bitmap = find(&node, name)?;
-    let given = arguments.list("ranges");
     if given.len() > RANGES_MAX {
         return Err(QmpError::generic(format!("{} ranges; at most {RANGES_MAX} at a time", given.len())));
     }
@@ -81,13 +75,10 @@ pub async fn mark(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Val
     let cannot =
         |error| QmpError::because(format!("cannot change bitmap {name:?} of node {:?}", node.name()), &error);
     let marked = Bitmap::of_ranges(bitmap.size(), bitmap.granularity_bytes(), ranges?).map_err(cannot)?;
-    node.disk.change_bitmap(name, BitmapChange::Merge(marked)).await.map_err(cannot)?;
-    Ok(json!({}))
+    node.disk.change_bitmap(name, BitmapChange::Merge(marked)).await.map_err(cannot)
 }
 
-fn inside(range: &Value, size: u64) -> Result<Range<u64>, QmpError> {
-    let members = Arguments(range.as_object().ok_or_else(|| QmpError::generic("a range is no object"))?);
-    let (offset, length) = (members.whole("offset")?, members.whole("length")?);
+fn inside(&Bytes { offset, length }: &Bytes, size: u64) -> Result<Range<u64>, QmpError> {
     match offset.checked_add(length) {
         Some(end) if end <= size => Ok(offset..end),
         _ => Err(QmpError::generic(format!(

@@ -2,13 +2,24 @@
 
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments, choice};
 use graph::DiskNode;
 use job::What;
 
 use super::dirty_bitmaps;
 use crate::inventory::Inventory;
 use crate::jobs::{BitmapMode, BitmapSync};
+
+arguments! {
+    /// What a job copies.
+    #[derive(Clone)]
+    pub struct Copied { sync: Sync, bitmap: Option<String>, bitmap_mode: Option<BitmapMode> }
+}
+
+choice! {
+    /// What of a disk is copied.
+    pub enum Sync { Top, Full, None, Incremental, Bitmap }
+}
 
 /// What is copied first, and the bitmap that says so or follows.
 ///
@@ -17,20 +28,19 @@ use crate::jobs::{BitmapMode, BitmapSync};
 pub fn of(
     inventory: &Inventory,
     disk: &Arc<DiskNode>,
-    arguments: Arguments<'_>,
+    Copied { sync, bitmap, bitmap_mode }: &Copied,
 ) -> Result<(What, Option<BitmapSync>), QmpError> {
-    let sync = arguments.text("sync")?;
+    let (mode, said) = (*bitmap_mode, sync.name());
     let what = match sync {
         // A raw disk over an image has no backing file of its own, and a copy of it gets none.
-        "top" if disk.disk.top_image().below().is_some() => What::Layers(1),
-        "full" | "top" => What::Everything,
-        "none" => What::Nothing,
-        _ => What::Marked,
+        Sync::Top if disk.disk.top_image().below().is_some() => What::Layers(1),
+        Sync::Full | Sync::Top => What::Everything,
+        Sync::None => What::Nothing,
+        Sync::Incremental | Sync::Bitmap => What::Marked,
     };
-    let mode = mode(arguments)?;
-    let Some(name) = arguments.maybe_text("bitmap") else {
+    let Some(name) = bitmap else {
         return match (what, mode) {
-            (What::Marked, _) => Err(QmpError::generic(format!("sync {sync:?} needs argument 'bitmap'"))),
+            (What::Marked, _) => Err(QmpError::generic(format!("sync {said:?} needs argument 'bitmap'"))),
             (_, Some(_)) => {
                 Err(QmpError::generic("argument 'bitmap-mode' means nothing without argument 'bitmap'"))
             }
@@ -38,19 +48,19 @@ pub fn of(
         };
     };
     let mode = match (sync, mode) {
-        ("incremental", None | Some(BitmapMode::OnSuccess)) => BitmapMode::OnSuccess,
-        ("incremental", Some(_)) => {
+        (Sync::Incremental, None | Some(BitmapMode::OnSuccess)) => BitmapMode::OnSuccess,
+        (Sync::Incremental, Some(_)) => {
             return Err(QmpError::generic(
                 "sync \"incremental\" goes with bitmap-mode on-success only; give sync bitmap for another one",
             ));
         }
-        ("none", _) => {
+        (Sync::None, _) => {
             return Err(QmpError::generic("sync \"none\" has no use for argument 'bitmap'"));
         }
         (_, None) => return Err(QmpError::generic("argument 'bitmap' needs argument 'bitmap-mode'")),
-        ("full" | "top", Some(BitmapMode::Never)) => {
+        (Sync::Full | Sync::Top, Some(BitmapMode::Never)) => {
             return Err(QmpError::generic(format!(
-                "bitmap-mode \"never\" means nothing with sync {sync:?}: the bitmap would be neither read nor changed"
+                "bitmap-mode \"never\" means nothing with sync {said:?}: the bitmap would be neither read nor changed"
             )));
         }
         (_, Some(mode)) => mode,
@@ -64,13 +74,4 @@ pub fn of(
         )));
     }
     Ok((what, Some(BitmapSync::new(Arc::clone(disk), &bitmap, mode))))
-}
-
-fn mode(arguments: Arguments<'_>) -> Result<Option<BitmapMode>, QmpError> {
-    Ok(match arguments.maybe_text("bitmap-mode") {
-        None => None,
-        Some("on-success") => Some(BitmapMode::OnSuccess),
-        Some("never") => Some(BitmapMode::Never),
-        Some(_) => Some(BitmapMode::Always),
-    })
 }

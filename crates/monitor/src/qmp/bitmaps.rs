@@ -1,30 +1,23 @@
 //! X_BLOCK_DIRTY_BITMAPS_INVALIDATED: the first change of an image put its persistent bitmaps out of date. And what
 //! queries tell of bitmaps.
 
-use control::{EventSpec, Kind, required};
+use control::events;
 use graph::DiskNode;
 use qcow2::Qcow2;
 use qcow2_layout::BitmapFlags;
 use serde_json::{Value, json};
 
-use super::kinds::NUMBER;
 use crate::inventory::nodes::Nodes;
 
 /// Names in one event or answer; an image may have 65,535 bitmaps, their names 1,023 bytes each.
 const NAMES_MAX: usize = 64;
 
-const NAME: &str = "X_BLOCK_DIRTY_BITMAPS_INVALIDATED";
-
-/// The event.
-pub const INVALIDATED: EventSpec = EventSpec {
-    name: NAME,
-    data: Kind::Object(&[
-        required("device", Kind::Text),
-        required("node-name", Kind::Text),
-        required("bitmaps", Kind::List(&Kind::Text)),
-        required("count", NUMBER),
-    ]),
-};
+events! {
+    /// The event.
+    pub INVALIDATED = "X_BLOCK_DIRTY_BITMAPS_INVALIDATED" {
+        "device": String, "node-name": String, "bitmaps": Vec<String>, "count": u64,
+    }
+}
 
 /// Emits the event for `node`, once while it is open. Also called before the disk is closed: a disk may come
 /// and go between two rounds.
@@ -39,7 +32,7 @@ pub fn tell(nodes: &Nodes, node: &DiskNode) {
         "bitmaps": names.iter().take(NAMES_MAX).collect::<Vec<_>>(),
         "count": names.len(),
     });
-    nodes.events.emit(NAME, &data);
+    nodes.events.emit(INVALIDATED.name, &data);
 }
 
 /// The first persistent bitmaps of an image, as Qcow2BitmapInfo.

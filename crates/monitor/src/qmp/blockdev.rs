@@ -2,31 +2,52 @@
 
 use std::rc::Rc;
 
-use control::{Arguments, Command, QmpError};
+use control::{Command, Kind, QmpError, Takes, arguments};
 use graph::Change;
 use qcow2::ResizeOptions;
 use serde_json::{Map, Value, json};
 
 use super::chain::free_of_jobs;
+use super::node_schema::BLOCKDEV;
 use crate::inventory::Inventory;
+
+/// What blockdev-add describes: the graph reads it.
+#[derive(serde::Deserialize)]
+#[serde(transparent)]
+pub struct Node(pub Map<String, Value>);
+
+impl Takes for Node {
+    const KIND: Kind = Kind::Ref(&BLOCKDEV);
+}
+
+arguments! {
+    /// The node that goes.
+    pub struct Del { node_name: String }
+
+    /// Nodes with their new options.
+    pub struct Reopen { options: Vec<Node> = Kind::List(&BLOCKDEV) }
+
+    /// Options of a drive.
+    pub struct SetOptions { node_name: String, options: String }
+
+    /// A new size.
+    pub struct Resize {
+        device: Option<String>, node_name: Option<String>, size: u64, x_shrink: Option<bool>,
+    }
+}
 
 /// Opens a disk, or puts a filter over one.
 pub async fn add(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    options: &Map<String, Value>,
-) -> Result<Value, QmpError> {
-    inventory.add_node(change, options).await?;
-    Ok(json!({}))
+    Node(options): &Node,
+) -> Result<(), QmpError> {
+    inventory.add_node(change, options).await
 }
 
 /// Arguments by which commands name disks.
 const NAMES_OF_DISKS: [&str; 7] =
     ["node-name", "device", "node", "target", "overlay", "top-node", "base-node"];
-
-/// Commands that name nodes as such: a bare file is one.
-const OF_NODES: [&str; 5] =
-    ["blockdev-add", "blockdev-del", "blockdev-reopen", "blockdev-create", "blockdev-set-active"];
 
 /// Makes disks of the bare files that `command` names, or an action of it.
 pub async fn open_bare_files(
@@ -34,9 +55,6 @@ pub async fn open_bare_files(
     change: &Change<'_>,
     command: &Command,
 ) -> Result<(), QmpError> {
-    if OF_NODES.contains(&command.name.as_str()) {
-        return Ok(());
-    }
     let actions = command.arguments.get("actions").and_then(Value::as_array).into_iter().flatten();
     let of_actions = actions.filter_map(|action| action.get("data").and_then(Value::as_object));
     for arguments in of_actions.chain([&command.arguments]) {
@@ -50,25 +68,17 @@ pub async fn open_bare_files(
 
 /// Closes a disk, or takes a filter away. As in QEMU that succeeds also where the disk does not take what was not flushed: its node is gone. Then
 /// the answer says so: `x-close-error`, which QEMU does not have.
-pub async fn del(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    match inventory.remove_node(change, arguments.text("node-name")?).await? {
+pub async fn del(inventory: &Rc<Inventory>, change: &Change<'_>, given: &Del) -> Result<Value, QmpError> {
+    match inventory.remove_node(change, &given.node_name).await? {
         None => Ok(json!({})),
         Some(error) => Ok(json!({ "x-close-error": error.desc })),
     }
 }
 
 /// Puts other options in force, node after node; the first that fails ends it, those before stay changed, and the error names them.
-pub async fn reopen(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
+pub async fn reopen(inventory: &Rc<Inventory>, change: &Change<'_>, given: &Reopen) -> Result<(), QmpError> {
     let mut changed: Vec<&str> = Vec::new();
-    for options in arguments.list("options").iter().filter_map(Value::as_object) {
+    for Node(options) in &given.options {
         let reopened = async {
             check_backing_given(inventory, options).await?;
             inventory.reopen_node(change, options).await
@@ -81,7 +91,7 @@ pub async fn reopen(
         }
         changed.extend(options.get("node-name").and_then(Value::as_str));
     }
-    Ok(json!({}))
+    Ok(())
 }
 
 /// QEMU takes no options of an image that leave open what is below it, where something is or the header names something. Under its names neither do we.
@@ -105,21 +115,16 @@ async fn check_backing_given(inventory: &Inventory, options: &Map<String, Value>
 pub async fn change(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let node = inventory.disk(arguments.text("node-name")?)?;
-    let changed = node.change_options(change, arguments.text("options")?).await;
-    changed.map_err(|error| inventory.refused(&error))?;
-    Ok(json!({}))
+    given: &SetOptions,
+) -> Result<(), QmpError> {
+    let node = inventory.disk(&given.node_name)?;
+    let changed = node.change_options(change, &given.options).await;
+    changed.map_err(|error| inventory.refused(&error))
 }
 
 /// Changes the size of a disk. A smaller one must be meant: `x-shrink`, which QEMU does not have.
-pub async fn resize(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let name = match (arguments.maybe_text("node-name"), arguments.maybe_text("device")) {
+pub async fn resize(inventory: &Rc<Inventory>, change: &Change<'_>, given: &Resize) -> Result<(), QmpError> {
+    let name = match (&given.node_name, &given.device) {
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
@@ -127,12 +132,12 @@ pub async fn resize(
     free_of_jobs(inventory, &node)?;
     inventory.graph.check_no_filter_over(change, &node).map_err(|error| inventory.refused(&error))?;
     let options = ResizeOptions {
-        shrink: inventory.as_qemu || arguments.is_on("x-shrink"),
+        shrink: inventory.as_qemu || given.x_shrink == Some(true),
         bitmaps: true,
         ..ResizeOptions::default()
     };
     let before = node.disk.size();
-    let resized = node.disk.resize(arguments.whole("size")?, options).await;
+    let resized = node.disk.resize(given.size, options).await;
     // Also after a failure half-way: guests get the size that the disk has.
     inventory.tell_resized(&node);
     resized.map_err(|error| {
@@ -142,6 +147,5 @@ pub async fn resize(
             refused.desc.push_str(&format!("; its size is {now} bytes now"));
         }
         refused
-    })?;
-    Ok(json!({}))
+    })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::Block;
-use control::{Arguments, QmpError};
+use control::QmpError;
 use graph::drive::parse_drive;
 use graph::drivers::elsewhere;
 use graph::{Change, DiskNode, Hold, LayerView, User};
@@ -225,22 +225,19 @@ impl Chain {
     /// When both are given, or there is no such layer.
     pub fn find(
         &self,
-        arguments: Arguments<'_>,
-        by_node: &'static str,
-        by_file: &'static str,
+        (by_node, node): (&'static str, Option<&String>),
+        (by_file, file): (&'static str, Option<&String>),
     ) -> Result<Option<usize>, QmpError> {
-        let found = match (arguments.maybe_text(by_node), arguments.maybe_text(by_file)) {
+        let found = match (node, file) {
             (Some(_), Some(_)) => {
                 return Err(QmpError::generic(format!(
                     "give one of the arguments '{by_node}' and '{by_file}'"
                 )));
             }
             (None, None) => return Ok(None),
-            (Some(node), None) => self
-                .layers
-                .iter()
-                .position(|layer| layer.name.as_deref() == Some(node))
-                .ok_or((by_node, node)),
+            (Some(node), None) => {
+                self.layers.iter().position(|layer| layer.name.as_ref() == Some(node)).ok_or((by_node, node))
+            }
             (None, Some(file)) => {
                 let is_it = |at: &usize| self.is_file(*at, file);
                 (0..self.layers.len()).find(is_it).ok_or((by_file, file))

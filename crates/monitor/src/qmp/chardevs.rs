@@ -1,78 +1,67 @@
 //! chardev-add, chardev-change, chardev-remove, chardev-send-break, query-chardev, query-chardev-backends: as qemu-storage-daemon has them, where
 //! monitors are their only users.
 
-use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
+use control::{Data, Nothing, QmpError, Tagged, arguments, variants};
 use serde_json::{Value, json};
 
-use super::export_schema::ADDRESS;
-use super::nbd_server::inet;
-use crate::endpoint::{Endpoint, absolute};
+use super::nbd_server::Address;
+use crate::endpoint::absolute;
 use crate::inventory::Inventory;
 use crate::inventory::chardevs::{Place, not_found};
 
-/// Kinds of devices, in the order of the schema.
-const KINDS: [&str; 5] = ["file", "pipe", "socket", "null", "stdio"];
+arguments! {
+    /// A device to be, or to become.
+    pub struct Device { id: String, backend: Backend }
 
-const FILE: &[Argument] =
-    &[required("out", Kind::Text), optional("in", Kind::Text), optional("append", Kind::Switch)];
-const SOCKET: &[Argument] = &[
-    required("addr", Kind::Ref(&ADDRESS)),
-    optional("server", Kind::Switch),
-    optional("wait", Kind::Switch),
-    optional("nodelay", Kind::Switch),
-];
+    /// Which device is meant.
+    pub struct ById { id: String }
 
-static BACKEND: Kind = Kind::Union {
-    tag: "type",
-    common: &[],
-    variants: &[
-        Variant { tag: "file", members: &[required("data", Kind::Object(FILE))] },
-        Variant {
-            tag: "pipe",
-            members: &[required("data", Kind::Object(&[required("device", Kind::Text)]))],
-        },
-        Variant { tag: "socket", members: &[required("data", Kind::Object(SOCKET))] },
-        Variant { tag: "null", members: &[required("data", Kind::Object(&[]))] },
-        Variant {
-            tag: "stdio",
-            members: &[required("data", Kind::Object(&[optional("signal", Kind::Switch)]))],
-        },
-    ],
-};
+    /// A file.
+    pub struct File { out: String, r#in: Option<String>, append: Option<bool> }
 
-/// What chardev-add and chardev-change take.
-pub const DEVICE: Kind =
-    Kind::Object(&[required("id", Kind::Text), required("backend", Kind::Ref(&BACKEND))]);
+    /// A pipe.
+    pub struct Pipe { device: String }
 
-/// Answers a command that was done.
-fn done(outcome: Result<(), QmpError>) -> Result<Value, QmpError> {
-    outcome.map(|()| json!({}))
+    /// A socket.
+    pub struct Socket { addr: Address, server: Option<bool>, wait: Option<bool>, "nodelay": Option<bool> }
+
+    /// Standard input and output.
+    pub struct Stdio { "signal": Option<bool> }
+}
+
+variants! {
+    /// What a device is, by its kind.
+    pub enum Backend by "type" {
+        File(Data<File>),
+        Pipe(Data<Pipe>),
+        Socket(Data<Socket>),
+        Null(Data<Nothing>),
+        Stdio(Data<Stdio>),
+    }
 }
 
 /// chardev-remove.
-pub fn remove(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    done(inventory.chardevs.remove(arguments.text("id")?))
+pub fn remove(inventory: &Inventory, ById { id }: &ById) -> Result<(), QmpError> {
+    inventory.chardevs.remove(id)
 }
 
 /// chardev-send-break: none of the kinds has a line on which a break could be seen; QEMU does nothing for them either.
-pub fn send_break(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let id = arguments.text("id")?;
-    done(inventory.chardevs.find(id).map(drop).ok_or_else(|| not_found(id)))
+pub fn send_break(inventory: &Inventory, ById { id }: &ById) -> Result<(), QmpError> {
+    inventory.chardevs.find(id).map(drop).ok_or_else(|| not_found(id))
 }
 
 /// query-chardev-backends.
 pub fn backends() -> Value {
-    KINDS.iter().map(|kind| json!({ "name": kind })).collect()
+    Backend::VARIANTS.iter().map(|kind| json!({ "name": kind.tag })).collect()
 }
 
 /// chardev-add.
-pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (id, place) = (arguments.text("id")?, place(inventory, arguments)?);
-    let added = inventory.chardevs.add(id, place);
-    done(added.map_err(|failure| {
+pub fn add(inventory: &Inventory, Device { id, backend }: &Device) -> Result<(), QmpError> {
+    let added = inventory.chardevs.add(id, place(inventory, backend)?);
+    added.map_err(|failure| {
         let words = failure.to_string().replace("\n  because: ", ": ");
         QmpError::generic(without_number(&words))
-    }))
+    })
 }
 
 /// The system's words without its number.
@@ -81,9 +70,8 @@ fn without_number(words: &str) -> String {
 }
 
 /// chardev-change.
-pub fn change(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let place = place(inventory, arguments)?;
-    done(inventory.chardevs.change(arguments.text("id")?, place))
+pub fn change(inventory: &Inventory, Device { id, backend }: &Device) -> Result<(), QmpError> {
+    inventory.chardevs.change(id, place(inventory, backend)?)
 }
 
 /// query-chardev.
@@ -94,41 +82,32 @@ pub fn query(inventory: &Inventory) -> Value {
 }
 
 /// What a command describes.
-fn place(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Place, QmpError> {
+fn place(inventory: &Inventory, backend: &Backend) -> Result<Place, QmpError> {
     if !inventory.as_qemu {
         return Err(QmpError::generic(
             "character devices are those of cowhand as qemu-storage-daemon; here commands come in at the socket of --qmp",
         ));
     }
-    let missing = || QmpError::generic("argument 'backend.data' is missing");
-    let backend = arguments.maybe_object("backend").ok_or_else(missing)?;
-    let data = backend.maybe_object("data").ok_or_else(missing)?;
-    let path = |text: &str| {
+    let path = |text: &String| {
         absolute(std::path::Path::new(text)).map_err(|failure| QmpError::generic(failure.to_string()))
     };
-    Ok(match backend.text("type")? {
-        "file" => Place::File {
-            path: path(data.text("out")?)?,
-            append: data.is_on("append"),
-            commands: data.maybe_text("in").map(path).transpose()?,
+    Ok(match backend {
+        Backend::File(Data { data }) => Place::File {
+            path: path(&data.out)?,
+            append: data.append == Some(true),
+            commands: data.r#in.as_ref().map(path).transpose()?,
         },
-        "pipe" => Place::Pipe(path(data.text("device")?)?),
-        "stdio" => Place::Stdio,
-        "null" => Place::Null,
-        _ => socket(inventory, data)?,
+        Backend::Pipe(Data { data }) => Place::Pipe(path(&data.device)?),
+        Backend::Stdio(_) => Place::Stdio,
+        Backend::Null(_) => Place::Null,
+        Backend::Socket(Data { data }) => socket(inventory, data)?,
     })
 }
 
-fn socket(inventory: &Inventory, data: Arguments<'_>) -> Result<Place, QmpError> {
-    let missing = || QmpError::generic("argument 'backend.data.addr' is missing");
-    let address = data.maybe_object("addr").ok_or_else(missing)?;
-    let at = address.maybe_object("data").ok_or_else(missing)?;
-    let endpoint = match address.text("type")? {
-        "unix" => Endpoint::unix(at)?,
-        _ => inet(inventory, at, false)?,
-    };
-    let is_server = data.maybe_switch("server").unwrap_or(true);
-    if data.is_on("wait") {
+fn socket(inventory: &Inventory, data: &Socket) -> Result<Place, QmpError> {
+    let endpoint = data.addr.endpoint(inventory, false)?;
+    let is_server = data.server.unwrap_or(true);
+    if data.wait == Some(true) {
         return Err(QmpError::generic(match is_server {
             true => "no client is waited for: leave 'wait' out",
             false => "'wait' option is incompatible with socket in client connect mode",

@@ -9,58 +9,55 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use checkpoints::{LastLook, Request};
-use control::{Argument, Arguments, Kind, QmpError, optional, required};
+use control::{Kind, QmpError, arguments};
 use graph::{Change, DiskNode};
 use lineage::{Action, CheckpointRef, DiskPlace, Error, FORKS_MAX, NewCheckpoint, Place, Survey, fork_paths};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::export_schema::SERVE;
+use super::exports::SERVE;
 use super::forget::follow_policies;
 use crate::inventory::Inventory;
 use crate::inventory::export_view::Since;
 use crate::sandbox::Sandbox;
 
-/// The disk, by its node's name or that of its export.
-pub(super) const NODE: Argument = required("node-name", Kind::Text);
+arguments! {
+    /// A checkpoint of a disk, which is named by its node or its export.
+    pub struct Checkpoint { node_name: String, name: Option<String>, labels: Option<Vec<String>> }
 
-/// What cowhand-checkpoint takes.
-pub const CHECKPOINT: Kind =
-    Kind::Object(&[NODE, optional("name", Kind::Text), optional("labels", Kind::List(&Kind::Text))]);
+    /// Disks that begin as a checkpoint. As an action of a transaction, which adds no nodes and no exports.
+    pub struct Fork {
+        node_name: String, checkpoint: String, new: String,
+        count: Option<u32> = Kind::Whole(FORKS_MAX as u64),
+    }
 
-pub(super) const OF_CHECKPOINT: Argument = required("checkpoint", Kind::Text);
-const NEW: Argument = required("new", Kind::Text);
-const COUNT: Argument = optional("count", Kind::Whole(FORKS_MAX as u64));
+    /// And as a command.
+    pub struct ForkAndServe { ..fork: Fork, serve: Option<Map<String, Value>> = Kind::Ref(&SERVE) }
 
-/// What cowhand-fork takes.
-pub const FORK: Kind = Kind::Object(&[NODE, OF_CHECKPOINT, NEW, COUNT, optional("serve", Kind::Ref(&SERVE))]);
-
-/// And as an action of a transaction, which adds no nodes and no exports.
-pub const FORK_ACTION: Kind = Kind::Object(&[NODE, OF_CHECKPOINT, NEW, COUNT]);
-
-/// What cowhand-rollback takes.
-pub const ROLLBACK: Kind = Kind::Object(&[NODE, OF_CHECKPOINT, optional("live", Kind::Switch)]);
-
-/// Whether `kind` is a command, and a kind of actions, of this room.
-pub fn is_one(kind: &str) -> bool {
-    matches!(kind, "cowhand-checkpoint" | "cowhand-fork" | "cowhand-rollback")
+    /// A disk that becomes as it was.
+    pub struct Rollback { node_name: String, checkpoint: String, live: Option<bool> }
 }
 
-/// Whether actions of this kind switch the disk that they name.
-pub fn switches(kind: &str) -> bool {
-    is_one(kind) && kind != "cowhand-fork"
+/// What happens to a lineage.
+#[derive(Clone, Copy)]
+pub enum Step<'a> {
+    /// cowhand-checkpoint
+    Checkpoint(&'a Checkpoint),
+    /// cowhand-fork
+    Fork(&'a Fork),
+    /// cowhand-rollback
+    Rollback(&'a Rollback),
 }
 
-/// One of the commands.
+/// Does one step of a disk's lineage; forks are exported as `serve` says.
 pub async fn run(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    command: &str,
-    arguments: Arguments<'_>,
+    step: Step<'_>,
+    serve: Option<&Map<String, Value>>,
 ) -> Result<Value, QmpError> {
-    let mut batch = Batch::prepare(inventory, change, &[(command, arguments)]).await?;
-    let serve = arguments.maybe_object("serve").filter(|_| command == "cowhand-fork");
+    let mut batch = Batch::prepare(inventory, change, [step]).await?;
     let happened = match serve {
-        Some(serve) => exported::export_all(inventory, change, &batch.forks, serve.0).await,
+        Some(serve) => exported::export_all(inventory, change, &batch.forks, serve).await,
         None => batch.switch().await,
     };
     if let Err(error) = happened {
@@ -70,8 +67,12 @@ pub async fn run(
     let answer = batch.answers.pop();
     let has_policy = batch.has_policy();
     batch.keep().await?;
-    if has_policy && switches(command) {
-        follow_policies(inventory, vec![inventory.disk(arguments.text("node-name")?)?.name()]);
+    if let (
+        true,
+        Step::Checkpoint(Checkpoint { node_name, .. }) | Step::Rollback(Rollback { node_name, .. }),
+    ) = (has_policy, step)
+    {
+        follow_policies(inventory, vec![inventory.disk(node_name)?.name()]);
     }
     Ok(answer.unwrap_or_default())
 }
@@ -94,11 +95,15 @@ impl<'a> Batch<'a> {
     pub async fn prepare(
         inventory: &'a Inventory,
         change: &'a Change<'a>,
-        actions: &[(&str, Arguments<'_>)],
+        steps: impl IntoIterator<Item = Step<'_>>,
     ) -> Result<Self, QmpError> {
         let (mut requests, mut answers, mut forks) = (Vec::new(), Vec::new(), Vec::new());
-        for (kind, arguments) in actions.iter().filter(|(kind, _)| is_one(kind)) {
-            let (request, answer) = request_of(inventory, kind, *arguments)?;
+        for step in steps {
+            let (request, answer) = match step {
+                Step::Checkpoint(given) => checkpoint(inventory, given)?,
+                Step::Fork(given) => fork(inventory, given)?,
+                Step::Rollback(given) => rollback(inventory, given)?,
+            };
             if let Action::Fork { disks, .. } = &request.action {
                 forks.extend(disks.iter().map(DiskPlace::path));
             }
@@ -138,20 +143,8 @@ impl<'a> Batch<'a> {
 }
 
 /// What is asked, as far as it can be said before the lineage is looked at, and what the command answers.
-fn request_of<'a>(
-    inventory: &'a Inventory,
-    kind: &str,
-    arguments: Arguments<'_>,
-) -> Result<(Request<'a>, Value), QmpError> {
-    match kind {
-        "cowhand-checkpoint" => checkpoint(inventory, arguments),
-        "cowhand-rollback" => rollback(inventory, arguments),
-        _ => fork(inventory, arguments),
-    }
-}
-
-fn checkpoint<'a>(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request<'a>, Value), QmpError> {
-    let (node, disk) = sealable(inventory, arguments)?;
+fn checkpoint<'a>(inventory: &Inventory, given: &Checkpoint) -> Result<(Request<'a>, Value), QmpError> {
+    let (node, disk) = sealable(inventory, &given.node_name)?;
     if inventory.sandbox == Sandbox::On && !disk.place.is_lineage() {
         return Err(QmpError::generic(format!(
             "{} has no checkpoint yet, and the sandbox lets no directory be made: take the first one before the disk is served (cowhand checkpoint); \
@@ -161,24 +154,19 @@ fn checkpoint<'a>(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Re
             layers = disk.place.layers().display()
         )));
     }
-    let labels: Vec<String> =
-        arguments.list("labels").iter().filter_map(|label| Some(label.as_str()?.to_owned())).collect();
-    let new = NewCheckpoint::now(arguments.maybe_text("name"), &labels);
+    let new = NewCheckpoint::now(given.name.as_deref(), given.labels.as_deref().unwrap_or_default());
     let new = new.map_err(|error| refused(inventory, &error))?;
     let answer = json!({ "disk": disk.path(), "checkpoint": new.called(), "id": new.id.to_string() });
     Ok((Request { disk: node, action: Action::Checkpoint { disk, new }, last_look: None }, answer))
 }
 
-fn rollback<'a>(
-    inventory: &'a Inventory,
-    arguments: Arguments<'_>,
-) -> Result<(Request<'a>, Value), QmpError> {
-    let (node, disk) = sealable(inventory, arguments)?;
-    let to = checkpoint_of(arguments)?;
+fn rollback<'a>(inventory: &'a Inventory, given: &Rollback) -> Result<(Request<'a>, Value), QmpError> {
+    let (node, disk) = sealable(inventory, &given.node_name)?;
+    let to = checkpoint_of(&given.checkpoint)?;
     // Files are made before the switch, and a client may connect meanwhile: it is looked for now, and again then.
     let of = Arc::clone(&node);
     let look: LastLook<'a> = Box::new(move || check_no_writer(inventory, &of));
-    let last_look = (!arguments.is_on("live")).then_some(look);
+    let last_look = (given.live != Some(true)).then_some(look);
     last_look.as_ref().map_or(Ok(()), |look| look()).map_err(QmpError::generic)?;
     let new = NewCheckpoint::now(None, &[]).map_err(|error| refused(inventory, &error))?;
     let answer = json!({ "disk": disk.path(), "checkpoint": to.to_string(), "left": new.id.to_string() });
@@ -186,13 +174,12 @@ fn rollback<'a>(
     Ok((Request { disk: node, action, last_look }, answer))
 }
 
-fn fork<'a>(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Request<'a>, Value), QmpError> {
-    let (node, of) = disk_of(inventory, arguments)?;
-    let count = arguments.maybe_whole("count").and_then(|count| u32::try_from(count).ok());
-    let paths = fork_paths(Path::new(arguments.text("new")?), count);
+fn fork<'a>(inventory: &Inventory, given: &Fork) -> Result<(Request<'a>, Value), QmpError> {
+    let (node, of) = disk_of(inventory, &given.node_name)?;
+    let paths = fork_paths(Path::new(&given.new), given.count);
     let disks = paths.iter().map(|path| DiskPlace::of(path)).collect::<Result<Vec<_>, _>>();
     let disks = disks.map_err(|error| refused(inventory, &error))?;
-    let action = Action::Fork { of, to: checkpoint_of(arguments)?, disks };
+    let action = Action::Fork { of, to: checkpoint_of(&given.checkpoint)?, disks };
     Ok((Request { disk: node, action, last_look: None }, json!({ "disks": paths })))
 }
 
@@ -207,19 +194,16 @@ pub(super) fn refused_checkpoint(inventory: &Inventory, error: &checkpoints::Err
 }
 
 /// The disk, and the place of its image.
-pub(super) fn disk_of(
-    inventory: &Inventory,
-    arguments: Arguments<'_>,
-) -> Result<(Arc<DiskNode>, DiskPlace), QmpError> {
-    let disk = inventory.disk(arguments.text("node-name")?)?;
+pub(super) fn disk_of(inventory: &Inventory, name: &str) -> Result<(Arc<DiskNode>, DiskPlace), QmpError> {
+    let disk = inventory.disk(name)?;
     let place = checkpoints::place_of(&inventory.graph, &disk);
     let place = place.map_err(|error| refused_checkpoint(inventory, &error))?;
     Ok((disk, place))
 }
 
 /// The disk, if its active layer can be sealed, and the place of that.
-fn sealable(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Arc<DiskNode>, DiskPlace), QmpError> {
-    let disk = inventory.disk(arguments.text("node-name")?)?;
+fn sealable(inventory: &Inventory, name: &str) -> Result<(Arc<DiskNode>, DiskPlace), QmpError> {
+    let disk = inventory.disk(name)?;
     let place = checkpoints::sealable(&inventory.graph, &disk);
     let place = place.map_err(|error| refused_checkpoint(inventory, &error))?;
     Ok((disk, place))
@@ -231,7 +215,7 @@ fn sealable(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(Arc<Disk
 /// When there is no such checkpoint, or the disk is not backed by it.
 pub async fn since(inventory: &Inventory, disk: &Arc<DiskNode>, checkpoint: &str) -> Result<Since, QmpError> {
     let name = disk.name();
-    let wanted = CheckpointRef::parse(checkpoint).map_err(|error| QmpError::generic(error.to_string()))?;
+    let wanted = checkpoint_of(checkpoint)?;
     let path = checkpoints::path_of(&inventory.graph, disk);
     let path = path.map_err(|error| refused_checkpoint(inventory, &error))?;
     let looked_for = wanted.clone();
@@ -255,8 +239,8 @@ pub async fn since(inventory: &Inventory, disk: &Arc<DiskNode>, checkpoint: &str
     }
 }
 
-pub(super) fn checkpoint_of(arguments: Arguments<'_>) -> Result<CheckpointRef, QmpError> {
-    CheckpointRef::parse(arguments.text("checkpoint")?).map_err(|error| QmpError::generic(error.to_string()))
+pub(super) fn checkpoint_of(name: &str) -> Result<CheckpointRef, QmpError> {
+    CheckpointRef::parse(name).map_err(|error| QmpError::generic(error.to_string()))
 }
 
 /// Refuses a rollback below a client that may write: what it has in its caches is of another disk then, and what it writes back destroys this one.

@@ -3,30 +3,27 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use control::{Argument, Arguments, Kind, QmpError, optional};
+use control::{QmpError, arguments};
 use graph::{DiskNode, Node};
 use serde_json::{Map, Value};
 
 use crate::inventory::Inventory;
 
-/// Names of nodes, or ids of exports: the client decides how long one answer is.
-pub const NAMES: Argument = optional("names", Kind::List(&Kind::Text));
-
-/// The names that are given.
-pub fn names(arguments: Arguments<'_>) -> Option<impl Iterator<Item = &str>> {
-    arguments.has(NAMES.name).then(|| arguments.list(NAMES.name).iter().filter_map(Value::as_str))
+arguments! {
+    /// Names of nodes, or ids of exports: the client decides how long one answer is.
+    pub struct Names { names: Option<Vec<String>> }
 }
 
 /// All disks, in the order of their creation, or the named ones, in the order of the argument. Nothing keeps them open until their turn comes.
 ///
 /// # Errors
 /// When there is no node of a name, or it is no disk.
-pub fn disks(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Vec<Weak<DiskNode>>, QmpError> {
-    let Some(names) = names(arguments) else {
+pub fn disks(inventory: &Inventory, chosen: &Names) -> Result<Vec<Weak<DiskNode>>, QmpError> {
+    let Some(names) = &chosen.names else {
         return Ok(inventory.graph.disks().iter().map(Arc::downgrade).collect());
     };
-    let disk = |name| inventory.graph.node(name).and_then(|node| node.disk().map(Arc::downgrade));
-    names.map(|name| disk(name).map_err(|error| inventory.refused(&error))).collect()
+    let disk = |name: &String| inventory.graph.node(name).and_then(|node| node.disk().map(Arc::downgrade));
+    names.iter().map(|name| disk(name).map_err(|error| inventory.refused(&error))).collect()
 }
 
 /// Nodes that a query is about.
@@ -42,12 +39,12 @@ impl<'a> Nodes<'a> {
     ///
     /// # Errors
     /// When nothing has one of the names.
-    pub fn of(inventory: &Inventory, arguments: Arguments<'a>) -> Result<Self, QmpError> {
-        let Some(names) = names(arguments) else {
+    pub fn of(inventory: &Inventory, chosen: &'a Names) -> Result<Self, QmpError> {
+        let Some(names) = &chosen.names else {
             let all = inventory.graph.nodes().iter().map(Arc::downgrade).collect();
             return Ok(Self { all, names: None });
         };
-        let names: HashSet<&str> = names.collect();
+        let names: HashSet<&str> = names.iter().map(String::as_str).collect();
         let owner = |name: &&str| inventory.graph.owner(name).map_err(|error| inventory.refused(&error));
         let owners = names.iter().map(owner).collect::<Result<Vec<_>, _>>()?;
         let owners: HashSet<_> = owners.iter().map(Arc::as_ptr).collect();

@@ -1,27 +1,19 @@
 //! BLOCK_IMAGE_CORRUPTED: the metadata of an image contradicts itself.
 
-use control::{EventSpec, Kind, optional, required};
+use control::events;
 use graph::DiskNode;
 use qcow2::Qcow2;
 use serde_json::json;
 
-use super::kinds::NUMBER;
 use crate::inventory::nodes::Nodes;
 
-const NAME: &str = "BLOCK_IMAGE_CORRUPTED";
-
-/// What is reported. The place is that of bytes that are two things at once; other messages name theirs.
-pub const CORRUPTED: EventSpec = EventSpec {
-    name: NAME,
-    data: Kind::Object(&[
-        required("device", Kind::Text),
-        optional("node-name", Kind::Text),
-        required("msg", Kind::Text),
-        optional("offset", NUMBER),
-        optional("size", NUMBER),
-        required("fatal", Kind::Switch),
-    ]),
-};
+events! {
+    /// What is reported. The place is that of bytes that are two things at once; other messages name theirs.
+    pub CORRUPTED = "BLOCK_IMAGE_CORRUPTED" {
+        "device": String, "node-name": Option<String>, "msg": String, "offset": Option<u64>,
+        "size": Option<u64>, "fatal": bool,
+    }
+}
 
 /// Reports it of each image of `node`, once while that is open.
 pub fn report(nodes: &Nodes, node: &DiskNode) {
@@ -50,6 +42,6 @@ pub fn report(nodes: &Nodes, node: &DiskNode) {
         if let Some(own) = own {
             data["node-name"] = json!(own);
         }
-        nodes.events.emit(NAME, &data);
+        nodes.events.emit(CORRUPTED.name, &data);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::rc::Rc;
 
-use control::{Argument, Arguments, Kind, QmpError, Variant, optional, required};
-use serde_json::{Value, json};
+use control::{Argument, Kind, NUMBER, QmpError, Variant, arguments, optional, required};
+use serde_json::{Map, Value};
 use tool::create::encryption::IV_HASHES;
 
-use super::kinds::{NUMBER, SIZE};
-use super::live::new_job;
+use super::live::{JobOptions, new_job};
 use super::node_schema::NODE_OR_OPTIONS;
 use crate::inventory::Inventory;
 use crate::jobs::{Creation, Work};
 
+/// A size that a job looks at: what no image can have is its failure, as in QEMU.
+const SIZE: Kind = Kind::Whole(u64::MAX);
 const PREALLOCATION: Kind = Kind::Choice(&["off", "metadata", "falloc", "full"]);
 /// The backing file is named, not opened.
 const BACKING_FORMAT: Kind = Kind::Choice(&["qcow2", "raw", "luks"]);
@@ -81,20 +82,18 @@ static OPTIONS: Kind = Kind::Union {
     ],
 };
 
-/// What blockdev-create takes.
-pub const ARGUMENTS: Kind =
-    Kind::Object(&[required("job-id", Kind::Text), required("options", Kind::Ref(&OPTIONS))]);
+arguments! {
+    /// A job that makes what options describe: the table of creation options reads them.
+    pub struct Create { job_id: String, options: Map<String, Value> = Kind::Ref(&OPTIONS) }
+}
 
 /// Makes a file, or an image in one. The job waits to be dismissed, as in QEMU.
-pub fn create(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let id = arguments.text("job-id")?;
-    let Some(options) = arguments.maybe_object("options") else {
-        return Err(QmpError::generic("argument 'options' is missing"));
-    };
-    let mut new = new_job(inventory, "create", id, arguments)?;
+pub fn create(inventory: &Rc<Inventory>, Create { job_id, options }: &Create) -> Result<(), QmpError> {
+    let mut new =
+        new_job(inventory, "create", job_id, JobOptions { id: Some(job_id), ..JobOptions::default() })?;
     new.terms.waits_for_dismiss = true;
-    let creation = Creation::new(id, options.0);
+    let creation = Creation::new(job_id, options);
     creation.check_reach()?;
     inventory.jobs.start(new, Work::Create(creation), Vec::new());
-    Ok(json!({}))
+    Ok(())
 }

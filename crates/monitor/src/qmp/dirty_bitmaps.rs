@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
+use control::{Kind, QmpError, Takes, arguments};
 use graph::{Change, DiskNode};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use qcow2_layout::BitmapEntry;
@@ -12,82 +12,60 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::job_maps;
-use super::kinds::{BITMAP, NUMBER};
 use crate::inventory::Inventory;
 use crate::jobs::Work;
 
 /// Bitmaps in one answer; an image may have 65,535.
 const TOLD_MAX: usize = 1024;
 
-/// Which bitmap is meant.
-const WHICH: [Argument; 2] = [required("node", Kind::Text), required("name", Kind::Text)];
+arguments! {
+    /// Which bitmap is meant.
+    pub struct Which { node: String, name: String }
 
-/// Makes one.
-pub const ADD: CommandSpec = CommandSpec {
-    name: "block-dirty-bitmap-add",
-    arguments: Kind::Object(&[
-        required("node", Kind::Text),
-        required("name", Kind::Text),
-        optional("granularity", NUMBER),
-        optional("persistent", Kind::Switch),
-        optional("disabled", Kind::Switch),
-    ]),
-};
+    /// A bitmap to be.
+    pub struct Add {
+        node: String, name: String, granularity: Option<u64>, persistent: Option<bool>,
+        disabled: Option<bool>,
+    }
 
-/// Removes it.
-pub const REMOVE: CommandSpec =
-    CommandSpec { name: "block-dirty-bitmap-remove", arguments: Kind::Object(&WHICH) };
-
-/// Clears all its bits.
-pub const CLEAR: CommandSpec =
-    CommandSpec { name: "block-dirty-bitmap-clear", arguments: Kind::Object(&WHICH) };
-
-/// Lets changes set its bits.
-pub const ENABLE: CommandSpec =
-    CommandSpec { name: "block-dirty-bitmap-enable", arguments: Kind::Object(&WHICH) };
-
-/// Lets them not.
-pub const DISABLE: CommandSpec =
-    CommandSpec { name: "block-dirty-bitmap-disable", arguments: Kind::Object(&WHICH) };
-
-/// Sets the bits that others have.
-pub const MERGE: CommandSpec = CommandSpec {
-    name: "block-dirty-bitmap-merge",
-    arguments: Kind::Object(&[
-        required("node", Kind::Text),
-        required("target", Kind::Text),
-        required("bitmaps", Kind::List(&BITMAP)),
-    ]),
-};
-
-/// Runs the command `name`, if it changes a bitmap.
-///
-/// # Errors
-/// When there is no such bitmap, it is in use, or it cannot be changed in this way.
-pub async fn change(
-    inventory: &Inventory,
-    layers: &Change<'_>,
-    name: &str,
-    arguments: Arguments<'_>,
-) -> Option<Result<Value, QmpError>> {
-    let done = match name {
-        "block-dirty-bitmap-add" => add(inventory, layers, arguments).await,
-        "block-dirty-bitmap-remove" => one(inventory, arguments, BitmapChange::Remove).await,
-        "block-dirty-bitmap-clear" => one(inventory, arguments, BitmapChange::Clear).await,
-        "block-dirty-bitmap-enable" => one(inventory, arguments, BitmapChange::Record(true)).await,
-        "block-dirty-bitmap-disable" => one(inventory, arguments, BitmapChange::Record(false)).await,
-        "block-dirty-bitmap-merge" => merge(inventory, arguments).await,
-        _ => return None,
-    };
-    Some(done.map(|()| json!({})))
+    /// Whose bits go into which.
+    pub struct Merge { node: String, target: String, bitmaps: Vec<Named> }
 }
 
-async fn add(inventory: &Inventory, layers: &Change<'_>, arguments: Arguments<'_>) -> Result<(), QmpError> {
-    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+/// A bitmap: of the node that is meant anyway, or of another one.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+pub enum Named {
+    /// Its name.
+    Here(String),
+    /// Its node, too.
+    Of(Which),
+}
+
+impl Takes for Named {
+    const KIND: Kind = Kind::Either(&[&Kind::Text, &Which::KIND]);
+}
+
+impl Named {
+    /// The node, if one is given, and the name.
+    pub fn parts(&self) -> (Option<&str>, &str) {
+        match self {
+            Self::Here(name) => (None, name),
+            Self::Of(Which { node, name }) => (Some(node), name),
+        }
+    }
+}
+
+/// Makes one.
+///
+/// # Errors
+/// When it cannot be made.
+pub async fn add(inventory: &Inventory, layers: &Change<'_>, given: &Add) -> Result<(), QmpError> {
+    let (node, name) = (inventory.disk(&given.node)?, given.name.as_str());
     let new = NewBitmap {
-        granularity_bytes: arguments.maybe_whole("granularity"),
-        recording: !arguments.is_on("disabled"),
-        persistent: arguments.is_on("persistent"),
+        granularity_bytes: given.granularity,
+        recording: given.disabled != Some(true),
+        persistent: given.persistent == Some(true),
     };
     if !new.persistent {
         // Any disk may have bitmaps that go with it.
@@ -99,8 +77,16 @@ async fn add(inventory: &Inventory, layers: &Change<'_>, arguments: Arguments<'_
     done(&node, name, "make", BitmapChange::Add(new)).await
 }
 
-async fn one(inventory: &Inventory, arguments: Arguments<'_>, change: BitmapChange) -> Result<(), QmpError> {
-    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+/// Changes one in another way.
+///
+/// # Errors
+/// When there is no such bitmap, it is in use, or it is inconsistent and does not go.
+pub async fn change(
+    inventory: &Inventory,
+    Which { node, name }: &Which,
+    change: BitmapChange,
+) -> Result<(), QmpError> {
+    let node = inventory.disk(node)?;
     check_idle(inventory, &node, name)?;
     if !matches!(change, BitmapChange::Remove) {
         find(&node, name)?;
@@ -108,22 +94,18 @@ async fn one(inventory: &Inventory, arguments: Arguments<'_>, change: BitmapChan
     done(&node, name, "change", change).await
 }
 
-/// Everything is checked before the first bitmap is merged: what can be known to fail fails before anything
-/// has changed.
-async fn merge(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
-    let (node, target) = (inventory.disk(arguments.text("node")?)?, arguments.text("target")?);
+/// Sets the bits that others have. Everything is checked before the first bitmap is merged: what can be known to fail fails before anything has
+/// changed.
+///
+/// # Errors
+/// When a bitmap is not there, in use, or of another size.
+pub async fn merge(inventory: &Inventory, Merge { node, target, bitmaps }: &Merge) -> Result<(), QmpError> {
+    let node = inventory.disk(node)?;
     check_idle(inventory, &node, target)?;
     let size = find(&node, target)?.size();
     let mut sources = Vec::new();
-    for source in arguments.list("bitmaps") {
-        let (from, name) = match source.as_str() {
-            Some(name) => (Arc::clone(&node), name),
-            None => {
-                let source =
-                    Arguments(source.as_object().ok_or_else(|| QmpError::generic("no bitmap is named"))?);
-                (inventory.disk(source.text("node")?)?, source.text("name")?)
-            }
-        };
+    for (of, name) in bitmaps.iter().map(Named::parts) {
+        let from = of.map_or_else(|| Ok(Arc::clone(&node)), |of| inventory.disk(of))?;
         check_idle(inventory, &from, name)?;
         let found = find(&from, name)?;
         if found.size() != size {
@@ -159,10 +141,9 @@ async fn done(node: &DiskNode, name: &str, doing: &str, change: BitmapChange) ->
 ///
 /// # Errors
 /// When there is no such bitmap, or it cannot be read.
-pub async fn sha256(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+pub async fn sha256(inventory: &Inventory, Which { node, name }: &Which) -> Result<Value, QmpError> {
     let mut digest = Sha256::new();
-    let bitmap = find(&node, name)?;
+    let bitmap = find(&*inventory.disk(node)?, name)?;
     let read = bitmap.each_word(|word| digest.update(word.to_le_bytes())).await;
     read.map_err(|error| QmpError::because(format!("cannot read bitmap {name:?}"), &error))?;
     let mut text = String::new();
@@ -278,23 +259,22 @@ pub struct Before {
     was: Option<(NewBitmap, Arc<Bitmap>)>,
 }
 
-/// Does the command `name` as a part of a transaction. Costs a copy of the bits in memory.
+/// Does `change`, a command about `bitmap` of `node`, as a part of a transaction; `is_there`: the bitmap is not made by it. Costs a copy of the bits in
+/// memory.
 ///
 /// # Errors
 /// As the command alone; when the bitmap is inconsistent: what cannot be read cannot be put back.
-pub async fn change_undoably(
+pub async fn undoably(
     inventory: &Inventory,
-    layers: &Change<'_>,
-    name: &str,
-    arguments: Arguments<'_>,
+    (node, bitmap): (&str, &str),
+    is_there: bool,
+    change: impl Future<Output = Result<(), QmpError>>,
 ) -> Result<Before, QmpError> {
-    let node = inventory.disk(arguments.text("node")?)?;
-    let bitmap = arguments.maybe_text("target").map_or_else(|| arguments.text("name"), Ok)?.to_owned();
-    let is_there = name != ADD.name;
+    let node = inventory.disk(node)?;
     let was = match is_there {
         false => None,
         true => {
-            let found = find(&node, &bitmap)?;
+            let found = find(&node, bitmap)?;
             let cannot = |error| QmpError::because(format!("cannot read bitmap {bitmap:?}"), &error);
             let ranges = found.dirty_ranges().await.map_err(cannot)?;
             let bits = Bitmap::of_ranges(found.size(), found.granularity_bytes(), ranges).map_err(cannot)?;
@@ -306,10 +286,8 @@ pub async fn change_undoably(
             Some((spec, bits))
         }
     };
-    change(inventory, layers, name, arguments)
-        .await
-        .unwrap_or_else(|| Err(QmpError::not_found(format!("there is no command {name}"))))?;
-    Ok(Before { node, name: bitmap, was })
+    change.await?;
+    Ok(Before { node, name: bitmap.to_owned(), was })
 }
 
 impl Before {

@@ -5,137 +5,221 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{Answer, Arguments, List, QmpError};
+use control::{Answer, Kind, List, Members, QmpError, Takes, Variant, arguments, choice, optional, variants};
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use export::Removal;
 use graph::Change;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::active;
-use super::chosen;
+use super::chosen::Names;
+use super::dirty_bitmaps::Named;
 use super::query::job_filters;
 use super::{checkpoints, dirty_bitmaps};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, UnixAddress};
 use crate::inventory::Inventory;
 use crate::inventory::export_view::{LentBitmap, Shown};
 use crate::inventory::exports::{NewExport, no_export};
 use crate::inventory::fuse::NewFuseDoor;
 use crate::inventory::vhost_user::{NewVhostDoor, VhostDoor};
 
-/// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
-pub async fn add(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    if inventory.as_qemu {
-        check_iothreads(inventory, arguments)?;
+arguments! {
+    /// How clients reach a node.
+    pub struct Add {
+        id: String, node_name: String, writable: Option<bool>, writethrough: Option<bool>,
+        iothread: Option<Threads>, "fixed-iothread": Option<bool>, allow_inactive: Option<bool>,
+    } with r#type: Door
+
+    /// Over NBD. Ours: checkpoints from which clients may ask what differs.
+    #[derive(Default)]
+    pub struct Nbd {
+        name: Option<String>, description: Option<String>, bitmaps: Option<Vec<Named>>,
+        allocation_depth: Option<bool>, since: Option<Vec<String>>,
     }
-    active::activate_for_export(inventory, change, arguments).await?;
-    match arguments.text("type")? {
-        "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
-        "fuse" => add_fuse(inventory, arguments),
-        "ublk" => add_ublk(inventory, arguments),
-        _ => add_nbd(inventory, arguments).await,
+
+    /// To virtual machines.
+    pub struct VhostUserBlk {
+        addr: Socket, logical_block_size: Option<u32> = Kind::Whole(32768),
+        num_queues: Option<u16> = Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64),
+        serial: Option<String>, request_merging: Option<bool>,
+    }
+
+    /// As a file.
+    pub struct Fuse { mountpoint: String, growable: Option<bool>, allow_other: Option<Others> }
+
+    /// As a block device.
+    pub struct Ublk { number: Option<u32> = Kind::Whole(door_ublk::limits::NUMBER_MAX as u64) }
+
+    /// The older form, of NBD alone: the name is the id, too.
+    pub struct AddOlder {
+        device: String, name: Option<String>, description: Option<String>, writable: Option<bool>,
+        bitmap: Option<String>,
+    }
+
+    /// The export that goes.
+    pub struct Del { id: String, mode: Option<Mode> }
+
+    /// Likewise, by its name.
+    pub struct DelOlder { name: String, mode: Option<Mode> }
+}
+
+variants! {
+    /// By which way clients come.
+    pub enum Door by "type" { Nbd(Nbd), VhostUserBlk(VhostUserBlk), Fuse(Fuse), Ublk(Ublk) }
+
+    /// Where virtual machines connect.
+    pub enum Socket by "type" { Unix(UnixAddress) }
+}
+
+choice! {
+    /// Whether clients are asked.
+    pub enum Mode { Safe, Hard }
+
+    /// Whether other users may use the file.
+    pub enum Others { On, Off, Auto }
+}
+
+/// Threads of an export.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+pub enum Threads {
+    /// One.
+    One(String),
+    /// Some.
+    All(Vec<String>),
+}
+
+impl Takes for Threads {
+    const KIND: Kind = Kind::Either(&[&Kind::Text, &Kind::List(&Kind::Text)]);
+}
+
+/// How forks are exported: what block-export-add describes, without what follows from the name of each.
+pub static SERVE: Kind = Kind::Union {
+    tag: "type",
+    common: &[optional("writable", Kind::Switch), optional("writethrough", Kind::Switch)],
+    variants: &[
+        Variant {
+            tag: "nbd",
+            members: &[
+                optional("allocation-depth", Kind::Switch),
+                optional("since", Kind::List(&Kind::Text)),
+            ],
+        },
+        Variant { tag: "vhost-user-blk", members: VhostUserBlk::MEMBERS },
+        Variant { tag: "ublk", members: &[] },
+    ],
+};
+
+/// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
+pub async fn add(inventory: &Rc<Inventory>, change: &Change<'_>, given: &Add) -> Result<(), QmpError> {
+    if inventory.as_qemu {
+        check_iothreads(inventory, given.iothread.as_ref())?;
+    }
+    let allows_inactive = given.allow_inactive == Some(true);
+    active::activate_for_export(inventory, change, (&given.node_name, allows_inactive)).await?;
+    match &given.r#type {
+        Door::Nbd(nbd) => {
+            let names = (&given.id, &given.node_name, nbd.name.as_ref().unwrap_or(&given.node_name));
+            add_nbd(inventory, names, shown(given), nbd).await
+        }
+        Door::VhostUserBlk(vhost) => add_vhost_user_blk(inventory, given, vhost),
+        Door::Fuse(fuse) => add_fuse(inventory, given, fuse),
+        Door::Ublk(ublk) => add_ublk(inventory, given, ublk),
     }
 }
 
 /// Refuses threads of that name that are not there, as QEMU does; the loops are the program's own in any case.
-fn check_iothreads(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
-    let given = arguments.0.get("iothread");
-    let ids =
-        given.into_iter().flat_map(|given| given.as_array().map_or(std::slice::from_ref(given), |ids| ids));
-    ids.filter_map(Value::as_str).try_for_each(|id| {
+fn check_iothreads(inventory: &Inventory, given: Option<&Threads>) -> Result<(), QmpError> {
+    let ids = match given {
+        None => &[],
+        Some(Threads::One(id)) => std::slice::from_ref(id),
+        Some(Threads::All(ids)) => ids.as_slice(),
+    };
+    ids.iter().try_for_each(|id| {
         let is_there = inventory.objects.find(id).is_ok_and(|object| object.kind.type_name() == "iothread");
         is_there.then_some(()).ok_or_else(|| QmpError::generic(format!("there is no iothread {id:?}")))
     })
 }
 
 /// QEMU's defaults, too: one queue, blocks of 512 bytes.
-fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (names, shown) = without_contexts(inventory, arguments)?;
-    let missing = || QmpError::generic("argument 'addr.path' is missing");
-    let socket = Endpoint::unix(arguments.maybe_object("addr").ok_or_else(missing)?)?;
-    // The schema has their bounds.
+fn add_vhost_user_blk(inventory: &Inventory, given: &Add, vhost: &VhostUserBlk) -> Result<(), QmpError> {
+    let (names, shown) = without_contexts(inventory, given)?;
+    let Socket::Unix(address) = &vhost.addr;
     let door = NewVhostDoor {
-        socket,
-        queues: arguments.maybe_whole("num-queues").and_then(|n| u16::try_from(n).ok()).unwrap_or(1),
-        logical_block_size: arguments
-            .maybe_whole("logical-block-size")
-            .map_or(512, |n| u32::try_from(n).unwrap_or(u32::MAX)),
-        serial: arguments.maybe_text("serial").map(str::to_owned),
-        merge: arguments.maybe_switch("request-merging").unwrap_or(true),
+        socket: Endpoint::unix(address)?,
+        queues: vhost.num_queues.unwrap_or(1),
+        logical_block_size: vhost.logical_block_size.unwrap_or(512),
+        serial: vhost.serial.clone(),
+        merge: vhost.request_merging.unwrap_or(true),
     };
     inventory.add_vhost_export(names, shown, door)?;
     inventory.accept_front_ends();
-    Ok(json!({}))
+    Ok(())
 }
 
 /// Of an export whose clients ask for no metadata contexts: its id and its disk, which is there, and how it is shown.
-fn without_contexts(
-    inventory: &Inventory,
-    arguments: Arguments<'_>,
-) -> Result<((String, String), Shown), QmpError> {
-    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
+fn without_contexts(inventory: &Inventory, given: &Add) -> Result<((String, String), Shown), QmpError> {
+    let (id, node) = (given.id.clone(), given.node_name.clone());
     // Not the id of another export.
     inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
-    let shown = Shown {
-        writable: arguments.is_on("writable"),
-        bitmaps: Vec::new(),
-        since: Vec::new(),
-        allocation_depth: false,
-        writethrough: arguments.is_on("writethrough"),
-        allows_inactive: arguments.is_on("allow-inactive"),
-    };
-    Ok(((id, node), shown))
+    Ok(((id, node), shown(given)))
+}
+
+fn shown(given: &Add) -> Shown {
+    Shown {
+        writable: given.writable == Some(true),
+        writethrough: given.writethrough == Some(true),
+        allows_inactive: given.allow_inactive == Some(true),
+        ..Shown::default()
+    }
 }
 
 /// QEMU's defaults, too: the size is fixed, and other users may use the file if fuse.conf permits the option.
-fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (names, shown) = without_contexts(inventory, arguments)?;
+fn add_fuse(inventory: &Rc<Inventory>, given: &Add, fuse: &Fuse) -> Result<(), QmpError> {
+    let (names, shown) = without_contexts(inventory, given)?;
     let door = NewFuseDoor {
-        mountpoint: PathBuf::from(arguments.text("mountpoint")?),
-        growable: arguments.is_on("growable"),
-        allow_other: match arguments.maybe_text("allow-other") {
-            Some("on") => AllowOther::On,
-            Some("off") => AllowOther::Off,
-            _ => AllowOther::Auto,
+        mountpoint: PathBuf::from(&fuse.mountpoint),
+        growable: fuse.growable == Some(true),
+        allow_other: match fuse.allow_other {
+            Some(Others::On) => AllowOther::On,
+            Some(Others::Off) => AllowOther::Off,
+            Some(Others::Auto) | None => AllowOther::Auto,
         },
     };
     inventory.add_fuse_export(names, shown, door)?;
     inventory.watch_mounts();
-    Ok(json!({}))
+    Ok(())
 }
 
 /// Ours; as the others, read-only if nothing else is said.
-fn add_ublk(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (names, shown) = without_contexts(inventory, arguments)?;
-    // The schema has its bound.
-    let number = arguments.maybe_whole("number").and_then(|number| u32::try_from(number).ok());
-    inventory.add_ublk_export(names, shown, number.map_or(Number::Auto, Number::Given))?;
+fn add_ublk(inventory: &Rc<Inventory>, given: &Add, ublk: &Ublk) -> Result<(), QmpError> {
+    let (names, shown) = without_contexts(inventory, given)?;
+    inventory.add_ublk_export(names, shown, ublk.number.map_or(Number::Auto, Number::Given))?;
     inventory.watch_devices();
-    Ok(json!({}))
+    Ok(())
 }
 
-async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+/// With the id of the export, the node, and what clients call it.
+async fn add_nbd(
+    inventory: &Inventory,
+    (id, node_name, name): (&String, &String, &String),
+    mut shown: Shown,
+    nbd: &Nbd,
+) -> Result<(), QmpError> {
     if inventory.as_qemu && !inventory.doors.is_open() {
         return Err(QmpError::generic("the NBD server does not listen: start it first (nbd-server-start)"));
     }
-    let node_name = arguments.text("node-name")?;
     // Not the id of another export.
     let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
     let (mut bitmaps, mut lent) = (Vec::new(), Vec::new());
-    for bitmap in arguments.list("bitmaps") {
-        let name = bitmap.as_str().or_else(|| bitmap["name"].as_str()).unwrap_or_default().to_owned();
-        let of = match bitmap["node"].as_str() {
-            Some(node) => inventory.disk(node)?,
-            None => Arc::clone(&disk),
-        };
+    for (node, name) in nbd.bitmaps.iter().flatten().map(Named::parts) {
+        let name = name.to_owned();
+        let of = node.map_or_else(|| Ok(Arc::clone(&disk)), |node| inventory.disk(node))?;
         let found = dirty_bitmaps::find(&of, &name)?;
         dirty_bitmaps::check_free_of_jobs(inventory, &of, &name)?;
-        let is_read = !arguments.is_on("writable") && !disk.disk.read_only();
-        if inventory.as_qemu && is_read && bitmap["node"].is_null() && found.is_recording() {
+        let is_read = !shown.writable && !disk.disk.read_only();
+        if inventory.as_qemu && is_read && node.is_none() && found.is_recording() {
             return Err(QmpError::generic(format!(
                 "bitmap {name:?} records changes, and clients of an export that is only read would see it change: disable it, or export a node that is read-only"
             )));
@@ -155,7 +239,7 @@ async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
         bitmaps.push(name);
     }
     let mut since = Vec::new();
-    for checkpoint in arguments.list("since").iter().filter_map(Value::as_str) {
+    for checkpoint in nbd.since.iter().flatten() {
         let found = checkpoints::since(inventory, &disk, checkpoint).await?;
         if bitmaps.contains(&found.bitmap) || since.contains(&found) {
             let bitmap = &found.bitmap;
@@ -163,67 +247,46 @@ async fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
         }
         since.push(found);
     }
-    let shown = Shown {
-        writable: arguments.is_on("writable"),
-        bitmaps,
-        since,
-        allocation_depth: arguments.is_on("allocation-depth"),
-        writethrough: arguments.is_on("writethrough"),
-        allows_inactive: arguments.is_on("allow-inactive"),
-    };
+    (shown.bitmaps, shown.since, shown.allocation_depth) =
+        (bitmaps, since, nbd.allocation_depth == Some(true));
     inventory.add_export(NewExport {
-        id: arguments.text("id")?.to_owned(),
-        node: node_name.to_owned(),
-        name: arguments.maybe_text("name").unwrap_or(node_name).to_owned(),
-        description: arguments.maybe_text("description").unwrap_or_default().to_owned(),
+        id: id.clone(),
+        node: node_name.clone(),
+        name: name.clone(),
+        description: nbd.description.clone().unwrap_or_default(),
         shown,
         lent,
-    })?;
-    Ok(json!({}))
+    })
 }
 
 /// nbd-server-add, the older form of block-export-add: the name is the id, too.
-pub async fn add_older(
-    inventory: &Inventory,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    active::activate_for_export(inventory, change, arguments).await?;
-    let device = arguments.text("device")?;
-    let name = arguments.maybe_text("name").unwrap_or(device);
-    let node = inventory.disk(device)?.name();
-    let mut options = json!({
-        "id": name,
-        "node-name": node,
-        "name": name,
-        "writable": arguments.is_on("writable"),
-        "description": arguments.maybe_text("description").unwrap_or_default(),
-    });
-    if let Some(bitmap) = arguments.maybe_text("bitmap") {
-        options["bitmaps"] = json!([bitmap]);
-    }
-    match &options {
-        Value::Object(options) => add_nbd(inventory, Arguments(options)).await,
-        _ => Err(QmpError::generic("options are an object")),
-    }
+pub async fn add_older(inventory: &Inventory, change: &Change<'_>, given: &AddOlder) -> Result<(), QmpError> {
+    let device = &given.device;
+    active::activate_for_export(inventory, change, (device, false)).await?;
+    let name = given.name.as_ref().unwrap_or(device);
+    let nbd = Nbd {
+        description: given.description.clone(),
+        bitmaps: given.bitmap.clone().map(|bitmap| vec![Named::Here(bitmap)]),
+        ..Nbd::default()
+    };
+    let shown = Shown { writable: given.writable == Some(true), ..Shown::default() };
+    add_nbd(inventory, (name, &inventory.disk(device)?.name(), name), shown, &nbd).await
 }
 
 /// nbd-server-remove: an export of the NBD server, by its name.
-pub fn del_older(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let name = arguments.text("name")?;
+pub fn del_older(inventory: &Rc<Inventory>, DelOlder { name, mode }: &DelOlder) -> Result<(), QmpError> {
     let exports = inventory.exports();
     let found = exports.iter().find(|export| export.is_nbd() && export.entry.name() == name);
     let found = found.ok_or_else(|| {
         QmpError::generic(format!("the NBD server has no export {name:?} (query-block-exports)"))
     })?;
-    inventory.remove_export(&found.id, removal(arguments))?;
-    Ok(json!({}))
+    inventory.remove_export(&found.id, removal(*mode))
 }
 
-fn removal(arguments: Arguments<'_>) -> Removal {
-    match arguments.maybe_text("mode") {
-        Some("hard") => Removal::Hard,
-        _ => Removal::Safe,
+fn removal(mode: Option<Mode>) -> Removal {
+    match mode {
+        Some(Mode::Hard) => Removal::Hard,
+        Some(Mode::Safe) | None => Removal::Safe,
     }
 }
 
@@ -234,16 +297,15 @@ const GONE_PATIENCE: Duration = Duration::from_millis(100);
 pub async fn del(
     inventory: &Rc<Inventory>,
     change: Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let id = arguments.text("id")?;
+    Del { id, mode }: &Del,
+) -> Result<(), QmpError> {
     let record = inventory.export(id);
-    inventory.remove_export(id, removal(arguments))?;
+    inventory.remove_export(id, removal(*mode))?;
     drop(change);
     if let Some(record) = record {
         reactor::within(GONE_PATIENCE, inventory.export_gone(&record)).await;
     }
-    Ok(json!({}))
+    Ok(())
 }
 
 /// What [`query`] gives.
@@ -260,10 +322,10 @@ Of each export:
 ///
 /// # Errors
 /// When an export is named that is none.
-pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
-    let find = |id| inventory.export(id).ok_or_else(|| no_export(id));
-    let exports = match chosen::names(arguments) {
-        Some(ids) => ids.map(find).collect::<Result<Vec<_>, _>>()?,
+pub fn query(inventory: &Inventory, Names { names }: &Names) -> Result<Answer, QmpError> {
+    let find = |id: &String| inventory.export(id).ok_or_else(|| no_export(id));
+    let exports = match names {
+        Some(ids) => ids.iter().map(find).collect::<Result<Vec<_>, _>>()?,
         None => inventory.exports(),
     };
     let filters = job_filters(inventory);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Answer, Arguments, List, QmpError};
+use control::{Answer, List, QmpError, arguments, events};
 use export::Snapshot;
 use graph::front::{Kind, KindStatistics, Pauses};
 use graph::{DiskNode, Node};
@@ -12,11 +12,32 @@ use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
 use tool::medium::medium_value;
 
-use super::chosen::{self, Nodes, object};
+use super::chosen::{self, Names, Nodes, object};
 use super::limits::{nanos, report_value};
 use crate::inventory::Inventory;
 use crate::map_figures::map_value;
 use crate::turns::Turn;
+
+arguments! {
+    /// By node, and of which.
+    pub struct OfNodes { query_nodes: Option<bool>, ..chosen: Names }
+
+    /// Where an event is emitted.
+    pub struct Threshold { node_name: String, write_threshold: u64 }
+
+    /// Bounds of histograms.
+    pub struct Histograms {
+        id: String, boundaries: Option<Vec<u64>>, boundaries_read: Option<Vec<u64>>,
+        boundaries_write: Option<Vec<u64>>, boundaries_flush: Option<Vec<u64>>,
+    }
+}
+
+events! {
+    /// A write went beyond a threshold.
+    pub WRITE_THRESHOLD = "BLOCK_WRITE_THRESHOLD" {
+        "node-name": String, "amount-exceeded": u64, "write-threshold": u64,
+    }
+}
 
 /// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
 const KINDS: [(Kind, &str); 5] = [
@@ -89,17 +110,17 @@ fn counted(inventory: &Inventory) -> Counted {
 ///
 /// # Errors
 /// When a disk, or a node, is named that is none.
-pub async fn all(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
-    let by_node = arguments.is_on("query-nodes");
+pub async fn all(inventory: &Inventory, of: &OfNodes) -> Result<Answer, QmpError> {
+    let by_node = of.query_nodes == Some(true);
     let (mut list, mut turn, counted) = (List::default(), Turn::begin(), counted(inventory));
-    let nodes = by_node.then(|| Nodes::of(inventory, arguments)).transpose()?;
+    let nodes = by_node.then(|| Nodes::of(inventory, &of.chosen)).transpose()?;
     let disks = match &nodes {
         Some(nodes) => {
             let disk =
                 |node: Arc<Node>| node.disk().ok().filter(|_| nodes.has(&node.name())).map(Arc::downgrade);
             nodes.all.iter().filter_map(|node| disk(node.upgrade()?)).collect()
         }
-        None => chosen::disks(inventory, arguments)?,
+        None => chosen::disks(inventory, &of.chosen)?,
     };
     for node in disks {
         turn.pass().await;
@@ -261,28 +282,21 @@ fn chain_map(chain: &ChainStatus) -> Value {
 }
 
 /// Starts, changes or (without bounds) ends latency histograms. Earlier counts are dropped.
-pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let node = inventory.disk(arguments.text("id")?)?;
-    let disk = &node.disk;
+pub fn set_histogram(inventory: &Inventory, given: &Histograms) -> Result<(), QmpError> {
+    let disk = &inventory.disk(&given.id)?.disk;
     let kinds = [
-        (Kind::Read, "boundaries-read"),
-        (Kind::Write, "boundaries-write"),
-        (Kind::Flush, "boundaries-flush"),
+        (Kind::Read, &given.boundaries_read),
+        (Kind::Write, &given.boundaries_write),
+        (Kind::Flush, &given.boundaries_flush),
     ];
-    if !kinds.iter().any(|(_, name)| arguments.has(name)) && !arguments.has("boundaries") {
-        for (kind, _) in kinds {
-            set_bounds(disk, kind, None)?;
-        }
-        return Ok(json!({}));
-    }
+    let are_ended = given.boundaries.is_none() && kinds.iter().all(|(_, own)| own.is_none());
     for (kind, own) in kinds {
-        let name = if arguments.has(own) { own } else { "boundaries" };
-        if arguments.has(name) {
-            let bounds: Vec<u64> = arguments.list(name).iter().filter_map(Value::as_u64).collect();
-            set_bounds(disk, kind, Some(&bounds))?;
+        let bounds = own.as_ref().or(given.boundaries.as_ref());
+        if bounds.is_some() || are_ended {
+            set_bounds(disk, kind, bounds.map(Vec::as_slice))?;
         }
     }
-    Ok(json!({}))
+    Ok(())
 }
 
 fn set_bounds(disk: &graph::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<(), QmpError> {
@@ -290,8 +304,8 @@ fn set_bounds(disk: &graph::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<
 }
 
 /// block-set-write-threshold: the first write beyond it emits an event, once.
-pub fn set_threshold(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (name, threshold) = (arguments.text("node-name")?.to_owned(), arguments.whole("write-threshold")?);
+pub fn set_threshold(inventory: &Rc<Inventory>, given: &Threshold) -> Result<(), QmpError> {
+    let (name, threshold) = (given.node_name.clone(), given.write_threshold);
     let reach = inventory.graph.reach_of(&name).map_err(|error| inventory.refused(&error))?;
     let number = reach.set_threshold(threshold);
     if threshold > 0 {
@@ -304,10 +318,10 @@ pub fn set_threshold(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Res
                     "amount-exceeded": end - threshold,
                     "write-threshold": threshold,
                 });
-                events.emit("BLOCK_WRITE_THRESHOLD", &data);
+                events.emit(WRITE_THRESHOLD.name, &data);
             }
         })
         .detach();
     }
-    Ok(json!({}))
+    Ok(())
 }

@@ -3,53 +3,49 @@
 use std::rc::Rc;
 
 use checkpoints::LayerMerge;
-use control::{Arguments, Kind, QmpError, optional};
+use control::{Kind, QmpError, arguments};
 use lineage::{Change, DiskPlace, Keep, PATIENCE, Policy};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tool::lineages::removal::{forgetting, json_of};
 
-use super::checkpoints::{NODE, disk_of, refused, refused_checkpoint};
-use super::kinds::NUMBER;
-use super::live::new_job;
+use super::checkpoints::{disk_of, refused, refused_checkpoint};
+use super::live::{job_options, new_job};
 use crate::inventory::Inventory;
 use crate::jobs::Work;
 
 const KIND: &str = "cowhand-forget";
 
-/// What cowhand-forget takes.
-pub const FORGET: Kind = Kind::Object(&[
-    NODE,
-    optional("job-id", Kind::Text),
-    optional("keep", Kind::Text),
-    optional("max-depth", NUMBER),
-    optional("max-waste", Kind::Whole(99)),
-    optional("save", Kind::Switch),
-    optional("dry-run", Kind::Switch),
-    optional("speed", NUMBER),
-    optional("auto-finalize", Kind::Switch),
-    optional("auto-dismiss", Kind::Switch),
-]);
+arguments! {
+    /// What is kept of a disk's checkpoints, and the job that merges.
+    #[derive(Default)]
+    pub struct Forget {
+        node_name: String, job_id: Option<String>, keep: Option<String>, max_depth: Option<u64>,
+        max_waste: Option<u32> = Kind::Whole(99), save: Option<bool>, dry_run: Option<bool>,
+        speed: Option<u64>, auto_finalize: Option<bool>, auto_dismiss: Option<bool>,
+    }
+}
 
 /// Forgets checkpoints of a disk; then a job begins that merges layers of its lineage.
-pub async fn forget(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (node, disk) = disk_of(inventory, arguments)?;
-    let depth_max = arguments.maybe_whole("max-depth").map(|max| usize::try_from(max).unwrap_or(usize::MAX));
+pub async fn forget(inventory: &Rc<Inventory>, arguments: &Forget) -> Result<Value, QmpError> {
+    let (node, disk) = disk_of(inventory, &arguments.node_name)?;
+    let depth_max = arguments.max_depth.map(|max| usize::try_from(max).unwrap_or(usize::MAX));
     if depth_max == Some(0) {
         return Err(QmpError::generic(
             "argument 'max-depth' is 0; a disk with checkpoints is backed by 1 layer at least",
         ));
     }
-    let keep = arguments.maybe_text("keep").map(str::parse::<Keep>).transpose();
+    let keep = arguments.keep.as_deref().map(str::parse::<Keep>).transpose();
     let policy = Policy {
         keep: keep.map_err(|error| QmpError::generic(format!("argument 'keep': {error}")))?,
         depth_max,
-        waste_max: arguments.maybe_whole("max-waste").and_then(|max| u8::try_from(max).ok()),
+        waste_max: arguments.max_waste.and_then(|max| u8::try_from(max).ok()),
     };
-    let (is_dry, is_saved) = (arguments.is_on("dry-run"), arguments.is_on("save"));
+    let (is_dry, is_saved) = (arguments.dry_run == Some(true), arguments.save == Some(true));
     if is_dry && is_saved {
         return Err(QmpError::generic("argument 'save' does not go with 'dry-run', which changes nothing"));
     }
-    let new = (!is_dry).then(|| new_job(inventory, KIND, &node.name(), arguments)).transpose()?;
+    let new =
+        (!is_dry).then(|| new_job(inventory, KIND, &node.name(), job_options!(arguments))).transpose()?;
     let place = disk.place.clone();
     let forgetting = forgetting(is_dry, is_saved);
     let forgotten =
@@ -80,15 +76,14 @@ pub fn follow_policies(inventory: &Rc<Inventory>, disks: Vec<String>) {
 
 async fn follow_policy(inventory: &Rc<Inventory>, disk: &str) -> Result<(), QmpError> {
     let id = format!("policy-{disk}");
-    let arguments = Map::from_iter([("node-name".to_owned(), json!(disk)), ("job-id".to_owned(), json!(id))]);
-    let arguments = Arguments(&arguments);
     if !inventory.jobs.wait_for(&id).await || inventory.loops.shutdown().is_triggered() {
         return Ok(());
     }
-    let (_, place) = disk_of(inventory, arguments)?;
+    let (_, place) = disk_of(inventory, disk)?;
     let has_work = reactor::blocking(move || has_work(&place)).await;
     if has_work.map_err(|error| refused(inventory, &error))? {
-        forget(inventory, arguments).await?;
+        let what = Forget { node_name: disk.to_owned(), job_id: Some(id), ..Forget::default() };
+        forget(inventory, &what).await?;
     }
     Ok(())
 }

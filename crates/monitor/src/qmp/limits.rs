@@ -2,33 +2,47 @@
 
 use std::sync::Arc;
 
-use control::{Answer, Arguments, List, QmpError};
+use control::{Answer, Argument, List, QmpError, arguments, members};
 use graph::ThrottleReport;
 use serde_json::{Map, Value, json};
 use throttle::{
-    Counters, Dialect, Direction, Flow, Histogram, Limits, Options, PARAMETERS, Parameter, Part, Setting,
-    Weight,
+    Counters, Dialect, Direction, Flow, Histogram, Limits, Options, PARAMETERS, Parameter, Part, SETTINGS,
+    Setting, Weight,
 };
 
-use super::chosen::{self, NAMES, object};
+use super::chosen::{self, Names, object};
+use super::node_options::{LimitName, limits};
 use crate::inventory::Inventory;
 use crate::turns::Turn;
 
+arguments! {
+    /// The limits of a disk.
+    pub struct SetThrottle { device: Option<String>, id: Option<String>, ..limits: LegacyLimits }
+
+    /// One disk, or some.
+    pub struct OfDisk { device: Option<String>, ..chosen: Names }
+}
+
+members! {
+    /// Limits under the names of the command, with the group and the weight.
+    pub struct LegacyLimits = &LEGACY_LIMITS;
+}
+
+static LEGACY_LIMITS: [Argument; SETTINGS.len()] = limits(LimitName::Argument);
+
 /// Replaces the limits of a disk, or of the group that is named.
-pub fn set(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
-    let arguments = Arguments(given);
-    let name = match (arguments.maybe_text("id"), arguments.maybe_text("device")) {
+pub fn set(inventory: &Inventory, given: &SetThrottle) -> Result<(), QmpError> {
+    let name = match (&given.id, &given.device) {
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'id' and 'device'")),
     };
     inventory.check_device(name)?;
     let node = inventory.disk(name)?;
     let mut options = Options::new();
-    for (name, value) in given.iter().filter(|(name, _)| !matches!(name.as_str(), "id" | "device")) {
+    for (name, value) in &given.limits.0 {
         put(&mut options, name, Dialect::Legacy, value)?;
     }
-    node.disk.set_throttling(&options).map_err(|error| QmpError::generic(error.describe(Dialect::Legacy)))?;
-    Ok(json!({}))
+    node.disk.set_throttling(&options).map_err(|error| QmpError::generic(error.describe(Dialect::Legacy)))
 }
 
 /// Puts what was given under a name into `options`.
@@ -90,13 +104,13 @@ pub fn limits_shown(limits: &Limits, dialect: Dialect, is_shown: impl Fn(Setting
 ///
 /// # Errors
 /// When there is no such disk.
-pub async fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
-    let nodes = match arguments.maybe_text("device") {
-        Some(_) if arguments.has(NAMES.name) => {
+pub async fn query(inventory: &Inventory, of: &OfDisk) -> Result<Answer, QmpError> {
+    let nodes = match &of.device {
+        Some(_) if of.chosen.names.is_some() => {
             return Err(QmpError::generic("give one of the arguments 'device' and 'names'"));
         }
         Some(name) => vec![Arc::downgrade(&inventory.disk(name)?)],
-        None => chosen::disks(inventory, arguments)?,
+        None => chosen::disks(inventory, &of.chosen)?,
     };
     let (mut reports, mut turn) = (List::default(), Turn::begin());
     for node in nodes {

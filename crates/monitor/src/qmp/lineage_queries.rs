@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use checkpoints::Sealed;
-use control::{Argument, Arguments, Kind, QmpError, optional, required};
+use control::{QmpError, arguments};
 use graph::Disk;
 use lineage::{Change as LineageChange, CheckpointRef, DiskPlace, Error, PATIENCE};
 use serde_json::{Value, json};
@@ -14,8 +14,7 @@ use tool::lineages::seen::Seen;
 use tool::lineages::{part, tree};
 
 use super::bitmap_bits::RANGES_MAX;
-use super::checkpoints::{NODE, checkpoint_of, disk_of, refused, refused_checkpoint};
-use super::kinds::NUMBER;
+use super::checkpoints::{checkpoint_of, disk_of, refused, refused_checkpoint};
 use crate::inventory::Inventory;
 
 /// Bytes of one answer of cowhand-log, some hundred layers or disks: a client that reads slowly is cut off beyond 4 MiB.
@@ -24,31 +23,24 @@ const PAGE_BYTES: usize = 256 << 10;
 /// Layers that one cowhand-gc lists or removes: each takes a lock and a look at its file, and other commands on the lineage wait for 10 s.
 const LAYERS_MAX: usize = 4096;
 
-/// What cowhand-log takes.
-pub const LOG: Kind = Kind::Object(&[NODE, optional("from", Kind::Text)]);
+arguments! {
+    /// A page, from a layer or disk on.
+    pub struct Log { node_name: String, from: Option<String> }
 
-/// The other one of two checkpoints.
-const OTHER: Argument = optional("other", Kind::Text);
+    /// Two checkpoints, or one and the disk.
+    pub struct Diff { node_name: String, checkpoint: String, other: Option<String>, offset: Option<u64> }
 
-/// What cowhand-diff takes.
-pub const DIFF: Kind =
-    Kind::Object(&[NODE, required("checkpoint", Kind::Text), OTHER, optional("offset", NUMBER)]);
+    /// What goes.
+    pub struct Delete { node_name: String, checkpoints: Vec<String>, dry_run: Option<bool> }
 
-/// What cowhand-checkpoint-delete takes.
-pub const DELETE: Kind = Kind::Object(&[
-    NODE,
-    required("checkpoints", Kind::List(&Kind::Text)),
-    optional("dry-run", Kind::Switch),
-]);
-
-/// What cowhand-gc takes.
-pub const GC: Kind =
-    Kind::Object(&[NODE, optional("unnamed", Kind::Switch), optional("remove", Kind::Switch)]);
+    /// What nothing needs.
+    pub struct Collect { node_name: String, unnamed: Option<bool>, remove: Option<bool> }
+}
 
 /// Layers and disks from `from` on; `next` is the `from` of the next page.
-pub async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (_, disk) = disk_of(inventory, arguments)?;
-    let from = arguments.maybe_text("from").map(str::to_owned);
+pub async fn log(inventory: &Inventory, given: &Log) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, &given.node_name)?;
+    let from = given.from.clone();
     in_lineage(inventory, move || {
         let seen = Seen::of(disk.place.clone(), Some(disk))?;
         tree::page(&seen, from.as_deref(), PAGE_BYTES)
@@ -57,9 +49,9 @@ pub async fn log(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
 }
 
 /// Lists or removes layers that nothing needs.
-pub async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (_, disk) = disk_of(inventory, arguments)?;
-    let (unnamed, remove) = (arguments.is_on("unnamed"), arguments.is_on("remove"));
+pub async fn gc(inventory: &Inventory, given: &Collect) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, &given.node_name)?;
+    let (unnamed, remove) = (given.unnamed == Some(true), given.remove == Some(true));
     in_lineage(inventory, move || {
         let change = LineageChange::begin(&disk.place, PATIENCE)?;
         let (plan, outcome) = change.collect(unnamed, LAYERS_MAX)?;
@@ -72,18 +64,14 @@ pub async fn gc(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value
 }
 
 /// Deletes checkpoints, or lists what would go with them.
-pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (_, disk) = disk_of(inventory, arguments)?;
-    let names = arguments.list("checkpoints").iter().filter_map(Value::as_str);
-    let named = |name| {
-        let parsed = CheckpointRef::parse(name).map_err(|error| QmpError::generic(error.to_string()))?;
-        Ok((disk.clone(), parsed))
-    };
-    let wanted = names.map(named).collect::<Result<Vec<_>, QmpError>>()?;
+pub async fn delete(inventory: &Inventory, given: &Delete) -> Result<Value, QmpError> {
+    let (_, disk) = disk_of(inventory, &given.node_name)?;
+    let named = |name: &String| Ok((disk.clone(), checkpoint_of(name)?));
+    let wanted = given.checkpoints.iter().map(named).collect::<Result<Vec<_>, QmpError>>()?;
     if wanted.is_empty() {
         return Err(QmpError::generic("argument 'checkpoints' is empty: name the checkpoints to be deleted"));
     }
-    let is_dry = arguments.is_on("dry-run");
+    let is_dry = given.dry_run == Some(true);
     in_lineage(inventory, move || {
         let change = LineageChange::begin(&disk.place, PATIENCE)?;
         let (plan, outcome) = change.delete(&wanted)?;
@@ -96,15 +84,13 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
 }
 
 /// The ranges from `offset` on in which a checkpoint and another one, or the disk as it is, may differ; `next` where there are more.
-pub async fn diff(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (node, disk) = disk_of(inventory, arguments)?;
-    let from = arguments.maybe_whole("offset").unwrap_or(0);
-    let one = open_checkpoint(inventory, &disk, checkpoint_of(arguments)?).await?;
-    let other = match arguments.maybe_text("other") {
+pub async fn diff(inventory: &Inventory, given: &Diff) -> Result<Value, QmpError> {
+    let (node, disk) = disk_of(inventory, &given.node_name)?;
+    let from = given.offset.unwrap_or(0);
+    let one = open_checkpoint(inventory, &disk, checkpoint_of(&given.checkpoint)?).await?;
+    let other = match &given.other {
         Some(name) => {
-            let parsed = CheckpointRef::parse(name);
-            let name = parsed.map_err(|error| QmpError::generic(error.to_string()));
-            let opened = async { open_checkpoint(inventory, &disk, name?).await };
+            let opened = async { open_checkpoint(inventory, &disk, checkpoint_of(name)?).await };
             match opened.await {
                 Ok(other) => Some(other),
                 Err(error) => {

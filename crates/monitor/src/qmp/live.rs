@@ -5,50 +5,104 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::Block;
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments, choice};
 use graph::drivers::{elsewhere, is_snapshot};
 use graph::{Change, DiskNode, User, tracking_unit};
-use job::{Dirty, Mirror, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
-use serde_json::{Value, json};
+use job::{Dirty, MirrorJob, Over, Pivot, Task, Terms, Tracked, What};
 use tool::info::read::named_in_header;
 
 use super::active;
+use super::bitmap_sync::{self, Copied, Sync};
 use super::chain::{Chain, free_of_jobs, hold};
-use super::new_target::Target;
-use super::{bitmap_sync, new_target};
+use super::jobs::CopyMode;
+use super::new_target::{self, NewTarget, Target};
+use super::overlay::Mode;
 use crate::inventory::Inventory;
 use crate::jobs::{BitmapSync, NewJob, Work, on_error};
 
 /// The smallest and the largest unit, as in QEMU.
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;
 
+arguments! {
+    /// blockdev-mirror.
+    pub struct Mirror {
+        job_id: Option<String>, device: String, target: String, replaces: Option<String>, ..copied: Copied,
+        speed: Option<u64>, granularity: Option<u32>, buf_size: Option<u64>,
+        on_source_error: Option<OnError>, on_target_error: Option<OnError>, copy_mode: Option<CopyMode>,
+        "target-is-zero": Option<bool>, x_converge_after: Option<u32>, filter_node_name: Option<String>,
+        auto_finalize: Option<bool>, auto_dismiss: Option<bool>,
+    }
+
+    /// drive-mirror, beside what it has of blockdev-mirror.
+    pub struct DriveMirror {
+        "job-id": Option<String>, "device": String, "target": String,
+        format: Option<String>, node_name: Option<String>, "replaces": Option<String>, ..copied: Copied,
+        mode: Option<Mode>, "speed": Option<u64>, "granularity": Option<u32>, "buf-size": Option<u64>,
+        "on-source-error": Option<OnError>, "on-target-error": Option<OnError>, unmap: Option<bool>,
+        "copy-mode": Option<CopyMode>, "x-converge-after": Option<u32>,
+        "auto-finalize": Option<bool>, "auto-dismiss": Option<bool>,
+    }
+}
+
+choice! {
+    /// What follows a failed request of a job.
+    pub enum OnError { Report, Ignore, Enospc, Stop, Auto }
+}
+
+/// How a job is called and lives.
+#[derive(Default)]
+pub(super) struct JobOptions<'a> {
+    pub id: Option<&'a str>,
+    pub speed: Option<u64>,
+    pub on_source_error: Option<OnError>,
+    pub on_target_error: Option<OnError>,
+    pub auto_finalize: Option<bool>,
+    pub auto_dismiss: Option<bool>,
+}
+
+/// Those among the arguments of a command.
+macro_rules! job_options {
+    ($arguments:ident) => {
+        job_options!($arguments, None, None)
+    };
+    ($arguments:ident, $on_source_error:expr, $on_target_error:expr) => {
+        $crate::qmp::live::JobOptions {
+            id: $arguments.job_id.as_deref(),
+            speed: $arguments.speed,
+            on_source_error: $on_source_error,
+            on_target_error: $on_target_error,
+            auto_finalize: $arguments.auto_finalize,
+            auto_dismiss: $arguments.auto_dismiss,
+        }
+    };
+}
+pub(super) use job_options;
+
 /// What every job is given.
 pub(super) fn new_job(
     inventory: &Inventory,
     kind: &'static str,
     device: &str,
-    arguments: Arguments<'_>,
+    options: JobOptions<'_>,
 ) -> Result<NewJob, QmpError> {
-    let id = match arguments.maybe_text("job-id") {
+    let id = match options.id {
         Some(id) => id.to_owned(),
         // What QEMU's daemon has are nodes, after which no job is called.
         None if inventory.as_qemu => return Err(QmpError::generic("argument 'job-id' is missing")),
         None => device.to_owned(),
     };
     inventory.jobs.check_new(&id)?;
-    let both = arguments.maybe_text("on-error");
-    let policy = |name: &str| on_error(arguments.maybe_text(name).or(both));
     let terms = Terms {
         id,
-        on_source_error: policy("on-source-error"),
-        on_target_error: policy("on-target-error"),
-        waits_for_finalize: arguments.maybe_switch("auto-finalize") == Some(false),
-        waits_for_dismiss: arguments.maybe_switch("auto-dismiss") == Some(false),
+        on_source_error: on_error(options.on_source_error.map(OnError::name)),
+        on_target_error: on_error(options.on_target_error.map(OnError::name)),
+        waits_for_finalize: options.auto_finalize == Some(false),
+        waits_for_dismiss: options.auto_dismiss == Some(false),
     };
     Ok(NewJob {
         kind,
         terms,
-        speed: arguments.maybe_whole("speed").unwrap_or(0),
+        speed: options.speed.unwrap_or(0),
         group: None,
         layers: Vec::new(),
         target: None,
@@ -60,11 +114,11 @@ pub(super) fn new_job(
 pub(super) fn name_filter(
     inventory: &Inventory,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
+    name: Option<&String>,
     new: &mut NewJob,
     (driver, over): (&'static str, (&DiskNode, Option<String>)),
 ) -> Result<(), QmpError> {
-    let Some(name) = arguments.maybe_text("filter-node-name") else { return Ok(()) };
+    let Some(name) = name else { return Ok(()) };
     let job = User { kind: "job", name: new.terms.id.clone() };
     let named = inventory.graph.name_job_filter(change, name, driver, over, job);
     new.filter = Some(named.map_err(|error| {
@@ -78,16 +132,6 @@ pub(super) fn not_begun(error: &(dyn std::error::Error + 'static)) -> QmpError {
     QmpError::because("the job is not begun", error)
 }
 
-/// The sizes of pieces, and when guests are made to write to both sides.
-pub(super) fn converging(mirror: Mirror, arguments: Arguments<'_>) -> Mirror {
-    let mirror = mirror.in_pieces_of(arguments.maybe_whole("buf-size").unwrap_or(0));
-    match arguments.maybe_whole("x-converge-after") {
-        // The schema has it below 2^32.
-        Some(rounds) => mirror.converging_after(u32::try_from(rounds).unwrap_or(u32::MAX)),
-        None => mirror,
-    }
-}
-
 /// Puts a tracking filter over a disk. What is to be copied first is marked in the same drained step.
 async fn track(
     inventory: &Inventory,
@@ -96,7 +140,7 @@ async fn track(
     tracked: &Arc<Tracked>,
     what: What,
     bitmap: Option<&BitmapSync>,
-) -> Result<Mirror, QmpError> {
+) -> Result<job::Mirror, QmpError> {
     let mark = async |dirty: &Dirty| match bitmap {
         Some(bitmap) if what == What::Marked => bitmap.mark(dirty).await,
         _ => Ok(()),
@@ -164,21 +208,22 @@ pub(super) fn await_backing(target: &DiskNode, what: What) {
 pub async fn mirror(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    begin_mirror(inventory, change, arguments, Target::Node(arguments.text("target")?)).await
+    arguments: &Mirror,
+) -> Result<(), QmpError> {
+    begin_mirror(inventory, change, arguments, (Target::Node(&arguments.target), false)).await
 }
 
+/// `is_made`: the target's file is a new one.
 async fn begin_mirror(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-    target: Target<'_>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
+    arguments: &Mirror,
+    (target, is_made): (Target<'_>, bool),
+) -> Result<(), QmpError> {
+    let device = &arguments.device;
     let chain = Chain::of(inventory, device)?;
-    let mut new = new_job(inventory, "mirror", device, arguments)?;
-    let is_made = matches!(target, Target::Own(_)) && arguments.maybe_text("mode") != Some("existing");
+    let options = job_options!(arguments, arguments.on_source_error, arguments.on_target_error);
+    let mut new = new_job(inventory, "mirror", device, options)?;
     new.target = target.own();
     let target = target.node();
     // The disk may switch to the copy in the end, and then all its layers are removed.
@@ -191,7 +236,7 @@ async fn begin_mirror(
             owner.name()
         )));
     }
-    let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
+    let (what, bitmap) = bitmap_sync::of(inventory, &disk, &arguments.copied)?;
     let replaces = replaced_child(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;
     if inventory.graph.is_over_changing(&node.name()) {
@@ -200,7 +245,7 @@ async fn begin_mirror(
         )));
     }
     let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
-    let unit = match arguments.maybe_whole("granularity") {
+    let unit = match arguments.granularity.map(u64::from) {
         None | Some(0) => tracking_unit(&*block),
         Some(unit) if unit.is_power_of_two() && UNITS.contains(&unit) => unit,
         Some(unit) => {
@@ -209,7 +254,7 @@ async fn begin_mirror(
             )));
         }
     };
-    let is_synchronous = arguments.maybe_text("copy-mode") == Some("write-blocking");
+    let is_synchronous = arguments.copy_mode == Some(CopyMode::WriteBlocking);
     let over = match Over::of(what, &*disk.disk.top_image(), &*node.disk.top_image()) {
         // What its server has below it, for instance the same base on another machine, is not known here.
         Over::Below if node.disk.image().is_none() && elsewhere(&node.path()).is_some() => Over::Own,
@@ -223,11 +268,12 @@ async fn begin_mirror(
     if let Err(why) = check_size(&disk, &node) {
         // QEMU's clients expect a job that fails.
         inventory.jobs.start(new, Work::Refused { why }, Vec::new());
-        return Ok(json!({}));
+        return Ok(());
     }
     await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
-    name_filter(inventory, change, arguments, &mut new, ("mirror_top", (&disk, None)))?;
+    let name = arguments.filter_node_name.as_ref();
+    name_filter(inventory, change, name, &mut new, ("mirror_top", (&disk, None)))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
     // QEMU puts only what it has made over layers of the disk. A backing file that the header names may not be there yet: until it is opened the target
@@ -237,18 +283,22 @@ async fn begin_mirror(
         inventory.as_qemu && !is_made && named_in_header(&top, Path::new(top.name())).await.is_none();
     let over = if is_bare { Over::Own } else { over };
     let pivot = Pivot::Target { name: node.name(), over, replaces };
-    let task = Task::Mirror(MirrorJob { mirror: converging(mirror, arguments), pivot });
+    let mut mirror = mirror.in_pieces_of(arguments.buf_size.unwrap_or(0));
+    if let Some(rounds) = arguments.x_converge_after {
+        mirror = mirror.converging_after(rounds);
+    }
+    let task = Task::Mirror(MirrorJob { mirror, pivot });
     inventory.jobs.start(new, Work::Disk { disk, task, bitmap }, holds);
-    Ok(json!({}))
+    Ok(())
 }
 
 /// The disk below the source in whose place the copy is to be put, if it is not the source itself.
 fn replaced_child(
     inventory: &Inventory,
     disk: &DiskNode,
-    arguments: Arguments<'_>,
+    arguments: &Mirror,
 ) -> Result<Option<String>, QmpError> {
-    let Some(child) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) else {
+    let Some(child) = arguments.replaces.as_ref().filter(|name| **name != disk.name()) else {
         return Ok(None);
     };
     let checked = inventory.graph.check_replaced_child(disk, child);
@@ -258,25 +308,36 @@ fn replaced_child(
             "argument 'replaces' is {child:?}: only the uppermost image of the source can be replaced, or what its filter is over, if nothing else uses that; {error}"
         ))
     })?;
-    if arguments.text("sync")? != "full" {
+    if arguments.copied.sync != Sync::Full {
         return Err(QmpError::generic(
             "what takes the place of a disk below a filter holds all of it: give sync full",
         ));
     }
-    Ok(Some(child.to_owned()))
+    Ok(Some(child.clone()))
 }
 
 /// Likewise, with the target's file made or opened here.
 pub async fn drive_mirror(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    if arguments.has("replaces") && !arguments.has("node-name") {
+    (mirror, given): (&Mirror, &DriveMirror),
+) -> Result<(), QmpError> {
+    if mirror.replaces.is_some() && given.node_name.is_none() {
         return Err(QmpError::generic(
             "argument 'replaces' needs argument 'node-name': the copy takes a place under that name",
         ));
     }
-    let begin = async |target: Target<'_>| begin_mirror(inventory, change, arguments, target).await;
-    new_target::with(inventory, change, arguments, inventory.as_qemu, begin).await
+    let new = NewTarget {
+        device: &mirror.device,
+        file: &mirror.target,
+        format: given.format.as_deref(),
+        is_made: given.mode != Some(Mode::Existing),
+        sync: given.copied.sync,
+        node_name: given.node_name.as_ref(),
+        keeps_zeroes: given.unmap == Some(false),
+        keeps_backing: inventory.as_qemu,
+    };
+    let begin =
+        async |target: Target<'_>| begin_mirror(inventory, change, mirror, (target, new.is_made)).await;
+    new_target::with(inventory, change, &new, begin).await
 }

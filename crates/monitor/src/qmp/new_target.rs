@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use control::{Arguments, QmpError};
+use control::QmpError;
 use graph::drive::parse_drive;
 use graph::drivers::{elsewhere, format_called, options_of_name};
 use graph::options::DiskOptions;
@@ -11,6 +11,7 @@ use graph::probe::Format;
 use graph::{ChainWalk, Change, DataFiles, LayerView, file_name};
 use serde_json::{Map, Value, json};
 
+use super::bitmap_sync::Sync;
 use super::chain::Chain;
 use super::overlay::make_image;
 use crate::inventory::Inventory;
@@ -43,25 +44,42 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Adds a node for the file `target`, which is made unless `mode` is `existing`, and has `begin` work with it; the node goes when the job ends. A
-/// failure leaves neither. With sync `none` the file is an overlay of the source. With `keeps_backing` an image that exists is opened with the backing
-/// file that its header names, if that can be opened; otherwise one that does not get everything is opened without.
+/// The target of a job, as a command describes it.
+pub struct NewTarget<'a> {
+    /// The disk that is copied.
+    pub device: &'a str,
+    /// Its file.
+    pub file: &'a str,
+    /// Its format, if it is given.
+    pub format: Option<&'a str>,
+    /// The file is made.
+    pub is_made: bool,
+    /// What of the disk is copied.
+    pub sync: Sync,
+    /// The name of its node, if it is given.
+    pub node_name: Option<&'a String>,
+    /// Zeroes are written, not discarded.
+    pub keeps_zeroes: bool,
+    /// An image that exists is opened with the backing file that its header names, if that can be opened.
+    pub keeps_backing: bool,
+}
+
+/// Adds a node for the file of `new`, which may be made, and has `begin` work with it; the node goes when the job ends. A
+/// failure leaves neither. With sync `none` the file is an overlay of the source. One that does not get everything is opened without a
+/// backing file, unless that is kept.
 ///
 /// # Errors
 /// When the file cannot be made or opened; what `begin` says.
 pub async fn with(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-    keeps_backing: bool,
-    begin: impl AsyncFnOnce(Target<'_>) -> Result<Value, QmpError>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let Chain { disk, layers } = Chain::of(inventory, device)?;
-    let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
-    let is_made = arguments.maybe_text("mode") != Some("existing");
-    let is_guessed = !is_made && arguments.maybe_text("format").is_none();
-    let format = match arguments.maybe_text("format") {
+    new: &NewTarget<'_>,
+    begin: impl AsyncFnOnce(Target<'_>) -> Result<(), QmpError>,
+) -> Result<(), QmpError> {
+    let &NewTarget { file, is_made, sync, .. } = new;
+    let Chain { disk, layers } = Chain::of(inventory, new.device)?;
+    let is_guessed = !is_made && new.format.is_none();
+    let format = match new.format {
         // The driver of the file alone: its bytes are the disk.
         Some("file" | "host_device") => Format::Raw.name(),
         Some(format) => format,
@@ -82,24 +100,23 @@ pub async fn with(
             )));
         };
         let below = match sync {
-            "top" => layers.get(1),
-            "none" => layers.first(),
-            _ => None,
+            Sync::Top => layers.get(1),
+            Sync::None => layers.first(),
+            Sync::Full | Sync::Incremental | Sync::Bitmap => None,
         };
         let below = below.map(|layer| &layer.block).filter(|_| kind == Format::Qcow2);
         let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
         made = Some(make_image(file, (kind, disk.disk.size()), backing, inventory.as_qemu).await?);
     }
-    let given = arguments.maybe_text("node-name");
-    let name = match given {
-        Some(name) => name.to_owned(),
+    let name = match new.node_name {
+        Some(name) => name.clone(),
         None if inventory.as_qemu => inventory.graph.make_name(),
         None => format!("target-{}", disk.name().replace('#', "")),
     };
     let mut options = json!({
         "driver": format,
         "node-name": name,
-        "discard": if arguments.maybe_switch("unmap") == Some(false) { "ignore" } else { "unmap" },
+        "discard": if new.keeps_zeroes { "ignore" } else { "unmap" },
         "file": options_of_name(file).map_err(QmpError::generic)?,
     });
     if is_guessed && format == Format::Raw.name() {
@@ -109,15 +126,15 @@ pub async fn with(
     let Value::Object(mut options) = options else { return Err(QmpError::generic("options are an object")) };
     let own = OwnTarget { node: name, made };
     let without_backing = ("backing".to_owned(), Value::Null);
-    let is_part = format == "qcow2" && sync != "full";
-    let is_followed = is_part && keeps_backing && !is_made;
+    let is_part = format == "qcow2" && sync != Sync::Full;
+    let is_followed = is_part && new.keeps_backing && !is_made;
     if is_part && !is_followed {
         options.extend([without_backing.clone()]);
     }
-    let mut added = add(inventory, change, (given.is_some(), &options)).await;
+    let mut added = add(inventory, change, (new.node_name.is_some(), &options)).await;
     if is_followed && added.is_err() {
         options.extend([without_backing]);
-        added = add(inventory, change, (given.is_some(), &options)).await;
+        added = add(inventory, change, (new.node_name.is_some(), &options)).await;
     }
     if let Err(error) = added {
         own.made.iter().for_each(MadeFile::remove);

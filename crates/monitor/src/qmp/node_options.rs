@@ -1,10 +1,9 @@
 //! What QMP takes of the options of drives and limits: read from their tables.
 
-use control::{Argument, Kind, optional, required};
+use control::{Argument, Kind, NUMBER, NUMBER_MAX, optional, required};
 use graph::options::{DefaultValue, Entry, Group, Kind as Takes, Qmp, Spec};
 use throttle::{Dialect, Parameter, Part, SETTINGS, Setting, Weight};
 
-use super::kinds::{NUMBER, NUMBER_MAX};
 use super::node_schema::{BACKING, NODE_OR_OPTIONS};
 
 /// The options of a part of the table that stand in `object`, a member of their node; `""`: in the node itself.
@@ -109,17 +108,13 @@ const fn same(a: &str, b: &str) -> bool {
     place == a.len() && place == b.len()
 }
 
-/// All limits under the names of one dialect, behind `first`. Where all must be given, those are which hold in the long run.
-pub const fn limits<const A: usize, const N: usize>(first: [Argument; A], name: LimitName) -> [Argument; N] {
+/// All limits under the names of one dialect. Where all must be given, those are which hold in the long run.
+pub const fn limits<const N: usize>(name: LimitName) -> [Argument; N] {
     let mut all = [optional("", Kind::Any); N];
-    let (mut filled, mut place) = (0, 0);
-    while filled < A {
-        all[filled] = first[filled];
-        filled += 1;
-    }
-    while filled < N {
-        all[filled] = limit(place, &name);
-        (filled, place) = (filled + 1, place + 1);
+    let mut place = 0;
+    while place < N {
+        all[place] = limit(place, &name);
+        place += 1;
     }
     all
 }
@@ -157,8 +152,8 @@ mod tests {
     use graph::options::{DiskOptions, table};
     use serde_json::{Map, Value, json};
 
+    use super::super::commands::COMMANDS;
     use super::super::node_schema::BLOCKDEV;
-    use super::super::schema::COMMANDS;
     use super::*;
 
     /// Options that the schema describes by hand: what is under a node.

@@ -1,16 +1,59 @@
 //! What blockdev-add takes: the options of every driver.
 
+use catalog::{
+    AZ_OPTIONS, CHUNKED_OPTIONS, GS_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS,
+    S3_OPTIONS,
+};
 use catalog::{LUKS_OPTIONS as LUKS, QCOW2_OPTIONS as QCOW2, RAW_OPTIONS as RAW};
-use control::{Argument, Kind, Variant, optional, required};
+use control::{Argument, Kind, NUMBER, Takes, Variant, optional, required};
 use graph::options::table::{FILE, LAYER};
 use storage::Step;
 
-use super::elsewhere_schema::{
-    AZ_MEMBERS, CHUNKED_MEMBERS, GS_MEMBERS, HTTP_MEMBERS, HTTPS_MEMBERS, NBD_MEMBERS, RBD_MEMBERS,
-    S3_MEMBERS,
-};
-use super::kinds::{NODE_BITMAP, NUMBER};
+use super::dirty_bitmaps::Which;
 use super::node_options::{count, find, kind, members};
+
+static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([], NBD_OPTIONS, "server");
+/// Of `nbd`.
+static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
+    members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
+
+/// Of `http`.
+static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTIONS, "");
+/// Of `https`.
+static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
+/// Of `s3`.
+static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
+/// Of `gs`.
+static GS_MEMBERS: [Argument; count(GS_OPTIONS, "")] = members([], GS_OPTIONS, "");
+/// Of `az`.
+static AZ_MEMBERS: [Argument; count(AZ_OPTIONS, "")] = members([], AZ_OPTIONS, "");
+/// Of `chunked`.
+static CHUNKED_MEMBERS: [Argument; count(CHUNKED_OPTIONS, "")] = members([], CHUNKED_OPTIONS, "");
+
+/// A monitor of a Ceph cluster.
+static RBD_SERVER: Kind = Kind::Object(&[required("host", Kind::Text), optional("port", Kind::Text)]);
+
+/// How librbd encrypted an image, and what it is a clone of.
+static RBD_ENCRYPTION: Kind = Kind::Union {
+    tag: "format",
+    common: &[optional("parent", Kind::Ref(&RBD_ENCRYPTION))],
+    variants: &[
+        Variant { tag: "luks", members: &[required("key-secret", Kind::Text)] },
+        Variant { tag: "luks2", members: &[required("key-secret", Kind::Text)] },
+        Variant { tag: "luks-any", members: &[required("key-secret", Kind::Text)] },
+    ],
+};
+
+/// Of `rbd`.
+static RBD_MEMBERS: [Argument; 3 + count(RBD_OPTIONS, "")] = members(
+    [
+        optional("server", Kind::List(&RBD_SERVER)),
+        optional("encrypt", Kind::Ref(&RBD_ENCRYPTION)),
+        optional("auth-client-required", Kind::List(&Kind::Choice(&["cephx", "none"]))),
+    ],
+    RBD_OPTIONS,
+    "",
+);
 
 static CACHE_MEMBERS: [Argument; count(LAYER, "cache")] = members([], LAYER, "cache");
 
@@ -148,7 +191,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
                 optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
                 optional("min-cluster-size", NUMBER),
-                optional("bitmap", NODE_BITMAP),
+                optional("bitmap", Which::KIND),
             ],
         },
         Variant { tag: "snapshot-access", members: &[child()] },

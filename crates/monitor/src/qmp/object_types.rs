@@ -1,27 +1,30 @@
 //! qom-list-types, qom-list-properties, qom-list-get: the kinds of objects that object-add makes, and what those that are there hold.
 
-use control::{Arguments, Kind, QmpError, Variant};
-use serde_json::{Map, Value, json};
+use control::{Kind, QmpError, Tagged, arguments};
+use serde_json::{Value, json};
 
-use super::object_schema::OBJECT;
-use super::objects;
+use super::objects::{self, Kinds};
 use crate::inventory::Inventory;
 
 /// What every object is, and what everything is that a user makes.
 const PARENTS: [&str; 2] = ["object", "user-creatable"];
 
-fn variants() -> &'static [Variant] {
-    match &OBJECT {
-        Kind::Union { variants, .. } => variants,
-        _ => &[],
-    }
+arguments! {
+    /// Kinds that are of a kind.
+    pub struct Types { implements: Option<String>, "abstract": Option<bool> }
+
+    /// A kind.
+    pub struct Properties { typename: String }
+
+    /// Some objects.
+    pub struct Values { paths: Vec<String> }
 }
 
 /// The kinds, or those that are of the kind `implements`. None of them is abstract.
-pub fn types(arguments: Arguments<'_>) -> Value {
-    let implements = arguments.maybe_text("implements");
-    let is_asked = |tag: &str| implements.is_none_or(|name| name == tag || PARENTS.contains(&name));
-    let all = variants().iter().filter(|variant| is_asked(variant.tag));
+pub fn types(Types { implements }: &Types) -> Value {
+    let is_asked =
+        |tag: &str| implements.as_deref().is_none_or(|name| name == tag || PARENTS.contains(&name));
+    let all = Kinds::VARIANTS.iter().filter(|variant| is_asked(variant.tag));
     all.map(|variant| json!({ "name": variant.tag, "parent": "object" })).collect()
 }
 
@@ -29,9 +32,8 @@ pub fn types(arguments: Arguments<'_>) -> Value {
 ///
 /// # Errors
 /// When there is none of that name.
-pub fn properties(arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let name = arguments.text("typename")?;
-    let found = variants().iter().find(|variant| variant.tag == name);
+pub fn properties(Properties { typename: name }: &Properties) -> Result<Value, QmpError> {
+    let found = Kinds::VARIANTS.iter().find(|variant| variant.tag == name);
     let found =
         found.ok_or_else(|| QmpError::generic(format!("there is no type {name:?} (qom-list-types)")))?;
     let members = found.members.iter();
@@ -53,15 +55,13 @@ fn type_name(kind: &Kind) -> &'static str {
 ///
 /// # Errors
 /// When one of the objects is not there.
-pub fn values(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let of = |path: &Value| {
-        let path = path.as_str().unwrap_or_default();
-        let listed = objects::list(inventory, Arguments(&object(&[("path", path)])))?;
+pub fn values(inventory: &Inventory, Values { paths }: &Values) -> Result<Value, QmpError> {
+    let of = |path: &String| {
+        let listed = objects::list(inventory, path)?;
         let property = |found: &Value| {
             let mut found = found.clone();
-            let name = found["name"].as_str().unwrap_or_default().to_owned();
-            let asked = object(&[("path", path), ("property", &name)]);
-            if let Ok(value) = objects::get(inventory, Arguments(&asked)) {
+            let name = found["name"].as_str().unwrap_or_default();
+            if let Ok(value) = objects::get(inventory, path, name) {
                 found["value"] = value;
             }
             found
@@ -69,9 +69,5 @@ pub fn values(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, 
         let properties: Value = listed.as_array().into_iter().flatten().map(property).collect();
         Ok(json!({ "properties": properties }))
     };
-    arguments.list("paths").iter().map(of).collect()
-}
-
-fn object(members: &[(&str, &str)]) -> Map<String, Value> {
-    members.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect()
+    paths.iter().map(of).collect()
 }

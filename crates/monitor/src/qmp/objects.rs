@@ -5,105 +5,209 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use catalog::{TlsCredentials, tls_terms};
-use control::{Arguments, Class, Form, QmpError};
+use control::{
+    Argument, Class, Form, Kind, NUMBER, QmpError, Takes, arguments, choice, members, optional, variants,
+};
 use graph::SecretOptions;
 use luks::Secret;
 use net::tls::ClientFiles;
 use serde_json::{Map, Value, json};
-use throttle::{Dialect, Options, Setting};
+use throttle::{Dialect, Options, PARAMETERS, Setting};
 
 use crate::inventory::Inventory;
-use crate::inventory::authz::Rules;
+use crate::inventory::authz::{self, NewList, NewListFile, NewSimple, Rules};
 use crate::inventory::chardevs::not_found;
 use crate::inventory::objects::{Endpoint, Object, ObjectKind};
 use crate::inventory::threads::Threads;
 use crate::qmp::limits::{limits_of, limits_value, put};
-use crate::qmp::object_schema;
+use crate::qmp::node_options::{LimitName, limits};
+
+static LIMITS: [Argument; PARAMETERS.len()] = limits(LimitName::Limits);
+
+static OLD_LIMITS: [Argument; PARAMETERS.len()] = limits(LimitName::Property);
+
+members! {
+    /// ThrottleLimits.
+    pub struct Limits = &LIMITS;
+
+    /// Limits under their older names.
+    pub struct OldLimits = &OLD_LIMITS;
+
+    /// Numbers of threads that poll.
+    pub struct Polling = &[
+        optional("poll-max-ns", NUMBER),
+        optional("poll-grow", NUMBER),
+        optional("poll-shrink", NUMBER),
+        optional("poll-weight", Kind::Whole(63)),
+        optional("aio-max-batch", NUMBER),
+        optional("thread-pool-min", NUMBER),
+        optional("thread-pool-max", NUMBER),
+    ];
+
+    /// Numbers of a pool of threads.
+    pub struct Pool = &[
+        optional("aio-max-batch", NUMBER),
+        optional("thread-pool-min", NUMBER),
+        optional("thread-pool-max", NUMBER),
+    ];
+}
+
+arguments! {
+    /// An object to be.
+    pub struct Add { id: String } with qom_type: Kinds
+
+    /// Of throttle-group.
+    pub struct Group { limits: Option<Limits>, ..old: OldLimits }
+
+    /// Of secret.
+    pub struct NewSecret { data: Option<String>, file: Option<String>, format: Option<Coding> }
+
+    /// Of secret_keyring.
+    pub struct Keyring { serial: i32, format: Option<Coding> }
+
+    /// Of thread-context: taken, and nothing is done with it.
+    pub struct Affinity { "cpu-affinity": Option<Vec<u64>>, "node-affinity": Option<Vec<u64>> }
+
+    /// Of monitor-qmp.
+    pub struct Monitor { chardev: String, pretty: Option<bool> }
+
+    /// Of tls-creds-x509.
+    pub struct Credentials {
+        dir: String, endpoint: Option<Side>, verify_peer: Option<bool>, priority: Option<String>,
+        passwordid: Option<String>, sanity_check: Option<bool>,
+    }
+
+    /// A node that moves to a thread.
+    pub struct SetIothread {
+        node_name: String, iothread: Value = Kind::Either(&[&Kind::Text, &Kind::Null]),
+        "force": Option<bool>,
+    }
+
+    /// The object that goes.
+    pub struct Del { id: String }
+
+    /// A property with its new value.
+    pub struct Set { path: String, property: String, value: Value }
+
+    /// A property.
+    pub struct Get { path: String, property: String }
+
+    /// An object.
+    pub struct List { path: String }
+}
+
+variants! {
+    /// Kinds of objects.
+    pub enum Kinds by "qom-type" {
+        ThrottleGroup(Group),
+        Secret(NewSecret),
+        "secret_keyring" SecretKeyring(Keyring),
+        Iothread(Polling),
+        MainLoop(Pool),
+        ThreadContext(Affinity),
+        MonitorQmp(Monitor),
+        AuthzSimple(NewSimple),
+        AuthzList(NewList),
+        AuthzListfile(NewListFile),
+        "tls-creds-x509" TlsCreds(Credentials),
+    }
+}
+
+choice! {
+    /// How a secret is written.
+    pub enum Coding { Raw, Base64 }
+
+    /// Whose credentials.
+    pub enum Side { Client, Server }
+}
 
 /// Makes an object.
-pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
-    let arguments = Arguments(given);
-    let id = arguments.text("id")?.to_owned();
-    if inventory.objects.find(&id).is_ok() {
+pub fn add(inventory: &Inventory, Add { id, qom_type }: &Add) -> Result<(), QmpError> {
+    if inventory.objects.find(id).is_ok() {
         return Err(QmpError::generic(format!("there is an object {id:?} already")));
     }
-    let kind = match arguments.text("qom-type")? {
-        "throttle-group" => {
+    let kind = match qom_type {
+        Kinds::ThrottleGroup(Group { limits, old }) => {
             let mut options = Options::new();
-            if let Some(limits) = arguments.maybe_object("limits") {
-                put_all(&mut options, limits.0)?;
-            }
-            let old_names = given.iter().filter(|(name, _)| name.starts_with("x-"));
-            for (name, value) in old_names {
-                put(&mut options, name, Dialect::Limits, value)?;
-            }
+            let limits = limits.iter().flat_map(|limits| &limits.0).chain(&old.0);
+            limits
+                .into_iter()
+                .try_for_each(|(name, value)| put(&mut options, name, Dialect::Limits, value))?;
             let limits = limits_of(&options, Dialect::Limits)?;
-            let group = inventory.graph.rules().groups.find_or_create(&id);
+            let group = inventory.graph.rules().groups.find_or_create(id);
             group.set_limits(limits);
             ObjectKind::ThrottleGroup(group)
         }
-        kind @ ("secret" | "secret_keyring") => {
-            memory::secret::leave_no_core_dump().map_err(|error| {
-                QmpError::generic(format!("cannot keep passwords out of core dumps: {error}"))
-            })?;
-            // The schema has bounded it.
-            let serial = arguments.maybe_whole("serial").and_then(|serial| i32::try_from(serial).ok());
+        Kinds::Secret(NewSecret { data, file, format }) => {
             let options = SecretOptions {
-                data: arguments.maybe_text("data").map(|data| Secret::new(data.as_bytes().to_vec())),
-                file: arguments.maybe_text("file").map(PathBuf::from),
-                base64: arguments.maybe_text("format") == Some("base64"),
-                serial,
+                data: data.as_ref().map(|data| Secret::new(data.as_bytes().to_vec())),
+                file: file.as_ref().map(PathBuf::from),
+                base64: *format == Some(Coding::Base64),
+                serial: None,
                 keyid: false,
             };
-            let added = inventory.graph.rules().secrets.add(&id, options);
-            added.map_err(|error| QmpError::of(&error))?;
-            ObjectKind::Secret { in_keyring: kind == "secret_keyring" }
+            add_secret(inventory, id, options, false)?
         }
-        kind if kind.starts_with("authz-") => {
-            ObjectKind::Authorization(Arc::new(Rules::of(kind, arguments)?))
+        Kinds::SecretKeyring(Keyring { serial, format }) => {
+            let options = SecretOptions {
+                data: None,
+                file: None,
+                base64: *format == Some(Coding::Base64),
+                serial: Some(*serial),
+                keyid: false,
+            };
+            add_secret(inventory, id, options, true)?
         }
-        "monitor-qmp" => {
-            let chardev = arguments.text("chardev")?;
+        Kinds::AuthzSimple(NewSimple { identity }) => {
+            ObjectKind::Authorization(Arc::new(Rules::Simple(identity.clone())))
+        }
+        Kinds::AuthzList(list) => ObjectKind::Authorization(Arc::new(Rules::List(authz::List::of(list)?))),
+        Kinds::AuthzListfile(file) => ObjectKind::Authorization(Arc::new(Rules::of_file(file)?)),
+        Kinds::MonitorQmp(Monitor { chardev, pretty }) => {
             let device = inventory.chardevs.find(chardev).ok_or_else(|| not_found(chardev))?;
-            let form = if arguments.is_on("pretty") { Form::Indented } else { Form::Lines };
+            let form = if *pretty == Some(true) { Form::Indented } else { Form::Lines };
             ObjectKind::Monitor(inventory.monitors.add(device, form)?)
         }
-        kind if let Some(threads) = Threads::of(kind) => {
-            for name in threads.names() {
-                given.get(name).and_then(|value| threads.set(name, value)).transpose()?;
-            }
-            ObjectKind::Threads(threads)
-        }
-        _ => add_credentials(inventory, &id, arguments)?,
+        Kinds::Iothread(Polling(numbers)) => ObjectKind::Threads(Threads::with("iothread", numbers)?),
+        Kinds::MainLoop(Pool(numbers)) => ObjectKind::Threads(Threads::with("main-loop", numbers)?),
+        Kinds::ThreadContext(_) => ObjectKind::Threads(Threads::with("thread-context", &Map::new())?),
+        Kinds::TlsCreds(credentials) => add_credentials(inventory, id, credentials)?,
     };
-    inventory.objects.add(Object { id, kind })?;
-    Ok(json!({}))
+    inventory.objects.add(Object { id: id.clone(), kind })
+}
+
+fn add_secret(
+    inventory: &Inventory,
+    id: &str,
+    options: SecretOptions,
+    in_keyring: bool,
+) -> Result<ObjectKind, QmpError> {
+    memory::secret::leave_no_core_dump()
+        .map_err(|error| QmpError::generic(format!("cannot keep passwords out of core dumps: {error}")))?;
+    inventory.graph.rules().secrets.add(id, options).map_err(|error| QmpError::of(&error))?;
+    Ok(ObjectKind::Secret { in_keyring })
 }
 
 /// Moves a node to a thread. It stays where its clients are: the loops are the program's own.
-pub fn set_iothread(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    inventory.disk(arguments.text("node-name")?)?;
-    if let Some(id) = arguments.maybe_text("iothread") {
+pub fn set_iothread(inventory: &Inventory, given: &SetIothread) -> Result<(), QmpError> {
+    inventory.disk(&given.node_name)?;
+    if let Some(id) = given.iothread.as_str() {
         inventory.objects.find(id)?;
     }
-    Ok(json!({}))
+    Ok(())
 }
 
 /// Credentials of a server are read when it starts, those of a client now.
-fn add_credentials(
-    inventory: &Inventory,
-    id: &str,
-    arguments: Arguments<'_>,
-) -> Result<ObjectKind, QmpError> {
-    let directory = PathBuf::from(arguments.text("dir")?);
-    let verify_peer = arguments.maybe_switch("verify-peer").unwrap_or(true);
-    let (priority, password) = (arguments.maybe_text("priority"), arguments.maybe_text("passwordid"));
+fn add_credentials(inventory: &Inventory, id: &str, given: &Credentials) -> Result<ObjectKind, QmpError> {
+    let directory = PathBuf::from(&given.dir);
+    let verify_peer = given.verify_peer.unwrap_or(true);
+    let (priority, password) = (given.priority.as_deref(), given.passwordid.as_deref());
     let secrets = &inventory.graph.rules().secrets;
-    let terms = tls_terms(priority, password, arguments.is_on("sanity-check"), secrets)
+    let terms = tls_terms(priority, password, given.sanity_check == Some(true), secrets)
         .map_err(|error| QmpError::of(&error))?;
-    let endpoint = match arguments.maybe_text("endpoint") {
-        Some("server") => Endpoint::Server,
-        _ => {
+    let endpoint = match given.endpoint {
+        Some(Side::Server) => Endpoint::Server,
+        Some(Side::Client) | None => {
             let files =
                 ClientFiles { terms: terms.clone(), ..ClientFiles::of_directory(&directory, verify_peer) };
             let added = TlsCredentials::default().add(id, &files);
@@ -115,8 +219,8 @@ fn add_credentials(
 }
 
 /// Removes an object.
-pub fn del(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let object = inventory.objects.find(arguments.text("id")?)?;
+pub fn del(inventory: &Inventory, Del { id }: &Del) -> Result<(), QmpError> {
+    let object = inventory.objects.find(id)?;
     inventory.graph.check_group_unused(&object.id).map_err(|error| inventory.refused(&error))?;
     match object.kind {
         ObjectKind::Secret { .. } => {
@@ -128,26 +232,26 @@ pub fn del(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         _ => {}
     }
     inventory.objects.remove(&object);
-    Ok(json!({}))
+    Ok(())
 }
 
 /// Changes a property: the limits of a throttle group, of which those stay that are not given, or a number of threads.
-pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let object = by_path(inventory, arguments.text("path")?)?;
-    let (property, value) = (arguments.text("property")?, &arguments.0["value"]);
+pub fn set(inventory: &Inventory, Set { path, property, value }: &Set) -> Result<(), QmpError> {
+    let object = by_path(inventory, path)?;
+    let property = property.as_str();
     let group = match &object.kind {
         ObjectKind::ThrottleGroup(group) => group,
         ObjectKind::Threads(threads) => {
             let set = threads.set(property, value);
-            return set.unwrap_or_else(|| Err(unknown_property(&object, property))).map(|()| json!({}));
+            return set.unwrap_or_else(|| Err(unknown_property(&object, property)));
         }
         _ => return Err(QmpError::generic(format!("object {:?} has nothing that can be set", object.id))),
     };
     let mut newer = Options::new();
     match (property, value) {
         ("limits", Value::Object(limits)) => {
-            object_schema::LIMITS.check_members(limits, "value.")?;
-            put_all(&mut newer, limits)?;
+            Limits::KIND.check_members(limits, "value.")?;
+            limits.iter().try_for_each(|(name, value)| put(&mut newer, name, Dialect::Limits, value))?;
         }
         ("limits", _) => return Err(QmpError::generic("argument 'value' must be an object of limits")),
         (name, value) if name.starts_with("x-") => put(&mut newer, name, Dialect::Limits, value)?,
@@ -156,20 +260,19 @@ pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     let mut options = group.limits().options();
     options.update(&newer);
     group.set_limits(limits_of(&options, Dialect::Limits)?);
-    Ok(json!({}))
+    Ok(())
 }
 
 /// A property.
-pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let path = arguments.text("path")?;
+pub fn get(inventory: &Inventory, path: &str, property: &str) -> Result<Value, QmpError> {
     if path == "/objects" {
-        return Ok(match arguments.text("property")? {
+        return Ok(match property {
             "type" => json!("container"),
             id => json!(format!("/objects/{}", inventory.objects.find(id)?.id)),
         });
     }
     let object = by_path(inventory, path)?;
-    match (&object.kind, arguments.text("property")?) {
+    match (&object.kind, property) {
         (kind, "type") => Ok(json!(kind.type_name())),
         (ObjectKind::Threads(threads), name) if let Some(number) = threads.get(name) => Ok(json!(number)),
         (ObjectKind::ThrottleGroup(group), "limits") => Ok(limits_value(&group.limits(), Dialect::Limits)),
@@ -189,8 +292,7 @@ pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
 }
 
 /// The objects, or the properties of one.
-pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let path = arguments.text("path")?;
+pub fn list(inventory: &Inventory, path: &str) -> Result<Value, QmpError> {
     if matches!(path, "/objects" | "/objects/") {
         let child = |object: &Object| json!({ "name": object.id, "type": format!("child<{}>", object.kind.type_name()) });
         return Ok(std::iter::once(of_type())
@@ -235,10 +337,6 @@ fn by_path(inventory: &Inventory, path: &str) -> Result<Rc<Object>, QmpError> {
 /// What everything has: its type's name.
 fn of_type() -> Value {
     json!({ "name": "type", "type": "string" })
-}
-
-fn put_all(options: &mut Options, limits: &Map<String, Value>) -> Result<(), QmpError> {
-    limits.iter().try_for_each(|(name, value)| put(options, name, Dialect::Limits, value))
 }
 
 fn unknown_property(object: &Object, name: &str) -> QmpError {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, Kind, QmpError, required};
+use control::{QmpError, arguments, choice};
 use cowhand::{Existing, NewImage};
 use graph::drivers::format_called;
 use graph::probe::Format;
@@ -18,6 +18,25 @@ use super::active;
 use super::chain::{Chain, free_of_jobs};
 use crate::inventory::Inventory;
 use crate::made_file::MadeFile;
+
+arguments! {
+    /// A node that is put over another one.
+    pub struct Put { node: String, overlay: String }
+
+    /// An image that is made over a disk.
+    pub struct Make {
+        device: Option<String>, node_name: Option<String>, snapshot_file: String,
+        snapshot_node_name: Option<String>, format: Option<String>, mode: Option<Mode>,
+    }
+
+    /// Another name of a backing file, in the header of an image.
+    pub struct NameBacking { device: String, image_node_name: String, backing_file: String }
+}
+
+choice! {
+    /// Whether the file is there already.
+    pub enum Mode { Existing, AbsolutePaths }
+}
 
 /// A disk and the overlay that a snapshot puts over it.
 pub struct Over<'a> {
@@ -49,9 +68,8 @@ enum Source {
 pub async fn snapshot<'a>(
     inventory: &'a Inventory,
     change: &'a Change<'a>,
-    arguments: Arguments<'_>,
+    Put { node, overlay }: &Put,
 ) -> Result<Snapshot<Over<'a>>, QmpError> {
-    let (node, overlay) = (arguments.text("node")?, arguments.text("overlay")?);
     let disk = writable_disk(inventory, node)?;
     let over = inventory.graph.node(overlay).map_err(|error| inventory.refused(&error))?;
     let overlay = match inventory.graph.is_copied_to(overlay) {
@@ -68,22 +86,22 @@ pub async fn snapshot<'a>(
 pub async fn snapshot_sync<'a>(
     inventory: &'a Inventory,
     change: &'a Change<'a>,
-    arguments: Arguments<'_>,
+    given: &Make,
 ) -> Result<Snapshot<Over<'a>>, QmpError> {
-    let name = match (arguments.maybe_text("node-name"), arguments.maybe_text("device")) {
+    let name = match (&given.node_name, &given.device) {
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
     let disk = writable_disk(inventory, name)?;
-    let file = arguments.text("snapshot-file")?.to_owned();
-    if let Some(format) = arguments.maybe_text("format").filter(|format| *format != "qcow2") {
+    let file = given.snapshot_file.clone();
+    if let Some(format) = given.format.as_ref().filter(|format| *format != "qcow2") {
         return Err(QmpError::generic(format!("argument 'format' is {format:?}; overlays are qcow2 images")));
     }
-    let own = arguments.maybe_text("snapshot-node-name").map(str::to_owned);
+    let own = given.snapshot_node_name.clone();
     if let Some(own) = &own {
         inventory.graph.check_new_name(own).map_err(|error| inventory.refused(&error))?;
     }
-    let is_made = arguments.maybe_text("mode") != Some("existing");
+    let is_made = given.mode != Some(Mode::Existing);
     let overlay = Source::File { file, own, is_made };
     Snapshot::take(Over { inventory, change, disk, overlay, made: RefCell::default() }).await
 }
@@ -233,23 +251,15 @@ fn writable_disk(inventory: &Inventory, name: &str) -> Result<Arc<DiskNode>, Qmp
     Ok(disk)
 }
 
-/// What change-backing-file takes.
-pub const CHANGE_BACKING_FILE: Kind = Kind::Object(&[
-    required("device", Kind::Text),
-    required("image-node-name", Kind::Text),
-    required("backing-file", Kind::Text),
-]);
-
 /// Changes the backing file's name in the header of an image. Open files stay as they are.
 pub async fn change_backing_file(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let chain = Chain::of(inventory, arguments.text("device")?)?;
+    NameBacking { device, image_node_name: name, backing_file }: &NameBacking,
+) -> Result<(), QmpError> {
+    let chain = Chain::of(inventory, device)?;
     free_of_jobs(inventory, &chain.disk)?;
-    let name = arguments.text("image-node-name")?;
-    let at = chain.find(arguments, "image-node-name", "image-file")?;
+    let at = chain.find(("image-node-name", Some(name)), ("", None))?;
     let Some(layer) = at.and_then(|at| chain.layers.get(at)) else {
         return Err(QmpError::generic(format!("there is no layer {name:?}")));
     };
@@ -262,9 +272,7 @@ pub async fn change_backing_file(
     let image = block.downcast_ref::<Qcow2>().ok_or_else(|| {
         QmpError::generic(format!("node {name:?} is no qcow2 image: it names no backing file"))
     })?;
-    let file = arguments.text("backing-file")?.to_owned();
-    let named = image.set_backing_name(Some(file), Some(below.driver().to_owned())).await;
+    let named = image.set_backing_name(Some(backing_file.clone()), Some(below.driver().to_owned())).await;
     chain.give_back(inventory, change, &[place]).await;
-    named.map_err(|error| QmpError::because("cannot name the backing file", &error))?;
-    Ok(json!({}))
+    named.map_err(|error| QmpError::because("cannot name the backing file", &error))
 }

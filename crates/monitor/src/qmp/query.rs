@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use block::Block;
-use control::{Answer, Arguments, List, QmpError};
+use control::{Answer, List, QmpError, arguments};
 use graph::drivers::options_of_name;
 use graph::options::{DetectZeroes, Discard};
 use graph::{DiskNode, LayerView, Node, NodeKind, OpenedAs, raw_of};
@@ -14,7 +14,7 @@ use throttle::{Dialect, Limits, Parameter, Part, Setting};
 use tool::info::name::json_name;
 
 use super::bitmaps;
-use super::chosen::{self, Nodes, object};
+use super::chosen::{self, Names, Nodes, object};
 use super::dirty_bitmaps;
 use super::image_info::{self, Images};
 use super::job_maps;
@@ -23,15 +23,20 @@ use super::snapshots::snapshot_value;
 use crate::inventory::Inventory;
 use crate::turns::Turn;
 
+arguments! {
+    /// Without what lies below, and of which nodes.
+    pub struct Flat { flat: Option<bool>, ..chosen: Names }
+}
+
 /// Every disk as a device; `flat`: without backing images.
 ///
 /// # Errors
 /// When a disk is named that is none.
-pub async fn devices(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+pub async fn devices(inventory: &Inventory, of: &Flat) -> Result<Answer, QmpError> {
     let (mut devices, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"), inventory.as_qemu, filtered_images(inventory));
+    let images = Images::new(of.flat == Some(true), inventory.as_qemu, filtered_images(inventory));
     let filters = job_filters(inventory);
-    for node in chosen::disks(inventory, arguments)? {
+    for node in chosen::disks(inventory, &of.chosen)? {
         turn.pass().await;
         // It may be gone by now.
         let Some(node) = node.upgrade() else { continue };
@@ -83,10 +88,10 @@ fn image_called(inventory: &Inventory, disk: &str, image: &str) -> Option<Arc<dy
 ///
 /// # Errors
 /// When a node is named that is none.
-pub async fn nodes(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Answer, QmpError> {
+pub async fn nodes(inventory: &Inventory, of: &Flat) -> Result<Answer, QmpError> {
     let (mut list, mut turn) = (List::default(), Turn::begin());
-    let images = Images::new(arguments.is_on("flat"), inventory.as_qemu, filtered_images(inventory));
-    let nodes = Nodes::of(inventory, arguments)?;
+    let images = Images::new(of.flat == Some(true), inventory.as_qemu, filtered_images(inventory));
+    let nodes = Nodes::of(inventory, &of.chosen)?;
     // Each is looked up in all that there is: found in one look, since there may be thousands.
     let reaches = inventory.graph.write_reaches();
     for node in &nodes.all {

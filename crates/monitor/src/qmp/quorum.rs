@@ -1,47 +1,41 @@
 //! Quorums: their members in blockdev-add, and QUORUM_REPORT_BAD and QUORUM_FAILURE, which tell that a disk of one is bad or too many are.
 
 use block::SECTOR_BYTES;
-use control::{Arguments, EventSpec, Kind, QmpError, optional, required};
+use control::{QmpError, arguments, choice, events};
 use filter::{Operation, Quorum, Report, What};
 use graph::{Change, ChildChange, DiskNode};
 use serde_json::{Value, json};
 
-use super::kinds::NUMBER;
 use crate::inventory::Inventory;
 use crate::inventory::nodes::Nodes;
 
-const NAME_OF_BAD: &str = "QUORUM_REPORT_BAD";
-const NAME_OF_FAILURE: &str = "QUORUM_FAILURE";
+choice! {
+    /// What a disk did not do.
+    pub enum Kind { Read, Write, Flush }
+}
 
-/// A disk failed, or reads otherwise than the most.
-pub const REPORT_BAD: EventSpec = EventSpec {
-    name: NAME_OF_BAD,
-    data: Kind::Object(&[
-        required("type", Kind::Choice(&["read", "write", "flush"])),
-        optional("error", Kind::Text),
-        required("node-name", Kind::Text),
-        required("sector-num", NUMBER),
-        required("sectors-count", NUMBER),
-    ]),
-};
+events! {
+    /// A disk failed, or reads otherwise than the most.
+    pub REPORT_BAD = "QUORUM_REPORT_BAD" {
+        "type": Kind, "error": Option<String>, "node-name": String, "sector-num": u64, "sectors-count": u64,
+    }
 
-/// Fewer disks than the threshold did it, or agree.
-pub const FAILURE: EventSpec = EventSpec {
-    name: NAME_OF_FAILURE,
-    data: Kind::Object(&[
-        required("reference", Kind::Text),
-        required("sector-num", NUMBER),
-        required("sectors-count", NUMBER),
-    ]),
-};
+    /// Fewer disks than the threshold did it, or agree.
+    pub FAILURE = "QUORUM_FAILURE" { "reference": String, "sector-num": u64, "sectors-count": u64 }
+}
+
+arguments! {
+    /// A disk that comes or goes.
+    pub struct ChangeChildren { parent: String, child: Option<String>, node: Option<String> }
+}
 
 /// x-blockdev-change: a disk more, or one fewer, below a filter over a list of them.
 pub async fn change(
     inventory: &Inventory,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let child = match (arguments.maybe_text("node"), arguments.maybe_text("child")) {
+    given: &ChangeChildren,
+) -> Result<(), QmpError> {
+    let child = match (&given.node, &given.child) {
         (Some(node), None) => ChildChange::Add(node),
         (None, Some(child)) => ChildChange::Remove(child),
         (Some(_), Some(_)) | (None, None) => {
@@ -50,8 +44,8 @@ pub async fn change(
             ));
         }
     };
-    let changed = inventory.graph.change_children(change, arguments.text("parent")?, child).await;
-    changed.map(|()| json!({})).map_err(|error| inventory.refused(&error))
+    let changed = inventory.graph.change_children(change, &given.parent, child).await;
+    changed.map_err(|error| inventory.refused(&error))
 }
 
 /// Emits events for what the quorum `node` met since the last call. Does nothing for other disks.
@@ -69,7 +63,7 @@ pub fn tell(nodes: &Nodes, node: &DiskNode) {
     let below = below.and_then(|node| node.filter.as_ref().map(graph::FilterNode::below)).unwrap_or_default();
     for report in reports {
         let (event, mut data) = match &report.what {
-            What::Failure => (NAME_OF_FAILURE, json!({ "reference": name })),
+            What::Failure => (FAILURE.name, json!({ "reference": name })),
             What::Bad { disk, operation, error } => {
                 // A quorum of a drive has no nodes below it.
                 let bad = below.get(*disk).map_or("", |(_, name)| name);
@@ -77,7 +71,7 @@ pub fn tell(nodes: &Nodes, node: &DiskNode) {
                 if let Some(error) = error {
                     data["error"] = json!(error);
                 }
-                (NAME_OF_BAD, data)
+                (REPORT_BAD.name, data)
             }
         };
         let [first, count] = sectors(&report);

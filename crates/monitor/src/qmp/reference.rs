@@ -2,8 +2,8 @@
 
 use control::{Argument, CommandSpec, Kind, Variant};
 
+use super::commands::{COMMANDS, EVENTS};
 use super::node_schema::BLOCKDEV;
-use super::schema::{COMMANDS, EVENTS};
 
 const INTRODUCTION: &str = "\
 # QMP: commands, arguments, events

@@ -5,26 +5,18 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use catalog::OpenCache;
-use control::{EventSpec, Kind, required};
+use control::events;
 use serde_json::{Value, json};
 
-use super::kinds::NUMBER;
 use crate::inventory::nodes::Nodes;
 
-const NAME_OF_LOST: &str = "X_REMOTE_LOST";
-const NAME_OF_BACK: &str = "X_REMOTE_BACK";
+events! {
+    /// A server does not answer; it is asked again and again.
+    pub LOST = "X_REMOTE_LOST" { "name": String, "error": String }
 
-/// A server does not answer; it is asked again and again.
-pub const LOST: EventSpec = EventSpec {
-    name: NAME_OF_LOST,
-    data: Kind::Object(&[required("name", Kind::Text), required("error", Kind::Text)]),
-};
-
-/// It answers again.
-pub const BACK: EventSpec = EventSpec {
-    name: NAME_OF_BACK,
-    data: Kind::Object(&[required("name", Kind::Text), required("lost-seconds", NUMBER)]),
-};
+    /// It answers again.
+    pub BACK = "X_REMOTE_BACK" { "name": String, "lost-seconds": u64 }
+}
 
 /// The servers that were reported lost, and since when each was.
 #[derive(Debug, Default)]
@@ -40,11 +32,11 @@ impl Reported {
             match (before.get(&server.name), &server.lost) {
                 (None, Some(lost)) => {
                     let data = json!({ "name": server.name, "error": lost.error });
-                    nodes.events.emit(NAME_OF_LOST, &data);
+                    nodes.events.emit(LOST.name, &data);
                 }
                 (Some(since), None) => {
                     let data = json!({ "name": server.name, "lost-seconds": since.elapsed().as_secs() });
-                    nodes.events.emit(NAME_OF_BACK, &data);
+                    nodes.events.emit(BACK.name, &data);
                 }
                 _ => {}
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use checkpoints::Source;
-use control::{Argument, Arguments, Kind, QmpError, optional, required};
+use control::{Kind, QmpError, arguments};
 use cowhand::NewImage;
 use graph::Change;
 use graph::probe::Format;
@@ -12,37 +12,31 @@ use lineage::Place;
 use serde_json::{Map, Value, json};
 
 use super::checkpoints::exported;
-use super::export_schema::SERVE;
-use super::kinds::NUMBER;
+use super::exports::SERVE;
 use super::publish::failed;
-use super::shortening;
+use super::shortening::{self, Stream};
 use crate::inventory::Inventory;
 use crate::made_file::MadeFile;
 
 const KIND: &str = "cowhand-restore";
-const NEW: Argument = required("new", Kind::Text);
 
-/// What cowhand-restore takes.
-pub const RESTORE: Kind = Kind::Object(&[
-    required("source", Kind::Text),
-    NEW,
-    optional("node-name", Kind::Text),
-    optional("at", Kind::Text),
-    optional("encrypt-key-secret", Kind::Text),
-    optional("serve", Kind::Ref(&SERVE)),
-    optional("job-id", Kind::Text),
-    optional("speed", NUMBER),
-    optional("auto-finalize", Kind::Switch),
-    optional("auto-dismiss", Kind::Switch),
-]);
+arguments! {
+    /// A disk to be, and the job that fetches it.
+    pub struct Restore {
+        source: String, new: String, node_name: Option<String>, at: Option<String>,
+        encrypt_key_secret: Option<String>, serve: Option<Map<String, Value>> = Kind::Ref(&SERVE),
+        job_id: Option<String>, speed: Option<u64>, auto_finalize: Option<bool>, auto_dismiss: Option<bool>,
+    }
+}
 
 /// Finds the checkpoint at the store. Other commands do not wait for that.
 ///
 /// # Errors
 /// When there is none, or the store does not answer.
-pub async fn source(arguments: Arguments<'_>) -> Result<Source, QmpError> {
-    let (at, key) = (arguments.maybe_text("at"), arguments.maybe_text("encrypt-key-secret"));
-    Source::find(arguments.text("source")?, at, key).await.map_err(failed)
+pub async fn source(given: &Restore) -> Result<Source, QmpError> {
+    Source::find(&given.source, given.at.as_deref(), given.encrypt_key_secret.as_deref())
+        .await
+        .map_err(failed)
 }
 
 /// Makes the disk, opens and exports it, and begins to fetch what is not read yet. When one of these fails nothing of them is left.
@@ -53,12 +47,12 @@ pub async fn restore(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     source: &Source,
-    arguments: Arguments<'_>,
+    given: &Restore,
 ) -> Result<Value, QmpError> {
-    let new = arguments.text("new")?;
+    let new = given.new.as_str();
     Place::check_new_disk(Path::new(new)).map_err(|error| QmpError::generic(error.to_string()))?;
-    let name = match (arguments.maybe_text("node-name"), Path::new(new).file_stem()) {
-        (Some(name), _) => name.to_owned(),
+    let name = match (&given.node_name, Path::new(new).file_stem()) {
+        (Some(name), _) => name.clone(),
         (None, stem) => stem.unwrap_or_default().to_string_lossy().into_owned(),
     };
     let overlay = NewImage::overlay(source.size, source.backing(), Format::Raw);
@@ -74,15 +68,21 @@ pub async fn restore(
         "file": { "driver": "file", "filename": new },
         "backing": below,
     });
-    let serve = arguments.maybe_object("serve").map(|serve| serve.0);
     let names = exported::Names::of(&name);
-    let opened = exported::open(inventory, change, &names, (node, serve)).await;
+    let opened = exported::open(inventory, change, &names, (node, given.serve.as_ref())).await;
     if let Err(error) = opened {
         made.remove();
         return Err(error);
     }
-    let of_job = arguments_of_job(&name, arguments);
-    if let Err(mut error) = shortening::stream(inventory, change, KIND, Arguments(&of_job)).await {
+    let stream = Stream {
+        device: name.clone(),
+        job_id: given.job_id.clone(),
+        speed: given.speed,
+        auto_finalize: given.auto_finalize,
+        auto_dismiss: given.auto_dismiss,
+        ..Stream::default()
+    };
+    if let Err(mut error) = shortening::stream(inventory, change, KIND, &stream).await {
         exported::take_back(inventory, change, &names, &mut error).await;
         made.remove();
         return Err(error);
@@ -90,11 +90,4 @@ pub async fn restore(
     Ok(
         json!({ "disk": new, "node-name": name, "image": source.name, "backing": source.backing(), "size": source.size }),
     )
-}
-
-/// The job is one of block-stream.
-fn arguments_of_job(name: &str, arguments: Arguments<'_>) -> Map<String, Value> {
-    let shared = ["job-id", "speed", "auto-finalize", "auto-dismiss"];
-    let shared = shared.iter().filter_map(|one| Some(((*one).to_owned(), arguments.0.get(*one)?.clone())));
-    shared.chain([("device".to_owned(), json!(name))]).collect()
 }

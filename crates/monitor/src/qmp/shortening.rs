@@ -3,15 +3,35 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments};
 use graph::{Change, CommitError};
+use job::Mirror;
 use qcow2::Qcow2;
-use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{converging, name_filter, new_job, not_begun};
+use super::live::{OnError, job_options, name_filter, new_job, not_begun};
 use crate::inventory::Inventory;
 use crate::jobs::Work;
+
+arguments! {
+    /// block-stream.
+    #[derive(Default)]
+    pub struct Stream {
+        job_id: Option<String>, device: String, base: Option<String>, base_node: Option<String>,
+        bottom: Option<String>, backing_file: Option<String>, "backing-mask-protocol": Option<bool>,
+        speed: Option<u64>, on_error: Option<OnError>, filter_node_name: Option<String>,
+        auto_finalize: Option<bool>, auto_dismiss: Option<bool>,
+    }
+
+    /// block-commit.
+    pub struct Commit {
+        job_id: Option<String>, device: String, base: Option<String>, base_node: Option<String>,
+        top: Option<String>, top_node: Option<String>, backing_file: Option<String>,
+        "backing-mask-protocol": Option<bool>, speed: Option<u64>, on_error: Option<OnError>,
+        x_converge_after: Option<u32>, filter_node_name: Option<String>, auto_finalize: Option<bool>,
+        auto_dismiss: Option<bool>,
+    }
+}
 
 /// Copies into an image what lies below it, so that the chain gets shorter. The image is the uppermost one or
 /// one further down. `kind` is what clients call the job.
@@ -19,13 +39,14 @@ pub async fn stream(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     kind: &'static str,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
+    arguments: &Stream,
+) -> Result<(), QmpError> {
+    let device = &arguments.device;
     let (chain, _) = Chain::around(inventory, device)?;
     chain.absorb_backing(inventory, change).await?;
     let (chain, at) = Chain::around(inventory, device)?;
-    let mut new = new_job(inventory, kind, device, arguments)?;
+    let options = job_options!(arguments, arguments.on_error, arguments.on_error);
+    let mut new = new_job(inventory, kind, device, options)?;
     let image = chain.layers.get(at).filter(|layer| layer.block.downcast_ref::<Qcow2>().is_some());
     if image.is_none() || (at == 0 && chain.disk.disk.read_only()) {
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));
@@ -36,14 +57,15 @@ pub async fn stream(
     chain.check_fixed(inventory).inspect_err(|_| inventory.jobs.tell_not_begun(&new.terms.id))?;
     new.layers = chain.claim(inventory, at..end, Some(at))?;
     let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
-    name_filter(inventory, change, arguments, &mut new, ("copy-on-read", (&chain.disk, None)))?;
+    let name = arguments.filter_node_name.as_ref();
+    name_filter(inventory, change, name, &mut new, ("copy-on-read", (&chain.disk, None)))?;
     let image = chain.writable(inventory, change, at).await?;
     let layers = base.map(|base| u32::try_from(base - at).unwrap_or(u32::MAX));
-    let backing = arguments.maybe_text("backing-file").map(str::to_owned);
+    let backing = arguments.backing_file.clone();
     let begun = inventory.graph.begin_stream(change, &chain.disk, image, layers, backing).await;
     let task = begun.map_err(|error| not_begun(&error))?;
     inventory.jobs.start(new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
-    Ok(json!({}))
+    Ok(())
 }
 
 /// The place of what the image at `at` is over when it has taken over what is between; `None`: nothing.
@@ -51,20 +73,22 @@ fn stream_base(
     inventory: &Inventory,
     chain: &Chain,
     at: usize,
-    arguments: Arguments<'_>,
+    arguments: &Stream,
 ) -> Result<Option<usize>, QmpError> {
-    let filter = arguments.maybe_text("base-node").and_then(|name| inventory.jobs.below_commit_filter(name));
+    let filter = arguments.base_node.as_ref().and_then(|name| inventory.jobs.below_commit_filter(name));
     // What a commit puts in the place of its filter will be the base.
     let below_filter =
         filter.and_then(|top| chain.layers.iter().position(|layer| Arc::ptr_eq(&layer.block, &top)));
     let base = match below_filter {
-        Some(below) if !arguments.has("base") => Some(below),
-        Some(_) | None => chain.find(arguments, "base-node", "base")?,
+        Some(below) if arguments.base.is_none() => Some(below),
+        Some(_) | None => {
+            chain.find(("base-node", arguments.base_node.as_ref()), ("base", arguments.base.as_ref()))?
+        }
     };
     if let Some(base) = base.filter(|_| below_filter.is_none()) {
         chain.check_stays(inventory, base)?;
     }
-    let base = match (base, chain.find(arguments, "bottom", "bottom-file")?) {
+    let base = match (base, chain.find(("bottom", arguments.bottom.as_ref()), ("", None))?) {
         (Some(_), Some(_)) => {
             return Err(QmpError::generic("give one of the arguments 'base', 'base-node' and 'bottom'"));
         }
@@ -78,7 +102,7 @@ fn stream_base(
             "the base is the image itself or lies over it; nothing lies between: name one below it",
         ));
     }
-    if arguments.has("backing-file") && base.is_none() {
+    if arguments.backing_file.is_some() && base.is_none() {
         return Err(QmpError::generic(
             "argument 'backing-file' needs a base: without one there is no backing file",
         ));
@@ -90,27 +114,34 @@ fn stream_base(
 pub async fn commit(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
-    arguments: Arguments<'_>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
+    arguments: &Commit,
+) -> Result<(), QmpError> {
+    let device = &arguments.device;
     // libvirt finds out by this class what a server can do.
     inventory.check_device(device)?;
     let mut chain = Chain::absorbed(inventory, change, device).await?;
     let disk = Arc::clone(&chain.disk);
     // An image that several disks are over is the uppermost one of a disk by itself.
-    while (chain.find(arguments, "top-node", "top")).and(chain.find(arguments, "base-node", "base")).is_err()
+    let top = |chain: &Chain| {
+        chain.find(("top-node", arguments.top_node.as_ref()), ("top", arguments.top.as_ref()))
+    };
+    let base = |chain: &Chain| {
+        chain.find(("base-node", arguments.base_node.as_ref()), ("base", arguments.base.as_ref()))
+    };
+    while top(&chain).and(base(&chain)).is_err()
         && let Some(below) = inventory.graph.disk_below(&chain.disk.name())
     {
         chain = Chain::absorbed(inventory, change, &below).await?;
     }
     let is_shared = !Arc::ptr_eq(&chain.disk, &disk);
-    let mut new = new_job(inventory, "commit", device, arguments)?;
-    let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
-    let base = chain.find(arguments, "base-node", "base")?.unwrap_or(chain.lowest());
+    let options = job_options!(arguments, arguments.on_error, arguments.on_error);
+    let mut new = new_job(inventory, "commit", device, options)?;
+    let top = top(&chain)?.unwrap_or(0);
+    let base = base(&chain)?.unwrap_or(chain.lowest());
     if base <= top {
         return Err(QmpError::generic("the base does not lie below the top; there is nothing to commit"));
     }
-    if arguments.has("backing-file") && top == 0 && !is_shared {
+    if arguments.backing_file.is_some() && top == 0 && !is_shared {
         return Err(QmpError::generic(
             "argument 'backing-file' means nothing where the uppermost image is committed",
         ));
@@ -132,18 +163,22 @@ pub async fn commit(
     }
     let driver = if top == 0 && !is_shared { "mirror_top" } else { "commit_top" };
     let image = chain.layers.get(top).filter(|_| top > 0).and_then(|layer| layer.name.clone());
-    name_filter(inventory, change, arguments, &mut new, (driver, (&chain.disk, image)))?;
-    let named = arguments.maybe_text("backing-file").map(str::to_owned);
+    let name = arguments.filter_node_name.as_ref();
+    name_filter(inventory, change, name, &mut new, (driver, (&chain.disk, image)))?;
+    let named = arguments.backing_file.clone();
     let named_in_images = named.clone();
-    let converging = |mirror| match (converging(mirror, arguments), is_shared) {
-        (mirror, true) => mirror.below_images(named_in_images),
-        (mirror, false) => mirror,
+    let converging = |mirror: Mirror| {
+        let mirror = match arguments.x_converge_after {
+            Some(rounds) => mirror.converging_after(rounds),
+            None => mirror,
+        };
+        if is_shared { mirror.below_images(named_in_images) } else { mirror }
     };
     let begun = inventory.graph.begin_commit(change, &chain.disk, (top, base), named, converging).await;
     match begun {
         Ok(task) => {
             inventory.jobs.start(new, Work::Disk { disk: chain.disk, task, bitmap: None }, holds);
-            Ok(json!({}))
+            Ok(())
         }
         Err(error) => {
             inventory.jobs.tell_not_begun(&new.terms.id);

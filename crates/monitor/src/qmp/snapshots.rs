@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::{Arguments, QmpError};
+use control::{QmpError, arguments};
 use graph::DiskNode;
 use qcow2::Qcow2;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
@@ -12,9 +12,16 @@ use serde_json::{Value, json};
 use super::chain::free_of_jobs;
 use crate::inventory::Inventory;
 
+arguments! {
+    /// A snapshot to be.
+    pub struct Internal { device: String, name: String }
+
+    /// A snapshot that goes.
+    pub struct Delete { device: String, id: Option<String>, name: Option<String> }
+}
+
 /// Takes a snapshot. What completed before is in it.
-pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (device, name) = (arguments.text("device")?, arguments.text("name")?);
+pub async fn create(inventory: &Inventory, Internal { device, name }: &Internal) -> Result<(), QmpError> {
     if name.is_empty() {
         return Err(QmpError::generic("argument 'name' is empty"));
     }
@@ -22,27 +29,25 @@ pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
     free_of_jobs(inventory, &node)?;
     let image = image(&node)?;
     let known = image.snapshots().await.map_err(|error| cannot("read the snapshots of", device, &error))?;
-    if SnapshotName::Name(name.to_owned()).find(&known).is_some() {
+    if SnapshotName::Name(name.clone()).find(&known).is_some() {
         return Err(QmpError::generic(format!("disk {device:?} has a snapshot named {name:?} already")));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let new = NewSnapshot {
-        name: name.to_owned(),
+        name: name.clone(),
         // The format's own end of time is in 2106.
         date_sec: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
         date_nsec: now.subsec_nanos(),
         vm_clock_nsec: 0,
         icount: None,
     };
-    image.create_snapshot(new).await.map_err(|error| cannot("take a snapshot of", device, &error))?;
-    Ok(json!({}))
+    let taken = image.create_snapshot(new).await;
+    taken.map(drop).map_err(|error| cannot("take a snapshot of", device, &error))
 }
 
 /// Deletes a snapshot, and returns what it was.
-pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let owned = |name: &str| arguments.maybe_text(name).map(str::to_owned);
-    let name = match (owned("id"), owned("name")) {
+pub async fn delete(inventory: &Inventory, Delete { device, id, name }: &Delete) -> Result<Value, QmpError> {
+    let name = match (id.clone(), name.clone()) {
         (Some(id), Some(name)) => SnapshotName::IdAndName { id, name },
         (Some(id), None) => SnapshotName::Id(id),
         (None, Some(name)) => SnapshotName::Name(name),

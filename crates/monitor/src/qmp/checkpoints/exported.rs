@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use control::{Arguments, Command, QmpError};
+use control::{Command, QmpError, taken};
 use export::Removal;
 use graph::{Change, NodeError};
 use lineage::LayerId;
@@ -103,8 +103,8 @@ pub async fn open(
         export["name"] = json!(id);
     }
     let export = command("block-export-add", export, serve.clone());
-    match exports::add(inventory, change, Arguments(&export.arguments)).await {
-        Ok(_) => Ok(vec![node, export]),
+    match exports::add(inventory, change, &taken(&export.arguments)?).await {
+        Ok(()) => Ok(vec![node, export]),
         Err(mut error) => {
             remove_node(inventory, change, node_name, &mut error).await;
             Err(error)
