@@ -11,6 +11,7 @@
 pub mod brokers;
 pub mod endpoint;
 pub mod exports;
+pub mod figure;
 pub mod inventory;
 mod jobs;
 pub mod listening;
@@ -23,6 +24,7 @@ mod new_socket;
 pub mod owners_socket;
 pub mod pid_file;
 pub mod qmp;
+mod remote_figures;
 pub mod sandbox;
 pub mod sealed_layers;
 pub mod signals;

@@ -3,144 +3,39 @@
 use qcow2::{Counters, Form};
 use serde_json::{Map, Value, json};
 
-/// What a figure counts in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountsIn {
-    /// Look-ups, slices.
-    Things,
-    /// Bytes.
-    Bytes,
-}
+pub use crate::figure::CountsIn;
+use crate::figure::CountsIn::{Bytes, Things};
+use crate::figure::Figure;
 
-/// One counter of a map cache.
-#[derive(Debug)]
-pub struct MapFigure {
-    /// Its name in JSON.
-    pub name: &'static str,
-    /// Its name for Prometheus, without unit.
-    pub metric: &'static str,
-    /// What stands before the number, for people.
-    pub label: &'static str,
-    /// What it is.
-    pub help: &'static str,
-    /// What it counts in.
-    pub counts_in: CountsIn,
-    /// It only grows.
-    pub grows: bool,
-    /// Its value.
-    pub of: fn(&Counters) -> u64,
-}
+type Of = Figure<Counters>;
 
 /// Every counter of a map cache but [`FORMS`] and [`ADVICE`].
-pub const MAP_FIGURES: [MapFigure; 12] = [
-    MapFigure {
-        name: "hits",
-        metric: "cowhand_map_cache_hits",
-        label: "hits",
-        help: "Map lookups that memory answered",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.hits,
-    },
-    MapFigure {
-        name: "misses",
-        metric: "cowhand_map_cache_misses",
-        label: "misses",
-        help: "Map lookups that had to read the image",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.misses,
-    },
-    MapFigure {
-        name: "loads",
-        metric: "cowhand_map_cache_loads",
-        label: "loads",
-        help: "Slices of the map read from the image",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.loads,
-    },
-    MapFigure {
-        name: "loaded-bytes",
-        metric: "cowhand_map_cache_loaded",
-        label: "loaded",
-        help: "Bytes of slices read from the image",
-        counts_in: CountsIn::Bytes,
-        grows: true,
-        of: |map| map.loaded_bytes,
-    },
-    MapFigure {
-        name: "coalesced-loads",
-        metric: "cowhand_map_cache_coalesced_loads",
-        label: "shared loads",
-        help: "Misses that waited for a load that another request had begun",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.coalesced_loads,
-    },
-    MapFigure {
-        name: "evictions",
-        metric: "cowhand_map_cache_evictions",
-        label: "evictions",
-        help: "Slices of the map dropped for want of room or of use",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.evictions,
-    },
-    MapFigure {
-        name: "write-backs",
-        metric: "cowhand_map_cache_write_backs",
-        label: "write-backs",
-        help: "Slices of the map written to the image",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.write_backs,
-    },
-    MapFigure {
-        name: "packed-slices",
-        metric: "cowhand_map_cache_packed_slices",
-        label: "packed again",
-        help: "Slices packed again after they were written",
-        counts_in: CountsIn::Things,
-        grows: true,
-        of: |map| map.packed_slices,
-    },
-    MapFigure {
-        name: "resident-slices",
-        metric: "cowhand_map_cache_resident_slices",
-        label: "slices",
-        help: "Slices of the map in memory",
-        counts_in: CountsIn::Things,
-        grows: false,
-        of: |map| map.resident_slices,
-    },
-    MapFigure {
-        name: "dirty-slices",
-        metric: "cowhand_map_cache_dirty_slices",
-        label: "dirty",
-        help: "Slices of the map that the image does not have yet",
-        counts_in: CountsIn::Things,
-        grows: false,
-        of: |map| map.dirty_slices,
-    },
-    MapFigure {
-        name: "used-bytes",
-        metric: "cowhand_map_cache_used",
-        label: "used",
-        help: "Memory that the map takes",
-        counts_in: CountsIn::Bytes,
-        grows: false,
-        of: |map| map.resident_bytes,
-    },
-    MapFigure {
-        name: "limit-bytes",
-        metric: "cowhand_map_cache_limit",
-        label: "allowed",
-        help: "Most memory that the map may take",
-        counts_in: CountsIn::Bytes,
-        grows: false,
-        of: |map| map.bytes_max,
-    },
+#[rustfmt::skip]
+pub const MAP_FIGURES: [Of; 12] = [
+    Of::counter(("hits", "cowhand_map_cache_hits"), Things, |map| map.hits,
+        "Map lookups that memory answered"),
+    Of::counter(("misses", "cowhand_map_cache_misses"), Things, |map| map.misses,
+        "Map lookups that had to read the image"),
+    Of::counter(("loads", "cowhand_map_cache_loads"), Things, |map| map.loads,
+        "Slices of the map read from the image"),
+    Of::counter(("loaded-bytes", "cowhand_map_cache_loaded"), Bytes, |map| map.loaded_bytes,
+        "Bytes of slices read from the image").called("loaded"),
+    Of::counter(("coalesced-loads", "cowhand_map_cache_coalesced_loads"), Things, |map| map.coalesced_loads,
+        "Misses that waited for a load that another request had begun").called("shared loads"),
+    Of::counter(("evictions", "cowhand_map_cache_evictions"), Things, |map| map.evictions,
+        "Slices of the map dropped for want of room or of use"),
+    Of::counter(("write-backs", "cowhand_map_cache_write_backs"), Things, |map| map.write_backs,
+        "Slices of the map written to the image"),
+    Of::counter(("packed-slices", "cowhand_map_cache_packed_slices"), Things, |map| map.packed_slices,
+        "Slices packed again after they were written").called("packed again"),
+    Of::gauge(("resident-slices", "cowhand_map_cache_resident_slices"), Things, |map| map.resident_slices,
+        "Slices of the map in memory").called("slices"),
+    Of::gauge(("dirty-slices", "cowhand_map_cache_dirty_slices"), Things, |map| map.dirty_slices,
+        "Slices of the map that the image does not have yet").called("dirty"),
+    Of::gauge(("used-bytes", "cowhand_map_cache_used"), Bytes, |map| map.resident_bytes,
+        "Memory that the map takes").called("used"),
+    Of::gauge(("limit-bytes", "cowhand_map_cache_limit"), Bytes, |map| map.bytes_max,
+        "Most memory that the map may take").called("allowed"),
 ];
 
 /// Memory by the form in which slices lie there.
@@ -190,7 +85,7 @@ mod tests {
     fn every_figure_has_names_of_its_own() {
         for (at, figure) in MAP_FIGURES.iter().enumerate() {
             let (before, _) = MAP_FIGURES.split_at(at);
-            let same = |other: &MapFigure| {
+            let same = |other: &Of| {
                 other.name == figure.name || other.metric == figure.metric || other.label == figure.label
             };
             assert!(!before.iter().any(same), "{figure:?}");

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use crate::map_figures::{CountsIn, MAP_FIGURES, MapFigure};
+use crate::figure::{CountsIn, Figure};
+use crate::map_figures::MAP_FIGURES;
+use crate::remote_figures::CACHE_FIGURES;
 
 /// What a figure counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +51,14 @@ pub struct Group {
 }
 
 static GROUPS: LazyLock<[Group; 5]> = LazyLock::new(|| {
-    let maps = MAP_FIGURES.iter().map(of_map).chain(MAPS).collect();
+    let maps = MAP_FIGURES.iter().map(|figure| listed(figure, &["disk", "map"])).chain(MAPS).collect();
+    let caches = CACHE_FIGURES.iter().map(|figure| listed(figure, &["cache", "of"]));
     [
         Group { title: "Disks", metrics: DISKS.to_vec() },
         Group { title: "Exports and clients", metrics: EXPORTS.to_vec() },
         Group { title: "Limits", metrics: LIMITS.to_vec() },
         Group { title: "Map cache and image", metrics: maps },
-        Group { title: "Remote disks", metrics: REMOTES.to_vec() },
+        Group { title: "Remote disks", metrics: REMOTES.into_iter().chain(caches).collect() },
     ]
 });
 
@@ -113,13 +116,13 @@ impl Metric {
     }
 }
 
-fn of_map(figure: &MapFigure) -> Metric {
+fn listed<T>(figure: &Figure<T>, labels: &'static [&'static str]) -> Metric {
     let kind = if figure.grows { Kind::Counter } else { Kind::Gauge };
     let unit = match figure.counts_in {
         CountsIn::Things => In::Things,
         CountsIn::Bytes => In::Bytes,
     };
-    Metric { name: figure.metric, kind, unit, labels: &["disk", "map"], help: figure.help }
+    Metric { name: figure.metric, kind, unit, labels, help: figure.help }
 }
 
 const fn counter(
@@ -206,29 +209,13 @@ const MAPS: [Metric; 7] = [
     gauge("cowhand_image_corrupt", In::Things, &["disk"], "1 if the image was found corrupt"),
 ];
 
+/// Beside [`CACHE_FIGURES`].
 #[rustfmt::skip]
-const REMOTES: [Metric; 13] = [
+const REMOTES: [Metric; 3] = [
     gauge("cowhand_remote_reachable", In::Things, &["server"], "1 if the server of a remote disk answers"),
     counter("cowhand_remote_losses", In::Things, &["server"], "How often the server of a remote disk was lost"),
     counter("cowhand_remote_failures", In::Things, &["server"],
         "Attempts to reach the server of a remote disk that failed"),
-    gauge("cowhand_remote_cache_size", In::Bytes, &["cache", "of"], "Bytes of a remote file in its cache"),
-    counter("cowhand_remote_cache_hits", In::Things, &["cache", "of"],
-        "Reads of a remote file that needed nothing of its server"),
-    counter("cowhand_remote_cache_misses", In::Things, &["cache", "of"],
-        "Reads of a remote file that needed its server"),
-    counter("cowhand_remote_cache_served", In::Bytes, &["cache", "of"], "Bytes that were read of a remote file"),
-    counter("cowhand_remote_cache_fetched", In::Bytes, &["cache", "of"],
-        "Bytes that came from the server of a remote file"),
-    counter("cowhand_remote_cache_prefetched", In::Bytes, &["cache", "of"],
-        "Bytes among them that came before a read asked for them (prefetch-trace)"),
-    counter("cowhand_remote_cache_prefetched_used", In::Bytes, &["cache", "of"],
-        "Bytes of clusters among these that a read asked for afterwards"),
-    counter("cowhand_remote_cache_evictions", In::Things, &["cache", "of"],
-        "Clusters of a cache that were evicted for others"),
-    counter("cowhand_remote_cache_not_kept", In::Things, &["cache", "of"],
-        "Fetched clusters that a cache did not keep"),
-    counter("cowhand_remote_cache_failures", In::Things, &["cache", "of"], "How often the file of a cache failed"),
 ];
 
 #[cfg(test)]

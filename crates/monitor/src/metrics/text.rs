@@ -13,6 +13,7 @@ use throttle::Direction;
 use super::family::{Collection, Figure};
 use crate::inventory::Inventory;
 use crate::map_figures::{MAP_FIGURES, forms};
+use crate::remote_figures::CACHE_FIGURES;
 use crate::turns::Turn;
 
 const KINDS: [(Kind, &str); 5] = [
@@ -197,18 +198,10 @@ fn remote_server(all: &mut Collection, server: &net::dial::Server) {
 
 /// What is kept of a remote file on this machine.
 fn remote_cache(all: &mut Collection, cache: &OpenCache) {
-    let (path, figures) = (cache.path.to_string_lossy(), &cache.figures);
-    let mut add = |name, value: u64| all.add(name, &[&*path, cache.of.as_str()], value as f64);
-    add("cowhand_remote_cache_size", figures.cached_bytes);
-    add("cowhand_remote_cache_hits", figures.hits);
-    add("cowhand_remote_cache_misses", figures.misses);
-    add("cowhand_remote_cache_served", figures.served_bytes);
-    add("cowhand_remote_cache_fetched", figures.fetched_bytes);
-    add("cowhand_remote_cache_prefetched", figures.prefetched_bytes);
-    add("cowhand_remote_cache_prefetched_used", figures.prefetched_used_bytes);
-    add("cowhand_remote_cache_evictions", figures.evictions);
-    add("cowhand_remote_cache_not_kept", figures.not_kept);
-    add("cowhand_remote_cache_failures", figures.failures);
+    let path = cache.path.to_string_lossy();
+    for figure in &CACHE_FIGURES {
+        all.add(figure.metric, &[&*path, cache.of.as_str()], (figure.of)(&cache.figures) as f64);
+    }
 }
 
 fn counters(all: &mut Collection, labels: [&str; 2], map: &Counters) {

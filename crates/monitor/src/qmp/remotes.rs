@@ -9,6 +9,7 @@ use control::events;
 use serde_json::{Value, json};
 
 use crate::inventory::nodes::Nodes;
+use crate::remote_figures::CACHE_FIGURES;
 
 events! {
     /// A server does not answer; it is asked again and again.
@@ -88,19 +89,8 @@ fn server_value(server: &net::dial::Server) -> Value {
 }
 
 fn cache_value(cache: &OpenCache) -> Value {
-    let figures = &cache.figures;
-    json!({
-        "filename": cache.path,
-        "of": cache.of,
-        "hits": figures.hits,
-        "misses": figures.misses,
-        "served-bytes": figures.served_bytes,
-        "fetched-bytes": figures.fetched_bytes,
-        "prefetched-bytes": figures.prefetched_bytes,
-        "prefetched-used-bytes": figures.prefetched_used_bytes,
-        "cached-bytes": figures.cached_bytes,
-        "evictions": figures.evictions,
-        "not-kept": figures.not_kept,
-        "failures": figures.failures,
-    })
+    let figures =
+        CACHE_FIGURES.iter().map(|figure| (figure.name.to_owned(), json!((figure.of)(&cache.figures))));
+    let names = [("filename".to_owned(), json!(cache.path)), ("of".to_owned(), json!(cache.of))];
+    names.into_iter().chain(figures).collect()
 }
