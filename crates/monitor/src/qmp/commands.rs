@@ -33,8 +33,8 @@ events! {
 
     /// Requests of a client failed.
     pub IO_ERROR = "BLOCK_IO_ERROR" {
-        "qom-path": String, "device": String, "node-name": String, "operation": jobs::Operation, "action": Failed,
-        "reason": String,
+        "qom-path": String, "device": String, "node-name": String, "operation": jobs::Operation,
+        "action": Failed, "reason": String,
     }
 }
 
@@ -66,7 +66,7 @@ type Does = for<'a> fn(At<'a>) -> Outcome<'a>;
 /// - `now`: one that does not wait; `asks`: one that may;
 /// - `receives`: one that takes descriptors;
 /// - `alone`: one before which nothing else changes the graph, and the same that may wait, `in turn`;
-/// - `changes`: one that is given the change of the graph; `changes nodes`: to which a bare file is a node as any other;
+/// - `changes`: one that is given the change of the graph; `changes nodes`: for which bare files stay nodes;
 /// - or an expression.
 macro_rules! does {
     ($takes:path => |$at:ident, $given:pat_param| $done:expr) => {
@@ -137,7 +137,10 @@ commands! {
     "closefd" fd_sets::Named { |_at, named| fd_sets::close(named) }
     "quit" Nothing { |at, _| { at.steering.end().await; Ok(()) } }
     "blockdev-add" blockdev::Node { changes nodes blockdev::add }
-    "blockdev-create" create::Create { |at, create| { let _change = at.change_nodes().await?; create::create(at.inventory, create) } }
+    "blockdev-create" create::Create { |at, given| {
+        let _change = at.change_nodes().await?;
+        create::create(at.inventory, given)
+    } }
     "x-blockdev-amend" amend::Amend { alone amend::amend }
     "blockdev-del" blockdev::Del { changes nodes blockdev::del }
     "blockdev-reopen" blockdev::Reopen { changes nodes blockdev::reopen }
@@ -149,10 +152,18 @@ commands! {
     "blockdev-snapshot-internal-sync" snapshots::Internal { in turn snapshots::create }
     "blockdev-snapshot-delete-internal-sync" snapshots::Delete { in turn snapshots::delete }
     "block-dirty-bitmap-add" dirty_bitmaps::Add { changes dirty_bitmaps::add }
-    "block-dirty-bitmap-remove" dirty_bitmaps::Which { in turn |at, which| dirty_bitmaps::change(at.inventory, which, BitmapChange::Remove) }
-    "block-dirty-bitmap-clear" dirty_bitmaps::Which { in turn |at, which| dirty_bitmaps::change(at.inventory, which, BitmapChange::Clear) }
-    "block-dirty-bitmap-enable" dirty_bitmaps::Which { in turn |at, which| dirty_bitmaps::change(at.inventory, which, BitmapChange::Record(true)) }
-    "block-dirty-bitmap-disable" dirty_bitmaps::Which { in turn |at, which| dirty_bitmaps::change(at.inventory, which, BitmapChange::Record(false)) }
+    "block-dirty-bitmap-remove" dirty_bitmaps::Which { in turn |at, which| {
+        dirty_bitmaps::change(at.inventory, which, BitmapChange::Remove)
+    } }
+    "block-dirty-bitmap-clear" dirty_bitmaps::Which { in turn |at, which| {
+        dirty_bitmaps::change(at.inventory, which, BitmapChange::Clear)
+    } }
+    "block-dirty-bitmap-enable" dirty_bitmaps::Which { in turn |at, which| {
+        dirty_bitmaps::change(at.inventory, which, BitmapChange::Record(true))
+    } }
+    "block-dirty-bitmap-disable" dirty_bitmaps::Which { in turn |at, which| {
+        dirty_bitmaps::change(at.inventory, which, BitmapChange::Record(false))
+    } }
     "block-dirty-bitmap-merge" dirty_bitmaps::Merge { in turn dirty_bitmaps::merge }
     "x-block-dirty-bitmap-ranges" bitmap_bits::From { asks bitmap_bits::ranges }
     "x-block-dirty-bitmap-mark" bitmap_bits::Mark { in turn bitmap_bits::mark }
@@ -205,15 +216,21 @@ commands! {
     "drive-backup" backup::DriveBackup { |at, given| {
         backup::drive_backup(at.inventory, &at.change().await?, given, None).await
     } }
-    "transaction" transaction::Transaction { |at, given| transaction::run(at.inventory, at.change().await?, given).await }
+    "transaction" transaction::Transaction { |at, given| {
+        transaction::run(at.inventory, at.change().await?, given).await
+    } }
     "job-pause" jobs::ById { |at, job| jobs::act(at.inventory, Newer(&job.id), |life| life.pause()) }
     "job-resume" jobs::ById { |at, job| jobs::act(at.inventory, Newer(&job.id), |life| life.resume()) }
     "job-cancel" jobs::ById { |at, job| jobs::cancel(at.inventory, Newer(&job.id), false) }
     "job-complete" jobs::ById { |at, job| jobs::complete(at.inventory, Newer(&job.id)) }
     "job-finalize" jobs::ById { |at, job| jobs::finalize(at.inventory, Newer(&job.id)).await }
     "job-dismiss" jobs::ById { |at, job| jobs::dismiss(at.inventory, Newer(&job.id)).await }
-    "block-job-pause" jobs::ByDevice { |at, job| jobs::act(at.inventory, Older(&job.device), |life| life.pause()) }
-    "block-job-resume" jobs::ByDevice { |at, job| jobs::act(at.inventory, Older(&job.device), |life| life.resume()) }
+    "block-job-pause" jobs::ByDevice { |at, job| {
+        jobs::act(at.inventory, Older(&job.device), |life| life.pause())
+    } }
+    "block-job-resume" jobs::ByDevice { |at, job| {
+        jobs::act(at.inventory, Older(&job.device), |life| life.resume())
+    } }
     "block-job-cancel" jobs::Cancel { |at, job| {
         jobs::cancel(at.inventory, Older(&job.device), job.force == Some(true))
     } }
