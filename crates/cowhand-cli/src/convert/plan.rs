@@ -12,6 +12,7 @@ use tool::failure::Failure;
 use tool::voice;
 
 use super::args::Args;
+use crate::copying::passing::is_cold;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::drive::is_device;
 
@@ -116,12 +117,19 @@ impl Plan {
     }
 }
 
-/// More readers of a file than a few disturb the kernel's reading ahead: a cold source takes a fifth longer.
+/// Of a file in memory few pieces at a time stay in the processor's caches. Of one that is not, the device wants many: few readers take half
+/// as long again where data comes in runs of some MiB, since the kernel reads ahead over holes.
 fn default_in_flight(args: &Args) -> u8 {
     let is_direct = args.source_cache.is_some_and(|mode| mode.direct);
     let through_cache = |name: &OsString| !is_direct && Path::new(name).is_file();
     match args.names.split_last() {
-        Some((_, sources)) if !args.compress && !args.offload && sources.iter().all(through_cache) => 4,
+        Some((_, sources)) if !args.compress && !args.offload && sources.iter().all(through_cache) => {
+            if sources.iter().any(|name| is_cold(Path::new(name))) {
+                16
+            } else {
+                4
+            }
+        }
         _ => 8,
     }
 }

@@ -27,8 +27,7 @@ impl Passing {
         let mut files = Vec::new();
         for disk in disks {
             let layers = std::iter::successors(Some(disk.root()), |layer| layer.below());
-            let opened = layers.filter_map(|layer| File::open(Path::new(layer.name())).ok());
-            files.extend(opened.filter(is_cold).map(Arc::new));
+            files.extend(layers.filter_map(|layer| cold(Path::new(layer.name()))).map(Arc::new));
         }
         Self(files)
     }
@@ -68,7 +67,16 @@ impl Passing {
 }
 
 /// Whether most of a file's data is not in the page cache. Of what says nothing of that (a file in memory, a device) it is not said.
-fn is_cold(file: &File) -> bool {
+pub fn is_cold(path: &Path) -> bool {
+    cold(path).is_some()
+}
+
+/// The file at `path`, if it is cold.
+fn cold(path: &Path) -> Option<File> {
+    File::open(path).ok().filter(is_mostly_uncached)
+}
+
+fn is_mostly_uncached(file: &File) -> bool {
     let Ok(found) = file.metadata() else { return false };
     if !found.is_file() || found.len() == 0 {
         return false;
