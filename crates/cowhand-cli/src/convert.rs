@@ -67,7 +67,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Some(name) => reactor.run(snapshot::view(&opened, name))?,
         None => joined(&opened),
     };
+    let passing = Passing::of(&opened);
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
+    let plan = plan.reading_cold(!passing.is_empty());
     let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
         reactor.run(to_pipe::copy(args, &watch, &*source, pipe?, &plan))?;
@@ -79,7 +81,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let target = Target::prepare(args, target, &plan)?;
     // What is written as qemu-img does it leaves the page cache as qemu-img does.
-    let passing = if target.is_left_to_kernel() { Passing::none() } else { Passing::of(&opened) };
+    let passing = if target.is_left_to_kernel() { Passing::none() } else { passing };
     let from = Source { disk: &*source, bitmaps, passing };
     let copied = match &plan.image.foreign {
         Some(image) => whole::to_file(args, &reactor, &rules, &watch, &from, &target, (&plan, image))?,

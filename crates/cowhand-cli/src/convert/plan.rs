@@ -12,7 +12,6 @@ use tool::failure::Failure;
 use tool::voice;
 
 use super::args::Args;
-use crate::copying::passing::is_cold;
 use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::drive::is_device;
 
@@ -33,6 +32,7 @@ pub struct Plan {
     /// What the target reads as before.
     pub content: Content<'static>,
     memory: Memory,
+    is_cold: bool,
 }
 
 impl Plan {
@@ -88,7 +88,12 @@ impl Plan {
             false if args.no_create && voice::is_qemu() => Content::Overlay,
             false => Content::Unknown,
         };
-        Ok(Self { image, size, scope, content, memory })
+        Ok(Self { image, size, scope, content, memory, is_cold: false })
+    }
+
+    /// The same; files of the source are not in memory if `is_cold` is set.
+    pub fn reading_cold(self, is_cold: bool) -> Self {
+        Self { is_cold, ..self }
     }
 
     /// How the copy is done, in pieces of whole units of `align_bytes`.
@@ -98,7 +103,7 @@ impl Plan {
         let any_order = args.any_order || args.compress || !(args.no_create || on_device(args));
         CopyOptions {
             order: if any_order { Order::Free } else { Order::InOrder },
-            in_flight: usize::from(args.in_flight.unwrap_or_else(|| default_in_flight(args))),
+            in_flight: usize::from(args.in_flight.unwrap_or_else(|| self.default_in_flight(args))),
             memory_bytes: self.memory.copy_bytes,
             align_bytes,
             zeroes: match args.sparse {
@@ -115,22 +120,22 @@ impl Plan {
             flush_bytes: args.no_create.then_some(WAITING_BYTES_MAX),
         }
     }
-}
 
-/// Of a file in memory few pieces at a time stay in the processor's caches. Of one that is not, the device wants many: few readers take half
-/// as long again where data comes in runs of some MiB, since the kernel reads ahead over holes.
-fn default_in_flight(args: &Args) -> u8 {
-    let is_direct = args.source_cache.is_some_and(|mode| mode.direct);
-    let through_cache = |name: &OsString| !is_direct && Path::new(name).is_file();
-    match args.names.split_last() {
-        Some((_, sources)) if !args.compress && !args.offload && sources.iter().all(through_cache) => {
-            if sources.iter().any(|name| is_cold(Path::new(name))) {
-                16
-            } else {
-                4
+    /// Of a file in memory few pieces at a time stay in the processor's caches. Of one that is not, the device wants many: few readers take half
+    /// as long again where data comes in runs of some MiB, since the kernel reads ahead over holes.
+    fn default_in_flight(&self, args: &Args) -> u8 {
+        let is_direct = args.source_cache.is_some_and(|mode| mode.direct);
+        let through_cache = |name: &OsString| !is_direct && Path::new(name).is_file();
+        match args.names.split_last() {
+            Some((_, sources)) if !args.compress && !args.offload && sources.iter().all(through_cache) => {
+                if self.is_cold {
+                    16
+                } else {
+                    4
+                }
             }
+            _ => 8,
         }
-        _ => 8,
     }
 }
 

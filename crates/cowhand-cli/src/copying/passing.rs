@@ -27,7 +27,8 @@ impl Passing {
         let mut files = Vec::new();
         for disk in disks {
             let layers = std::iter::successors(Some(disk.root()), |layer| layer.below());
-            files.extend(layers.filter_map(|layer| cold(Path::new(layer.name()))).map(Arc::new));
+            let opened = layers.filter_map(|layer| File::open(Path::new(layer.name())).ok());
+            files.extend(opened.filter(is_cold).map(Arc::new));
         }
         Self(files)
     }
@@ -35,6 +36,11 @@ impl Passing {
     /// No file.
     pub fn none() -> Self {
         Self(Vec::new())
+    }
+
+    /// Whether all was in the page cache, as far as that is said.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Runs `reading`.
@@ -48,7 +54,7 @@ impl Passing {
     }
 
     async fn let_go_again_and_again(&self) -> Infallible {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return std::future::pending().await;
         }
         loop {
@@ -67,16 +73,7 @@ impl Passing {
 }
 
 /// Whether most of a file's data is not in the page cache. Of what says nothing of that (a file in memory, a device) it is not said.
-pub fn is_cold(path: &Path) -> bool {
-    cold(path).is_some()
-}
-
-/// The file at `path`, if it is cold.
-fn cold(path: &Path) -> Option<File> {
-    File::open(path).ok().filter(is_mostly_uncached)
-}
-
-fn is_mostly_uncached(file: &File) -> bool {
+fn is_cold(file: &File) -> bool {
     let Ok(found) = file.metadata() else { return false };
     if !found.is_file() || found.len() == 0 {
         return false;
