@@ -20,7 +20,7 @@ pub trait Takes: DeserializeOwned {
 
 /// An object.
 pub trait Members: Takes {
-    /// Its members; those that a union decides about are not among them.
+    /// Its members, without those of its union.
     const MEMBERS: &'static [Argument];
 }
 

@@ -91,7 +91,7 @@ impl Steering {
     }
 }
 
-/// A command at work.
+/// A command that is carried out, with what it needs.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
     steering: &'a Steering,

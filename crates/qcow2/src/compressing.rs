@@ -45,7 +45,7 @@ pub struct Compressing {
 }
 
 impl Compressing {
-    /// Compresses for `image` on `processors` processors. Twice as many threads are at work: while the loop takes what one has made, another
+    /// Compresses for `image` on `processors` processors. Twice as many jobs run at a time: while the loop takes what one has made, another
     /// goes on.
     ///
     /// # Errors
